@@ -1,0 +1,8 @@
+"""The one exception that means: the user gave something that cannot be used."""
+
+
+class InputError(ValueError):
+    """A setting, file or directory of the user's cannot be used; the message names it, its value and the remedy.
+
+    `main.py` prints the message without a traceback and exits with status 2.
+    """

@@ -1,0 +1,59 @@
+"""What every data set loader returns: one graph in memory, on the host, in NumPy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Features = NDArray[np.float32] | sp.csr_array
+
+
+@dataclass(frozen=True, eq=False)
+class GraphData:
+    """A graph with node features, labels and, where the source has them, masks.
+
+    N nodes, E directed edges, F features, C classes.
+    """
+
+    name: str
+    src: NDArray[np.int64]
+    """[E] source of each directed edge, in [0, N)."""
+    dst: NDArray[np.int64]
+    """[E] destination of each directed edge, in [0, N)."""
+    features: Features
+    """[N, F] float32, dense or CSR."""
+    labels: NDArray[np.int64] | NDArray[np.float32]
+    """Multi-class: int64 [N] in [0, C), -1 where unlabelled. Multi-label: float32 [N, C] of 0 and 1, a row of NaN
+    where unlabelled."""
+    num_classes: int
+    node_ids: NDArray[np.int64]
+    """[N] the ids that the source itself gives its nodes; 0 ... N-1 for most."""
+    train_mask: NDArray[np.bool_] | None = None
+    """[N], and so are the other two; None where the source has no split of its own."""
+    val_mask: NDArray[np.bool_] | None = None
+    test_mask: NDArray[np.bool_] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.labels.shape[0])
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.src.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        return int(self.features.shape[1])
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """[N] True where a node has a label."""
+        if self.multilabel:
+            labelled: NDArray[np.bool_] = ~np.isnan(self.labels).any(axis=1)
+            return labelled
+        return np.asarray(self.labels >= 0)
