@@ -21,7 +21,7 @@ def check_at_least(name: str, value: float | None, least: float) -> None:
         raise InputError(f"{name}={value}: must be at least {least}")
 
 
-@dataclass(frozen=True)
+@dataclass  # OmegaConf cannot merge into a frozen one
 class SplitSettings:
     """How nodes become training, validation and test nodes. None means: as the data set's published recipe says."""
 
@@ -46,7 +46,7 @@ class SplitSettings:
             check_at_least(f"split.{name}", getattr(self, name), 0)
 
 
-@dataclass(frozen=True)
+@dataclass  # OmegaConf cannot merge into a frozen one
 class SyntheticSettings:
     """A degree-corrected stochastic block model with class-dependent features."""
 

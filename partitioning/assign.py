@@ -1,0 +1,93 @@
+"""Which partition each node goes to: node -> partition, an int64 array [N] with values in [0, P)."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.settings import PartitionSettings
+
+Assignment = NDArray[np.int64]
+
+
+def assign(graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionSettings) -> Assignment:
+    """Assign each node to a partition by the method of the settings.
+
+    Returns an int64 array [N]. Parts can come out empty when there are more of them than nodes.
+    """
+    if settings.method == "file":
+        return from_file(Path(str(settings.file)), graph.num_nodes, settings.num_partitions)
+    rng = np.random.default_rng(settings.seed)
+    if settings.method == "random" or settings.num_partitions == 1:
+        return rng.integers(settings.num_partitions, size=graph.num_nodes)
+    balance = settings.balance_train is not False
+    return metis(graph, train_mask if balance else None, settings.num_partitions, settings.objective, rng)
+
+
+def metis(
+    graph: GraphData,
+    train_mask: NDArray[np.bool_] | None,
+    num_parts: int,
+    objective: str,
+    rng: np.random.Generator,
+) -> Assignment:
+    """Partition by METIS k-way (Karypis and Kumar 1998), on the undirected graph, through DGL.
+
+    `objective` is vol (communication volume) or cut (edges). With a train_mask, training nodes and others are each
+    balanced. DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes.
+    """
+    from partitioning.dgl_import import dgl
+
+    renumber = rng.permutation(graph.num_nodes)
+    shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
+    types = None
+    if train_mask is not None and 0 < train_mask.sum() < graph.num_nodes:
+        by_new_id = np.empty(graph.num_nodes, np.int64)
+        by_new_id[renumber] = train_mask
+        types = by_new_id
+    with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
+        parts = dgl.metis_partition_assignment(shuffled, num_parts, balance_ntypes=types, objtype=objective)
+    if parts is None:
+        raise InputError(
+            f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
+            "use fewer parts or partition_method=random"
+        )
+    assignment: Assignment = parts.numpy()[renumber]
+    return assignment
+
+
+def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
+    """Read the user's assignment, an integer array [N] with values in [0, P), from .npy or .csv (one value a line)."""
+    values = _read_integers(path)
+    if values.shape != (num_nodes,):
+        raise InputError(
+            f"partition_file={path}: has shape {list(values.shape)}, the graph needs one partition for each of its "
+            f"{num_nodes} nodes"
+        )
+    outside = np.flatnonzero((values < 0) | (values >= num_parts))
+    if outside.size:
+        row = int(outside[0])
+        raise InputError(
+            f"partition_file={path}: row {row} is {values[row]}, outside [0, {num_parts}); correct it or set "
+            f"num_partitions (the largest value is {values.max()})"
+        )
+    return values.astype(np.int64)
+
+
+def _read_integers(path: Path) -> NDArray[np.int64]:
+    if not path.is_file():
+        raise InputError(f"partition_file={path}: no such file")
+    try:
+        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.float64)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"partition_file={path}: cannot be read as npy or csv of integers: {error}") from error
+    values = np.atleast_1d(values)
+    if values.dtype.kind == "f" and (values == np.floor(values)).all():
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "iu":
+        raise InputError(f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node")
+    return values

@@ -1,0 +1,564 @@
+"""The partition directory: DGL's own files, and beside them what DGL does not keep.
+
+    PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS/
+        meta.json                          ours: counts, task, split, request, versions, checksums (see Meta)
+        NAME-METHOD-OBJECTIVE-PARTS.json   DGL's partition config: node_map, edge_map, files of each part
+        part0/
+            graph.dgl        in-edges of the part's inner nodes; inner nodes first, then halo nodes
+                             ndata: _ID, inner_node, part_id, out_deg     edata: _ID, inner_edge
+            node_feat.dgl    of inner nodes: _N/feat, _N/label, _N/{train,val,test}_mask, _N/orig_id, _N/in_deg,
+                             _N/out_deg (degrees in the whole graph, self loops left out)
+            edge_feat.dgl    empty
+        part1/ ...
+
+`dgl.distributed.load_partition` reads such a directory. A directory made by DGL's `partition_graph` (no meta.json), or
+by the public Retexo code (a meta.json without a version), is read too; what it does not say (degrees of halo nodes,
+the number of classes) the workers agree on when they start.
+
+N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nodes.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+
+VERSION = 1
+FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
+LABEL_NAMES = ("label", "labels")
+MASK_NAMES = ("train_mask", "val_mask", "test_mask")
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """What one part holds."""
+
+    nodes: int
+    edges: int
+    halo: int
+    """Nodes owned elsewhere that are the source of an edge into the part."""
+    train: int
+    val: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Meta:
+    """meta.json: what `train` has to know of the data, and what shows that nothing changed since."""
+
+    version: int
+    name: str
+    dataset: str
+    task: str
+    """multiclass or multilabel."""
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    cut_edges: int
+    parts: list[PartCounts]
+    request: dict[str, Any]
+    """The settings that made this directory, by their names on the command line."""
+    split: dict[str, Any]
+    versions: dict[str, str]
+    checksums: dict[str, str]
+    """sha256 of every other file, by its path in the directory."""
+
+    def digest(self) -> str:
+        """sha256 (hex) of the whole; equal on two machines exactly if their directories are."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
+        path = directory / "meta.json"
+        if not path.exists():
+            return None
+        fields = _read_json(path)
+        if "version" not in fields:
+            return None
+        if fields["version"] != VERSION:
+            raise InputError(
+                f"{path}: version {fields['version']}, this program reads version {VERSION}; "
+                "partition again with overwrite=true"
+            )
+        try:
+            parts = [PartCounts(**part) for part in fields.pop("parts")]
+            return cls(parts=parts, **fields)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path}: damaged ({error}); partition again with overwrite=true") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """One part as a worker sees it. Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1."""
+
+    rank: int
+    num_parts: int
+    num_inner: int
+    num_halo: int
+    src: Tensor
+    """int64 [E] local id of each edge's source; no self loops."""
+    dst: Tensor
+    """int64 [E] local id of each edge's destination, an inner node."""
+    features: Tensor
+    """float32 [I, F]."""
+    labels: Tensor
+    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    node_ids: Tensor
+    """int64 [I] ids of the data set; of the partitioned graph where the directory does not keep them."""
+    halo_owner: Tensor
+    """int64 [H] the part that owns each halo node, ascending."""
+    halo_index: Tensor
+    """int64 [H] its local id there; ascending within an owner."""
+    in_degree: Tensor
+    """int64 [I] in the whole graph, self loops left out."""
+    out_degree: Tensor | None
+    """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
+    self_loops: int
+    """Edges from a node to itself that were left out of src and dst."""
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The renumbering that DGL asks for: nodes of a part, and in-edges of these nodes, are contiguous."""
+
+    node_order: NDArray[np.int64]
+    """[N] node of the source at each new id."""
+    node_bounds: NDArray[np.int64]
+    """[P + 1] part p owns new ids node_bounds[p] ... node_bounds[p + 1] - 1."""
+    src: NDArray[np.int64]
+    """[E] in new ids, sorted by destination."""
+    dst: NDArray[np.int64]
+    edge_bounds: NDArray[np.int64]
+    """[P + 1], likewise for edges."""
+    in_degree: NDArray[np.int64]
+    """[N] by new id, self loops left out; and so is the next."""
+    out_degree: NDArray[np.int64]
+
+
+def make_layout(graph: GraphData, assignment: NDArray[np.int64], num_parts: int) -> Layout:
+    node_order = np.argsort(assignment, kind="stable")
+    new_id = np.empty(graph.num_nodes, np.int64)
+    new_id[node_order] = np.arange(graph.num_nodes)
+    node_bounds = np.concatenate(([0], np.cumsum(np.bincount(assignment, minlength=num_parts))))
+    src, dst = new_id[graph.src], new_id[graph.dst]
+    edge_order = np.lexsort((src, dst))
+    src, dst = src[edge_order], dst[edge_order]
+    other = src != dst
+    return Layout(
+        node_order=node_order,
+        node_bounds=node_bounds,
+        src=src,
+        dst=dst,
+        edge_bounds=np.searchsorted(dst, node_bounds),
+        in_degree=np.bincount(dst[other], minlength=graph.num_nodes),
+        out_degree=np.bincount(src[other], minlength=graph.num_nodes),
+    )
+
+
+def write(
+    directory: Path,
+    graph: GraphData,
+    masks: dict[str, NDArray[np.bool_]],
+    assignment: NDArray[np.int64],
+    *,
+    num_parts: int,
+    described: dict[str, Any],
+) -> Meta:
+    """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
+
+    Args:
+        masks: train_mask, val_mask and test_mask, bool [N] each.
+        assignment: int64 [N] in [0, num_parts).
+        described: the fields request, split and versions of Meta.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        unfinished.chmod(0o755)
+        layout = make_layout(graph, assignment, num_parts)
+        parts = [_write_part(unfinished, graph, masks, layout, part) for part in range(num_parts)]
+        _write_dgl_config(unfinished, directory.name, layout, described["request"]["partition_method"])
+        meta = _make_meta(unfinished, directory.name, graph, parts, described)
+        (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        _put_in_place(unfinished, directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return meta
+
+
+def _put_in_place(unfinished: Path, directory: Path) -> None:
+    """Rename; a directory that is there already is moved away first and then removed."""
+    if not directory.exists():
+        unfinished.rename(directory)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+    directory.rename(old / "old")
+    unfinished.rename(directory)
+    shutil.rmtree(old)
+
+
+def _write_part(
+    directory: Path, graph: GraphData, masks: dict[str, NDArray[np.bool_]], layout: Layout, part: int
+) -> PartCounts:
+    from partitioning.dgl_import import dgl
+
+    first, end = layout.node_bounds[part], layout.node_bounds[part + 1]
+    edges = slice(int(layout.edge_bounds[part]), int(layout.edge_bounds[part + 1]))
+    src, dst = layout.src[edges], layout.dst[edges]
+    halo = np.unique(src[(src < first) | (src >= end)])
+    nodes = np.concatenate((np.arange(first, end), halo))
+    local_src = np.where((src >= first) & (src < end), src - first, end - first + np.searchsorted(halo, src))
+    structure = dgl.graph((local_src, dst - first), num_nodes=len(nodes))
+    structure.ndata[dgl.NID] = torch.from_numpy(nodes)
+    structure.ndata["inner_node"] = (torch.arange(len(nodes)) < end - first).to(torch.uint8)
+    structure.ndata["part_id"] = torch.from_numpy(np.searchsorted(layout.node_bounds, nodes, side="right") - 1)
+    structure.ndata["out_deg"] = torch.from_numpy(layout.out_degree[nodes])
+    structure.edata[dgl.EID] = torch.arange(edges.start, edges.stop)
+    structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
+    inner = layout.node_order[first:end]
+    feats = _node_tensors(graph, masks, inner)
+    feats["_N/in_deg"] = torch.from_numpy(layout.in_degree[first:end])
+    feats["_N/out_deg"] = torch.from_numpy(layout.out_degree[first:end])
+    part_dir = directory / f"part{part}"
+    part_dir.mkdir()
+    dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])
+    dgl.data.utils.save_tensors(str(part_dir / "node_feat.dgl"), feats)
+    dgl.data.utils.save_tensors(str(part_dir / "edge_feat.dgl"), {})
+    counts = (int(masks[name][inner].sum()) for name in MASK_NAMES)
+    return PartCounts(int(end - first), len(src), len(halo), *counts)
+
+
+def _node_tensors(
+    graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]
+) -> dict[str, Tensor]:
+    rows = graph.features[nodes]
+    tensors = {
+        "feat": torch.from_numpy(rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows)),
+        "label": torch.from_numpy(graph.labels[nodes]),
+        "orig_id": torch.from_numpy(graph.node_ids[nodes]),
+    }
+    # DGL's files know no booleans; its own partition_graph writes masks as uint8, too.
+    tensors |= {name: torch.from_numpy(masks[name][nodes].astype(np.uint8)) for name in MASK_NAMES}
+    return {f"_N/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _write_dgl_config(directory: Path, name: str, layout: Layout, method: str) -> None:
+    def ranges(bounds: NDArray[np.int64]) -> list[list[int]]:
+        return [[int(first), int(end)] for first, end in zip(bounds[:-1], bounds[1:], strict=True)]
+
+    num_parts = len(layout.node_bounds) - 1
+    config: dict[str, Any] = {
+        "graph_name": name,
+        "num_nodes": len(layout.node_order),
+        "num_edges": len(layout.src),
+        "part_method": method,
+        "num_parts": num_parts,
+        "halo_hops": 1,
+        "node_map": {"_N": ranges(layout.node_bounds)},
+        "edge_map": {"_N:_E:_N": ranges(layout.edge_bounds)},
+        "ntypes": {"_N": 0},
+        "etypes": {"_N:_E:_N": 0},
+    }
+    for part in range(num_parts):
+        files = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
+        config[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in files.items()}
+    (directory / f"{name}.json").write_text(json.dumps(config, indent=4) + "\n")
+
+
+def _make_meta(
+    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], described: dict[str, Any]
+) -> Meta:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return Meta(
+        version=VERSION,
+        name=name,
+        dataset=graph.name,
+        task="multilabel" if graph.multilabel else "multiclass",
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_features=graph.num_features,
+        num_classes=graph.num_classes,
+        parts=parts,
+        checksums={path.relative_to(directory).as_posix(): file_checksum(path) for path in files},
+        **described,
+    )
+
+
+def file_checksum(path: Path) -> str:
+    """sha256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartitionDirectory:
+    """A partition directory that was found, with its two descriptions read."""
+
+    path: Path
+    config: dict[str, Any]
+    """DGL's."""
+    meta: Meta | None
+    """Ours; None for a directory made by DGL itself or by the public Retexo code."""
+
+    @property
+    def num_parts(self) -> int:
+        return int(self.config["num_parts"])
+
+    def digest(self) -> str:
+        """sha256 (hex): of meta.json, or of DGL's config where there is none."""
+        if self.meta is not None:
+            return self.meta.digest()
+        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
+
+    def verify(self, part: int) -> None:
+        """Check all files of one part: by checksum, or, where nobody took one, by reading it."""
+        if self.meta is None:
+            self.read(part)
+            return
+        for file, checksum in self.meta.checksums.items():
+            if not file.startswith(f"part{part}/"):
+                continue
+            path = self.path / file
+            if not path.is_file():
+                raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+            if file_checksum(path) != checksum:
+                raise InputError(
+                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
+                    "copy it again, or partition again with overwrite=true"
+                )
+
+    def read(self, part: int) -> Partition:
+        """Read one part, checked; InputError names what is wrong with it."""
+        return _read_part(self, part)
+
+
+def find(candidates: list[Path], num_parts: int) -> PartitionDirectory:
+    """Open the first of the candidates that is a partition directory, and check that it has num_parts parts."""
+    for path in candidates:
+        config_file = _dgl_config_file(path)
+        if config_file is None:
+            continue
+        directory = PartitionDirectory(path, _checked_config(config_file), Meta.read(path))
+        _check_descriptions(directory, config_file, num_parts)
+        return directory
+    raise InputError(
+        f"no partition directory at {candidates[0]}; make it with app=partition_data and the same dataset_name, "
+        "partition_method, part_obj, num_partitions and partition_dir"
+    )
+
+
+def _dgl_config_file(path: Path) -> Path | None:
+    """DGL's partition config in a directory: the one named after it, else the only one there."""
+    if not path.is_dir():
+        return None
+    named = path / f"{path.name}.json"
+    if named.is_file():
+        return named
+    found = [file for file in sorted(path.glob("*.json")) if file.name != "meta.json" and "num_parts" in _read_json(file)]
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise InputError(f"{path}: holds several partition configs ({names}); keep each in a directory of its own")
+    return found[0] if found else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
+    return content
+
+
+def _checked_config(path: Path) -> dict[str, Any]:
+    """DGL's partition config, of a homogeneous graph with contiguous ids."""
+    config = _read_json(path)
+    for key in ("num_parts", "num_nodes", "node_map"):
+        if key not in config:
+            raise InputError(f"{path}: has no '{key}', so it is not a partition config of DGL's")
+    if not isinstance(config["num_parts"], int):
+        raise InputError(f"{path}: num_parts is {config['num_parts']!r}, needs an integer")
+    node_map = config["node_map"]
+    if isinstance(node_map, dict) and len(node_map) != 1:
+        raise InputError(f"{path}: has {len(node_map)} node types; only graphs with one are supported")
+    ranges = next(iter(node_map.values())) if isinstance(node_map, dict) else node_map
+    try:
+        bounds = np.array(ranges, dtype=np.int64).reshape(config["num_parts"], 2)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: node_map has no range of ids for each part: {error}") from error
+    ascending = (bounds[:, 0] <= bounds[:, 1]).all() and (bounds[1:, 0] == bounds[:-1, 1]).all()
+    if not ascending or bounds[0, 0] != 0 or bounds[-1, 1] != config["num_nodes"]:
+        raise InputError(f"{path}: node_map {bounds.tolist()} does not cover ids 0 ... {config['num_nodes'] - 1}")
+    config["node_bounds"] = [0, *bounds[:, 1].tolist()]
+    return config
+
+
+def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_parts: int) -> None:
+    if directory.num_parts != num_parts:
+        raise InputError(
+            f"{directory.path}: has {directory.num_parts} parts, num_partitions={num_parts}; "
+            "set num_partitions to it or partition again"
+        )
+    meta = directory.meta
+    if meta is not None and meta.checksums.get(config_file.name) != file_checksum(config_file):
+        raise InputError(f"{config_file}: its checksum is not the one in meta.json; partition again with overwrite=true")
+    for part in range(num_parts):
+        if f"part-{part}" not in directory.config:
+            raise InputError(f"{config_file}: does not name the files of part {part}")
+
+
+def _read_part(directory: PartitionDirectory, part: int) -> Partition:
+    from partitioning.dgl_import import dgl
+
+    files = directory.config[f"part-{part}"]
+    graph_file, feat_file = (_inside(directory.path, files, key) for key in ("part_graph", "node_feats"))
+    try:
+        structure = dgl.load_graphs(str(graph_file))[0][0]
+        tensors = dgl.data.utils.load_tensors(str(feat_file))
+    except Exception as error:  # DGL raises its own, of many kinds
+        raise InputError(f"{graph_file.parent}: DGL cannot read part {part}: {error}") from error
+    return _check_part(directory, part, structure, {name.split("/")[-1]: value for name, value in tensors.items()})
+
+
+def _inside(directory: Path, files: Any, key: str) -> Path:
+    """The path of a part's file; it has to lie in the partition directory."""
+    if not isinstance(files, dict) or not isinstance(files.get(key), str):
+        raise InputError(f"{directory}: the partition config names no file for '{key}'")
+    path = directory / files[key]
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"{directory}: the partition config names {files[key]}, outside of the directory")
+    if not path.is_file():
+        raise InputError(f"{path}: missing; copy the whole part or partition again")
+    return path
+
+
+def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensors: dict[str, Tensor]) -> Partition:
+    """Turn what DGL read into a Partition. `structure` is a DGLGraph; DGL has no types."""
+    where = f"{directory.path}: part {part}"
+    bounds = torch.tensor(directory.config["node_bounds"])
+    num_inner = int(bounds[part + 1] - bounds[part])
+    ids = _required(structure.ndata, ("_ID",), where).to(torch.int64)
+    inner = torch.arange(num_inner) + bounds[part]
+    if len(ids) < num_inner or not torch.equal(ids[:num_inner], inner):
+        raise InputError(f"{where}: its inner nodes are not ids {bounds[part]} ... {bounds[part + 1] - 1} in order")
+    if len(ids) and not bool(((ids >= 0) & (ids < bounds[-1])).all()):
+        raise InputError(f"{where}: has node ids outside [0, {int(bounds[-1])})")
+    if bool(((ids[num_inner:] >= bounds[part]) & (ids[num_inner:] < bounds[part + 1])).any()):
+        raise InputError(f"{where}: a halo node is one of its own inner nodes")
+    src, dst = (end.to(torch.int64) for end in structure.edges())
+    into_inner = dst < num_inner
+    src, dst = src[into_inner], dst[into_inner]
+    loop = src == dst
+    src, dst = src[~loop], dst[~loop]
+    # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
+    used = torch.unique(src[src >= num_inner])
+    used = used[torch.argsort(ids[used])]
+    renumber = torch.zeros(len(ids), dtype=torch.int64)
+    renumber[:num_inner] = torch.arange(num_inner)
+    renumber[used] = num_inner + torch.arange(len(used))
+    owner = torch.searchsorted(bounds, ids[used], right=True) - 1
+    out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
+    if out_degree is not None:
+        out_degree = out_degree[torch.cat((torch.arange(num_inner), used))]
+    return Partition(
+        rank=part,
+        num_parts=directory.num_parts,
+        num_inner=num_inner,
+        num_halo=len(used),
+        src=renumber[src],
+        dst=dst,
+        halo_owner=owner,
+        halo_index=ids[used] - bounds[owner],
+        in_degree=torch.bincount(dst, minlength=num_inner),
+        out_degree=out_degree,
+        self_loops=int(loop.sum()),
+        **_checked_tensors(tensors, inner, where),
+    )
+
+
+def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, where: str) -> dict[str, Tensor]:
+    """Features, labels, masks and ids of the inner nodes; `inner` are their ids in the partitioned graph, [I]."""
+    features = _required(tensors, FEATURE_NAMES, where)
+    labels = _required(tensors, LABEL_NAMES, where)
+    masks = {name: _required(tensors, (name,), where) for name in MASK_NAMES}
+    for name, tensor in {"features": features, "labels": labels, **masks}.items():
+        if tensor.shape[0] != len(inner):
+            raise InputError(f"{where}: {name} have {tensor.shape[0]} rows, the part has {len(inner)} inner nodes")
+    if features.ndim != 2 or not bool(torch.isfinite(features).all()):
+        raise InputError(f"{where}: features need shape [nodes, width] and finite values; found {list(features.shape)}")
+    labels = _checked_labels(labels, where)
+    masks = {name: _checked_mask(mask, name, where) for name, mask in masks.items()}
+    _check_split(masks, labels, where)
+    node_ids = tensors.get("orig_id", inner)
+    return {"features": features.float(), "labels": labels, **masks, "node_ids": node_ids}
+
+
+def _required(tensors: Any, names: tuple[str, ...], where: str) -> Tensor:
+    for name in names:
+        if name in tensors:
+            tensor: Tensor = tensors[name]
+            return tensor
+    raise InputError(f"{where}: has no '{names[0]}'; it has {', '.join(sorted(tensors)) or 'nothing'}")
+
+
+def _checked_labels(labels: Tensor, where: str) -> Tensor:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2:
+        labels = labels.float()
+        if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
+            raise InputError(f"{where}: multi-label labels need to be 0 or 1")
+        return labels
+    if labels.ndim != 1:
+        raise InputError(f"{where}: labels have shape {list(labels.shape)}, need [nodes] or [nodes, classes]")
+    if labels.is_floating_point():
+        # OGB marks unlabelled nodes with NaN.
+        labels = torch.where(labels.isnan(), -1.0, labels)
+    if not torch.equal(labels.to(torch.int64).to(labels.dtype), labels) or bool((labels < -1).any()):
+        raise InputError(f"{where}: labels need to be integers from 0 on, -1 for none")
+    return labels.to(torch.int64)
+
+
+def _checked_mask(mask: Tensor, name: str, where: str) -> Tensor:
+    if mask.ndim != 1 or not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(f"{where}: {name} needs shape [nodes] and values 0 or 1")
+    return mask.bool()
+
+
+def _check_split(masks: dict[str, Tensor], labels: Tensor, where: str) -> None:
+    labelled = ~labels.isnan().any(dim=1) if labels.ndim == 2 else labels >= 0
+    times = torch.stack([mask.int() for mask in masks.values()]).sum(dim=0)
+    if bool((times > 1).any()):
+        raise InputError(f"{where}: inner node {int((times > 1).nonzero()[0])} is in more than one of {', '.join(masks)}")
+    if bool(((times > 0) & ~labelled).any()):
+        row = int(((times > 0) & ~labelled).nonzero()[0])
+        raise InputError(f"{where}: inner node {row} is in a mask and has no label")
+

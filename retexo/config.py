@@ -1,0 +1,452 @@
+"""The settings, typed and checked; besides main.py the only module that knows OmegaConf and Hydra's composition.
+
+Defaults live in `conf/`, in one place; the classes here have none. A check of a single value is in `__post_init__`
+and raises InputError, which names the setting, the value found and the remedy.
+"""
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from partitioning.errors import InputError
+from partitioning.settings import (
+    DatasetSettings,
+    PartitionSettings,
+    SplitSettings,
+    SyntheticSettings,
+    check_at_least,
+    check_choice,
+)
+
+CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
+T = TypeVar("T")
+
+APPS = ("train", "partition_data")
+TASKS = ("retexo.metrics.NodeClassification",)
+
+
+def check_finite(name: str, value: float, least: float) -> None:
+    check_at_least(name, value, least)
+    if not math.isfinite(value):
+        raise InputError(f"{name}={value}: must be finite")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a layer computes, and how wide it is."""
+
+    name: str
+    """gcn, sage, gat or gin."""
+    num_layers: int
+    hidden_dim: int
+    heads: int
+    dropout: float
+    aggregator: str = "mean"
+    """sage: mean or pool."""
+    head_merge: str = "mean"
+    """gat: mean or concat."""
+
+    def __post_init__(self) -> None:
+        check_choice("model", self.name, ("gcn", "sage", "gat", "gin"))
+        check_choice("model.aggregator", self.aggregator, ("mean", "pool"))
+        check_choice("model.head_merge", self.head_merge, ("mean", "concat"))
+        for name in ("num_layers", "hidden_dim", "heads"):
+            check_at_least(name, getattr(self, name), 1)
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout={self.dropout}: must be in [0, 1)")
+        if self.name == "gat" and self.hidden_dim % self.heads:
+            raise InputError(f"hidden_dim={self.hidden_dim}: must be a multiple of heads={self.heads} for gat")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """A class of torch.optim with its arguments."""
+
+    target: str
+    arguments: dict[str, Any]
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        check_finite("weight_decay", self.weight_decay, 0)
+
+
+@dataclass  # OmegaConf cannot merge into a frozen one
+class StoppingSettings:
+    """When a layer has converged."""
+
+    patience: int | None
+    """Rounds without a better validation metric that end a layer; None: never."""
+    min_delta: float
+    """By how much a metric has to be better than the best before."""
+
+    def __post_init__(self) -> None:
+        check_at_least("stopping.patience", self.patience, 1)
+        check_finite("stopping.min_delta", self.min_delta, 0)
+
+
+@dataclass(frozen=True)
+class GradientSettings:
+    """How workers agree on a step."""
+
+    mode: str
+    """sync: every round one exact full-batch step. local: local_epochs steps, then the average of the changes."""
+    local_epochs: int
+
+    def __post_init__(self) -> None:
+        check_choice("gradient", self.mode, ("sync", "local"))
+        check_at_least("local_epochs", self.local_epochs, 1)
+        if self.mode == "sync" and self.local_epochs != 1:
+            raise InputError(
+                f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
+                "set gradient=local, or local_epochs=1"
+            )
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """On which machines and devices the workers run."""
+
+    num_partitions: int
+    parts_per_node: int
+    node_rank: int
+    device: str
+    threads: int | None
+    backend: str
+    master_addr: str
+    master_port: int
+    interface: str | None
+    init_timeout: float
+    """seconds"""
+    timeout: float
+    """seconds"""
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, ("auto", "cpu", "cuda"))
+        check_choice("distributed.backend", self.backend, ("gloo",))
+        check_at_least("parts_per_node", self.parts_per_node, 1)
+        check_at_least("node_rank", self.node_rank, 0)
+        check_at_least("cluster.threads", self.threads, 1)
+        check_finite("distributed.init_timeout", self.init_timeout, 1)
+        check_finite("distributed.timeout", self.timeout, 1)
+        if not 1 <= self.master_port <= 65535:
+            raise InputError(f"distributed.master_port={self.master_port}: must be in [1, 65535]")
+        if self.node_rank >= self.num_nodes:
+            raise InputError(
+                f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
+                f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
+            )
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_partitions // self.parts_per_node)
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this node, which are also its partitions."""
+        first = self.node_rank * self.parts_per_node
+        return range(first, min(first + self.parts_per_node, self.num_partitions))
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """All that the training of a model depends on, besides the partition."""
+
+    model: ModelSettings
+    optimizer: OptimizerSettings
+    gradient: GradientSettings
+    stopping: StoppingSettings
+    cluster: ClusterSettings
+    num_rounds: tuple[int, ...]
+    """One a layer: num_layers entries."""
+    learning_rate: tuple[float, ...]
+    """One a layer: num_layers entries."""
+    best_val_model: bool
+    seed: int
+    log_every: int
+    measure_dv: bool
+    sleep_time: float
+    """seconds"""
+
+    def __post_init__(self) -> None:
+        for rounds in self.num_rounds:
+            check_at_least("num_rounds", rounds, 0)
+        for rate in self.learning_rate:
+            check_finite("learning_rate", rate, 0)
+        check_at_least("log_every", self.log_every, 1)
+        check_at_least("seed", self.seed, 0)
+        check_finite("sleep_time", self.sleep_time, 0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that was configured."""
+
+    app: str
+    partition: PartitionSettings
+    train: TrainSettings
+    given: frozenset[str]
+    """Names of the settings that were given on the command line; the others have their defaults."""
+    resolved: dict[str, Any]
+    """All settings by name, as plain JSON values."""
+
+
+# --- from a Hydra configuration ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Task:
+    _target_: str
+
+
+@dataclass
+class _Model:
+    name: str
+    aggregator: str | None = None
+    head_merge: str | None = None
+
+
+@dataclass
+class _Gradient:
+    mode: str
+
+
+@dataclass
+class _Partition:
+    seed: int
+    balance_train: bool | None
+
+
+@dataclass
+class _Cluster:
+    threads: int | None
+
+
+@dataclass
+class _Distributed:
+    backend: str
+    master_addr: str
+    master_port: int
+    interface: str | None
+    init_timeout: float
+    timeout: float
+
+
+@dataclass
+class _Schema:
+    """Name and type of every setting, as on the command line; OmegaConf checks a configuration against it."""
+
+    app: str
+    task: _Task
+    seed: int
+    dataset_name: str
+    dataset_dir: str
+    dataset_file: str | None
+    symmetrize: bool | None
+    synthetic: SyntheticSettings
+    split: SplitSettings
+    partition_dir: str
+    partition_method: str
+    part_obj: str
+    partition_file: str | None
+    num_partitions: int
+    partition: _Partition
+    overwrite: bool
+    model: _Model
+    num_layers: int
+    hidden_dim: int
+    heads: int
+    dropout: float
+    num_rounds: list[int]
+    learning_rate: list[float]
+    weight_decay: float
+    optimizer: dict[str, Any]
+    gradient: _Gradient
+    local_epochs: int
+    stopping: StoppingSettings
+    best_val_model: bool
+    log_every: int
+    device: str
+    parts_per_node: int | None
+    node_rank: int
+    cluster: _Cluster
+    distributed: _Distributed
+    measure_dv: bool
+    sleep_time: float
+
+
+def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
+    """Settings for Python callers: as `python main.py --config-name CONFIG_NAME OVERRIDES` would have them."""
+    import hydra
+
+    with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return load(hydra.compose(config_name, list(overrides)), overrides)
+
+
+def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
+    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
+    try:
+        checked = OmegaConf.merge(OmegaConf.structured(_Schema), config)
+        schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
+        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        raise unknown_setting(str(error.full_key or error.key)) from error
+    except OmegaConfBaseException as error:
+        reason = str(error.msg or error).splitlines()[0]
+        raise InputError(f"{error.full_key}: {reason}") from error
+    check_choice("app", schema.app, APPS)
+    check_choice("task._target_", schema.task._target_, TASKS)
+    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    return Settings(schema.app, _partition_settings(schema), _train_settings(schema), given, resolved)
+
+
+def unknown_setting(name: str) -> InputError:
+    """The error for a setting that does not exist, with the nearest name that does."""
+    nearest = difflib.get_close_matches(name, _names(_Schema), n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else "see conf/node_classification.yaml for all"
+    return InputError(f"{name}: no such setting; {hint}")
+
+
+def _names(schema: type, prefix: str = "") -> list[str]:
+    """All dotted names of a (nested) dataclass."""
+    names = []
+    hints = get_type_hints(schema)
+    for field in fields(schema):
+        names.append(prefix + field.name)
+        if is_dataclass(hints[field.name]):
+            names += _names(hints[field.name], f"{prefix}{field.name}.")  # type: ignore[arg-type]
+    return names
+
+
+def _partition_settings(schema: _Schema) -> PartitionSettings:
+    dataset = DatasetSettings(
+        name=schema.dataset_name,
+        dir=schema.dataset_dir,
+        file=schema.dataset_file,
+        symmetrize=schema.symmetrize,
+        synthetic=schema.synthetic,
+        split=schema.split,
+    )
+    return PartitionSettings(
+        dataset=dataset,
+        dir=schema.partition_dir,
+        method=schema.partition_method,
+        objective=schema.part_obj,
+        file=schema.partition_file,
+        num_partitions=schema.num_partitions,
+        balance_train=schema.partition.balance_train,
+        seed=schema.partition.seed,
+        overwrite=schema.overwrite,
+    )
+
+
+def _train_settings(schema: _Schema) -> TrainSettings:
+    return TrainSettings(
+        model=_model_settings(schema),
+        optimizer=_optimizer_settings(schema),
+        gradient=GradientSettings(schema.gradient.mode, schema.local_epochs),
+        stopping=schema.stopping,
+        cluster=_cluster_settings(schema),
+        num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
+        learning_rate=_one_a_layer("learning_rate", schema.learning_rate, schema.num_layers),
+        best_val_model=schema.best_val_model,
+        seed=schema.seed,
+        log_every=schema.log_every,
+        measure_dv=schema.measure_dv,
+        sleep_time=schema.sleep_time,
+    )
+
+
+def _model_settings(schema: _Schema) -> ModelSettings:
+    model = schema.model
+    for option, owner in (("aggregator", "sage"), ("head_merge", "gat")):
+        if getattr(model, option) is not None and model.name != owner:
+            raise InputError(f"model.{option}={getattr(model, option)}: only model={owner} has it, not {model.name}")
+    return ModelSettings(
+        name=model.name,
+        num_layers=schema.num_layers,
+        hidden_dim=schema.hidden_dim,
+        heads=schema.heads,
+        dropout=schema.dropout,
+        aggregator=model.aggregator or "mean",
+        head_merge=model.head_merge or "mean",
+    )
+
+
+def _cluster_settings(schema: _Schema) -> ClusterSettings:
+    distributed = schema.distributed
+    check_at_least("num_partitions", schema.num_partitions, 1)
+    return ClusterSettings(
+        num_partitions=schema.num_partitions,
+        parts_per_node=schema.num_partitions if schema.parts_per_node is None else schema.parts_per_node,
+        node_rank=schema.node_rank,
+        device=schema.device,
+        threads=schema.cluster.threads,
+        **{field.name: getattr(distributed, field.name) for field in fields(distributed)},
+    )
+
+
+def _one_a_layer(name: str, values: list[T], num_layers: int) -> tuple[T, ...]:
+    """Extra entries are ignored; a short list goes on with its first entry."""
+    if not values:
+        raise InputError(f"{name}=[]: needs at least one entry")
+    return tuple(values[layer] if layer < len(values) else values[0] for layer in range(num_layers))
+
+
+def _optimizer_settings(schema: _Schema) -> OptimizerSettings:
+    arguments: dict[str, Any] = {str(key): value for key, value in schema.optimizer.items()}
+    target = str(arguments.pop("_target_", ""))
+    settings = OptimizerSettings(target, arguments, schema.weight_decay)
+    check_optimizer(settings)
+    return settings
+
+
+def check_optimizer(settings: OptimizerSettings) -> None:
+    """Refuse what is no optimiser of torch.optim, or arguments that it does not take."""
+    cls = optimizer_class(settings.target)
+    known = set(inspect.signature(cls).parameters) - {"params"}
+    for own, instead in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+        if own in settings.arguments:
+            raise InputError(f"optimizer.{own}: set {instead} instead")
+    for name in settings.arguments:
+        if name not in known:
+            raise InputError(f"optimizer.{name}: {settings.target} has no such argument; it has {', '.join(sorted(known))}")
+    if settings.weight_decay and "weight_decay" not in known:
+        raise InputError(f"weight_decay={settings.weight_decay}: {settings.target} has none; set weight_decay=0")
+    _try_optimizer(cls, settings)
+
+
+def _try_optimizer(cls: type, settings: OptimizerSettings) -> None:
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    try:
+        optimizer = cls([parameter], lr=0.1, **optimizer_arguments(settings))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    except Exception as error:  # whatever the class makes of the user's values
+        raise InputError(f"optimizer={settings.target} with {settings.arguments}: {error}") from error
+
+
+def optimizer_class(target: str) -> Any:
+    """The class of torch.optim that `target` names; nothing else is ever called."""
+    import torch
+
+    module, _, name = target.rpartition(".")
+    cls = getattr(torch.optim, name, None) if module == "torch.optim" else None
+    if not (inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer)) or cls is torch.optim.Optimizer:
+        raise InputError(f"optimizer._target_={target}: must be a class of torch.optim, such as torch.optim.Adam")
+    return cls
+
+
+def optimizer_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
+    """Keyword arguments of the optimiser, besides lr."""
+    has_decay = "weight_decay" in inspect.signature(optimizer_class(settings.target)).parameters
+    decay = {"weight_decay": settings.weight_decay} if has_decay else {}
+    return {**settings.arguments, **decay}
