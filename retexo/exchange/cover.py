@@ -2,13 +2,12 @@
 
 One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the inner nodes of p
 that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, the sender serves
-an edge either by the source row or by its part of the destination's sum, so what it sends is a vertex cover, and the
-cheapest is a minimum-weight vertex cover of a bipartite graph.
+an edge either with the source row or with its part of the destination's sum. What it sends is therefore a vertex
+cover of that graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
 
-Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows).
+Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,24 +16,21 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-# What a solver returns: the rows taken on the left and on the right, and a lower bound on the weight of any cover.
+# What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
 
 EXACT_LIMIT = 500_000
 _INT32_MAX = int(np.iinfo(np.int32).max)
-_SCALING_ROUNDS = 100
-_CHECK_EVERY = 10
-_GOOD_ENOUGH = 1.002
-_SMALLEST_SHARE = 1e-150
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Which rows to send, what they weigh, and how much any cover weighs at least.
+    """Which rows to send, what they weigh, and what any cover weighs at least.
 
     left_mask bool [L]: send this source row. right_mask bool [R]: send the partial sum for this destination row.
-    weight: weight of the rows chosen. lower_bound: no cover weighs less; equal to weight where the cover is exact.
+    weight: weight of the rows taken. lower_bound: no cover weighs less; equal to weight where the cover is exact.
     """
 
     left_mask: Mask
@@ -45,7 +41,7 @@ class Cover:
 
 @dataclass(frozen=True)
 class _Leaves:
-    """Edges whose one end (leaf) had no other edge; both ends by vertex number, left 0..L-1, right L..L+R-1."""
+    """Edges from a hub to a leaf, a vertex with no other edge left; int64 vertex numbers, right ones after the left."""
 
     hub: Ints
     leaf: Ints
@@ -56,15 +52,199 @@ def minimum_cover(
 ) -> Cover:
     """Return a vertex cover of least weight, or one with a certified gap where the exact one would take too long.
 
-    left, right int64 [E]: the ends of each edge, duplicates allowed. left_weight int64 [L], right_weight int64 [R]:
-    bytes of each row, zero for a row that the receiver holds already. Exact while the edges left after pruning are
-    no more than exact_limit; above, by `_scaling_cover`, whose lower_bound says how far off it may be.
-    Raises ValueError for edges without a vertex and for negative weights.
+    left, right int64 [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
+    int64 [R]: bytes of each row, zero for a row that the receiver holds already (taken wherever it has an edge).
+    Exact where at most exact_limit distinct edges survive the pruning; above that see `_scaling_cover`.
+    Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
     _check(left, right, left_weight, right_weight)
     num_left = len(left_weight)
     weight = np.concatenate([left_weight, right_weight]).astype(np.int64)
-    left, right, residual, leaves = _prune(left, right + num_left, weight)
-    taken = residual == 0
-    lower_bound = int(weight.sum() - residual.sum()) if len(leaves) else 0
-    raise NotImplementedError
+    edges = _distinct(left, right, num_left, len(weight))
+    residual = weight.copy()
+    core, leaves, paid = _prune(edges, residual)
+    chosen = np.zeros(len(weight), dtype=np.bool_)
+    chosen[edges] = True
+    chosen &= residual == 0
+    core_bound = _solve_core(core, residual, chosen, exact_limit)
+    for batch in reversed(leaves):
+        chosen[batch.leaf] = ~chosen[batch.hub]
+    return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
+
+
+def _check(left: Ints, right: Ints, left_weight: Ints, right_weight: Ints) -> None:
+    if left.shape != right.shape or left.ndim != 1:
+        raise ValueError(f"left and right must be two vectors of one length, not {left.shape} and {right.shape}")
+    for side, ends, weight in (("left", left, left_weight), ("right", right, right_weight)):
+        if len(ends) and not (ends.min() >= 0 and ends.max() < len(weight)):
+            raise ValueError(f"{side} names vertices {ends.min()} to {ends.max()}, but has {len(weight)} weights")
+        if len(weight) and weight.min() < 0:
+            raise ValueError(f"{side}_weight holds {weight.min()}; a row cannot weigh less than nothing")
+
+
+def _distinct(left: Ints, right: Ints, num_left: int, num_vertices: int) -> Ints:
+    """Return the distinct edges, int64 [2, E], the right vertices numbered after the left ones."""
+    key = np.unique(left.astype(np.int64) * num_vertices + right + num_left)
+    return np.stack(np.divmod(key, max(num_vertices, 1)))
+
+
+def _prune(edges: Ints, residual: Ints) -> tuple[Ints, list[_Leaves], int]:
+    """Settle what costs nothing or has one way out; return the edges that remain, the leaves, and the weight paid.
+
+    A vertex whose residual weight is zero is taken. The edge to a leaf is paid for at once: each of its ends gives up
+    the smaller of their weights, which no cover can avoid, and the leaf is then needed only if its hub is not taken
+    (local ratio, Bar-Yehuda and Even 1985; exact here, because it leaves one choice). Changes residual int64 [V].
+    """
+    batches: list[_Leaves] = []
+    paid = 0
+    while True:
+        before = edges.shape[1]
+        for hub_side in (0, 1):
+            edges = edges[:, (residual[edges] > 0).all(axis=0)]
+            hub, leaf = edges[hub_side], edges[1 - hub_side]
+            pendant = np.bincount(leaf, minlength=len(residual))[leaf] == 1
+            batch = _Leaves(hub[pendant], leaf[pendant])
+            paid += _pay(batch, residual)
+            batches.append(batch)
+        edges = edges[:, (residual[edges] > 0).all(axis=0)]
+        # A long chain loses two leaves a pass: stop where a pass costs more than the edges it still removes.
+        if before - edges.shape[1] <= before // 100:
+            return edges, batches, paid
+
+
+def _pay(batch: _Leaves, residual: Ints) -> int:
+    """Take the weight of the leaves off their hubs, as far as it goes; return the weight paid. Changes residual."""
+    owed = np.zeros_like(residual)
+    np.add.at(owed, batch.hub, residual[batch.leaf])
+    payment = np.minimum(owed, residual)
+    residual -= payment
+    residual[batch.leaf[residual[batch.hub] > 0]] = 0
+    return int(payment.sum())
+
+
+def _solve_core(edges: Ints, weight: Ints, chosen: Mask, exact_limit: int) -> int:
+    """Cover the edges that pruning left, int64 [2, E]; marks what it takes in chosen and returns the lower bound."""
+    if edges.shape[1] == 0:
+        return 0
+    left, left_index = _compact(edges[0], len(weight))
+    right, right_index = _compact(edges[1], len(weight))
+    ones = np.ones(edges.shape[1], dtype=np.int32)
+    graph = csr_array((ones, (left_index, right_index)), shape=(len(left), len(right)))
+    unit = int(np.gcd.reduce(weight[edges].ravel()))
+    left_weight, right_weight = weight[left] // unit, weight[right] // unit
+    heaviest = max(int(left_weight.max()), int(right_weight.max()))
+    if graph.nnz > exact_limit or heaviest >= _INT32_MAX:
+        take_left, take_right, bound = _scaling_cover(graph, left_weight, right_weight)
+    elif heaviest == 1:
+        take_left, take_right, bound = _matching_cover(graph)
+    else:
+        take_left, take_right, bound = _flow_cover(graph, left_weight, right_weight)
+    chosen[left[take_left]] = True
+    chosen[right[take_right]] = True
+    return bound * unit
+
+
+def _compact(ends: Ints, num_vertices: int) -> tuple[Ints, Ints]:
+    """Return the vertices that occur, ascending, and each end's place among them."""
+    occurs = np.zeros(num_vertices, dtype=np.bool_)
+    occurs[ends] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[ends]
+
+
+def _matching_cover(graph: csr_array) -> Solution:
+    """Cover graph [L, R] with the fewest vertices: as many as a maximum matching has edges (Koenig 1931)."""
+    partner = maximum_bipartite_matching(graph, perm_type="column").astype(np.int64)
+    matched = np.flatnonzero(partner >= 0)
+    take_left, take_right = _cut(graph, partner < 0, matched, partner[matched])
+    return take_left, take_right, len(matched)
+
+
+def _flow_cover(graph: csr_array, left_weight: Ints, right_weight: Ints) -> Solution:
+    """Cover graph [L, R] with the least weight: as much as flows from left to right at most (max-flow, min-cut).
+
+    Every left vertex is fed its weight, every right vertex drains its weight, and edges carry any amount, so that
+    only vertices are ever cut. Weights stay below 2^31 - 1, the largest capacity that scipy knows.
+    """
+    num_left, num_right = graph.shape
+    source, sink = num_left + num_right, num_left + num_right + 1
+    edge = graph.tocoo()
+    lefts, rights = np.arange(num_left), num_left + np.arange(num_right)
+    tail = np.concatenate([np.full(num_left, source), edge.row, rights])
+    head = np.concatenate([lefts, edge.col + num_left, np.full(num_right, sink)])
+    capacity = np.concatenate([left_weight, np.full(edge.nnz, _INT32_MAX), right_weight]).astype(np.int32)
+    network = csr_array((capacity, (tail, head)), shape=(sink + 1, sink + 1))
+    result = maximum_flow(network, source, sink, method="dinic")
+    flow = csr_array(result.flow)
+    fed = flow[[source], :].toarray()[0, :num_left]
+    used = flow[:num_left, num_left:source].tocoo()
+    positive = used.data > 0
+    back_left, back_right = used.row[positive].astype(np.int64), used.col[positive].astype(np.int64)
+    take_left, take_right = _cut(graph, fed < left_weight, back_left, back_right)
+    return take_left, take_right, int(result.flow_value)
+
+
+def _cut(graph: csr_array, unsaturated: Mask, back_left: Ints, back_right: Ints) -> tuple[Mask, Mask]:
+    """Return the left vertices that no residual path reaches and the right ones that one does: the minimum cut.
+
+    A residual path starts at an unsaturated left vertex, goes right along any edge, and back left along an edge that
+    carries flow (back_left, back_right: the ends of those).
+    """
+    num_left, num_right = graph.shape
+    edge = graph.tocoo()
+    start = num_left + num_right
+    begin = np.flatnonzero(unsaturated)
+    tail = np.concatenate([edge.row, back_right + num_left, np.full(len(begin), start)])
+    head = np.concatenate([edge.col + num_left, back_left, begin])
+    paths = csr_array((np.ones(len(tail)), (tail, head)), shape=(start + 1, start + 1))
+    reached = np.zeros(start + 1, dtype=np.bool_)
+    reached[breadth_first_order(paths, start, return_predecessors=False)] = True
+    return ~reached[:num_left], reached[num_left:start]
+
+
+def _scaling_cover(
+    graph: csr_array, left_weight: Ints, right_weight: Ints, *, rounds: int = 100, good_enough: float = 1.002
+) -> Solution:
+    """Cover graph [L, R] at nearly the least weight, in a fixed number of passes over its edges.
+
+    A fractional flow stands in for the exact one: each left vertex spreads its weight over its neighbours in
+    proportion to their prices, and each right vertex moves its price by what it can drain over what it was offered
+    (Sinkhorn and Knopp 1967). Cut off at the drains this is a flow, hence a lower bound; right vertices with low
+    prices are the crowded ones, hence worth taking: the best threshold on the price gives the cover. Any threshold is
+    tried, taking all of the left or all of the right included. Stops where the cover weighs at most good_enough
+    times the bound.
+    """
+    pattern = graph.astype(np.float64)
+    price = np.ones(graph.shape[1])
+    best, bound = _threshold_cover(graph, price, left_weight, right_weight), 0
+    for step in range(1, rounds + 1):
+        offered = price * (pattern.T @ (left_weight / (pattern @ price)))
+        # Rounded down by more than the sums can err, so that the bound stays one.
+        bound = max(bound, int(np.minimum(offered, right_weight).sum() * (1 - 1e-9)))
+        price *= right_weight / offered
+        price = np.maximum(price / price.max(), 1e-150)
+        if step % 10 == 0:
+            best = min(best, _threshold_cover(graph, price, left_weight, right_weight), key=lambda cover: cover[2])
+            if best[2] <= good_enough * bound:
+                break
+    return best[0], best[1], bound
+
+
+def _threshold_cover(graph: csr_array, price: Floats, left_weight: Ints, right_weight: Ints) -> Solution:
+    """Return the best cover that takes the right vertices up to some price, float64 [R], and its weight.
+
+    A left vertex must be taken where one of its neighbours is dearer than the threshold. Right vertices whose
+    neighbours are all taken are left out again.
+    """
+    num_right = graph.shape[1]
+    order = np.argsort(price, kind="stable")
+    place = np.empty(num_right, dtype=np.int64)
+    place[order] = np.arange(num_right)
+    dearest = np.maximum.reduceat(place[graph.indices], graph.indptr[:-1])
+    # Entry k is the weight with the k cheapest right vertices taken: theirs, and that of every left vertex whose
+    # dearest neighbour comes at place k or later.
+    needed_until = np.zeros(num_right + 1, dtype=np.int64)
+    np.add.at(needed_until, dearest, left_weight)
+    total = np.concatenate([[0], np.cumsum(right_weight[order])]) + np.cumsum(needed_until[::-1])[::-1]
+    take_left = dearest >= int(total.argmin())
+    take_right = graph.T @ (~take_left).astype(np.int32) > 0
+    return take_left, take_right, int(left_weight[take_left].sum() + right_weight[take_right].sum())

@@ -1,0 +1,70 @@
+"""The only messages that workers exchange; each is counted, by what it is for."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from retexo.comm.traffic import Purpose, TrafficMeter, ring_share
+
+
+class Communicator:
+    """This worker's end of the process group. Tensors on a GPU travel by way of the host."""
+
+    def __init__(self, rank: int, world_size: int, sleep_time: float = 0.0) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.meter = TrafficMeter(world_size)
+        self._sleep_time = sleep_time
+
+    def all_reduce(self, tensor: Tensor, purpose: Purpose) -> None:
+        """Add up a tensor over all workers, in place; bit for bit the same sum everywhere.
+
+        4 workers with [1.], [2.], [3.], [4.] all end with [10.].
+        """
+        size = tensor.numel() * tensor.element_size()
+        self._count(purpose, self._next, ring_share(self.rank, self.world_size, size), 2 * (self.world_size - 1))
+        if tensor.device.type == "cpu":
+            dist.all_reduce(tensor)
+            return
+        on_host = tensor.cpu()
+        dist.all_reduce(on_host)
+        tensor.copy_(on_host)
+
+    def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
+        """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
+        size = tensor.numel() * tensor.element_size()
+        self._count(purpose, self._next, size * (self.world_size - 1), self.world_size - 1)
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(gathered, tensor)
+        return torch.stack(gathered)
+
+    def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
+        """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
+
+        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []).
+        """
+        sizes = [tensor.numel() for tensor in to_peers]
+        element = to_peers[0].element_size()
+        for peer, size in enumerate(sizes):
+            if peer != self.rank and size:
+                self.meter.add(purpose, peer, size * element)
+        self._sleep(1)
+        received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
+        dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
+        return list(received.split(list(from_sizes)))
+
+    @property
+    def _next(self) -> int:
+        return (self.rank + 1) % self.world_size
+
+    def _count(self, purpose: Purpose, peer: int, num_bytes: int, hops: int) -> None:
+        if num_bytes:
+            self.meter.add(purpose, peer, num_bytes)
+        self._sleep(hops)
+
+    def _sleep(self, hops: int) -> None:
+        """The setting sleep_time: latency added once a sequential hop, to see how a method fares on slow links."""
+        if self._sleep_time and self.world_size > 1:
+            time.sleep(self._sleep_time * hops)

@@ -1,0 +1,53 @@
+"""The account of bytes: what this worker hands to the transport, counted once, where it is sent.
+
+A collective counts what its algorithm sends. W workers, N bytes a worker puts in:
+    ring all-reduce    2 (W - 1) N over all workers, each to its neighbour in the ring
+    ring all-gather    each worker passes on W - 1 blocks to its neighbour
+    all-to-all         what goes to each peer; nothing to itself
+Payload only: no headers of gloo, TCP or IP.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics")
+WHOLE_RUN = -1
+"""The `layer` of what belongs to no layer."""
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What bytes are sent for."""
+
+    kind: str
+    layer: int = WHOLE_RUN
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+
+class TrafficMeter:
+    """Bytes sent by one worker, by kind, layer and peer."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._sent: defaultdict[tuple[Purpose, int], int] = defaultdict(int)
+
+    def add(self, purpose: Purpose, peer: int, num_bytes: int) -> None:
+        self._sent[purpose, peer] += num_bytes
+
+    def table(self, num_layers: int) -> Tensor:
+        """int64 [K, L + 1, W] by kind, layer (the last entry is the whole run) and peer."""
+        table = torch.zeros(len(KINDS), num_layers + 1, self.world_size, dtype=torch.int64)
+        for (purpose, peer), num_bytes in self._sent.items():
+            table[KINDS.index(purpose.kind), purpose.layer, peer] += num_bytes
+        return table
+
+
+def ring_share(rank: int, world_size: int, num_bytes: int) -> int:
+    """What one worker sends in a ring all-reduce of num_bytes, so that all together send 2 (W - 1) num_bytes."""
+    total = 2 * (world_size - 1) * num_bytes
+    return total // world_size + (rank < total % world_size)

@@ -1,0 +1,101 @@
+"""Sparse matrices as an input of a layer: bag-of-words features stay sparse, also once they are aggregated.
+
+R rows, F input width, D output width, Z stored values.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+
+SPARSE_BELOW = 0.15
+"""Share of stored values up to which a sparse product is the faster one (benchmarks/rounds.py)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A CSR matrix [R, F] that dense weights are multiplied with, forward and backward."""
+
+    row_ptr: Tensor
+    """int32 [R + 1]"""
+    columns: Tensor
+    """int32 [Z]"""
+    values: Tensor
+    """[Z]"""
+    by_column: Tensor
+    """int64 [Z] the order of the values in the transposed matrix."""
+    column_ptr: Tensor
+    """int32 [F + 1]"""
+    rows: Tensor
+    """int32 [Z] the row of each value in the transposed matrix."""
+
+    @classmethod
+    def from_scipy(cls, matrix: sp.csr_array, device: torch.device | None = None) -> "SparseMatrix":
+        """Take over a SciPy matrix [R, F] with sorted indices."""
+        places = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
+        arrays = {
+            "row_ptr": matrix.indptr.astype(np.int32),
+            "columns": matrix.indices.astype(np.int32),
+            "values": matrix.data,
+            "by_column": places.data,
+            "column_ptr": places.indptr.astype(np.int32),
+            "rows": places.indices.astype(np.int32),
+        }
+        return cls(**{name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.row_ptr) - 1, len(self.column_ptr) - 1
+
+    def dropout(self, rate: float) -> "SparseMatrix":
+        """Drop each stored value with probability `rate` and scale up the others; zeros stay zeros anyway."""
+        values = torch.nn.functional.dropout(self.values, rate)
+        return SparseMatrix(self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows)
+
+    def __matmul__(self, weight: Tensor) -> Tensor:
+        """[R, F] @ [F, D] -> [R, D], differentiable in the weight."""
+        product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
+        return product
+
+    def product(self, weight: Tensor) -> Tensor:
+        num_rows, num_columns = self.shape
+        return torch.sparse_csr_tensor(self.row_ptr, self.columns, self.values, (num_rows, num_columns)) @ weight
+
+    def transposed_product(self, gradient: Tensor) -> Tensor:
+        num_rows, num_columns = self.shape
+        values = self.values[self.by_column]
+        return torch.sparse_csr_tensor(self.column_ptr, self.rows, values, (num_columns, num_rows)) @ gradient
+
+
+class _Product(torch.autograd.Function):
+    """Y = X W and dL/dW = X^T dL/dY, with the transposed matrix at hand (torch sorts it anew each time)."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, matrix: SparseMatrix) -> Tensor:
+        ctx.matrix = matrix
+        return matrix.product(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.matrix.transposed_product(gradient.contiguous()), None
+
+
+Matrix = Tensor | SparseMatrix
+"""Rows that a layer takes in: dense [R, F], or sparse."""
+
+
+def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
+    if not training or rate == 0:
+        return matrix
+    return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else torch.nn.functional.dropout(matrix, rate)
+
+
+def is_sparse(rows: Tensor) -> bool:
+    """Whether so few values of [R, F] are nonzero that a sparse product pays."""
+    return rows.numel() > 0 and int(torch.count_nonzero(rows)) <= SPARSE_BELOW * rows.numel()

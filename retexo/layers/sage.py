@@ -1,0 +1,58 @@
+"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
+
+    mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
+    pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b      (their eq. 3)
+
+A node without in-edges has the neighbourhood 0.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.dgl_import import dgl
+from retexo.layers.base import Convolution, Inputs, as_matrix, neighbour_sum, xavier
+from retexo.layers.block import Block
+
+
+class SAGEMean(Convolution):
+    """[N_src, F] -> [N_dst, D]"""
+
+    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        super().__init__()
+        self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(num_in, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+        self.dropout_rate = dropout
+
+    def gather(self, block: Block, rows: Tensor) -> Inputs:
+        dst_scale = 1 / block.in_degree.clamp(min=1)
+        mean = neighbour_sum(block, rows, None, dst_scale, None)
+        return Inputs((as_matrix(rows[: block.num_dst]), mean), block.num_dst)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        own, mean = inputs.matrices
+        return self.dropped(own) @ self.weight_self + self.dropped(mean) @ self.weight_neigh + self.bias
+
+
+class SAGEPool(Convolution):
+    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most D."""
+
+    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        super().__init__()
+        width = min(num_in, max(num_out, 64))
+        self.weight_pool = xavier(num_in, width)
+        self.bias_pool = nn.Parameter(torch.zeros(width))
+        self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(width, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+        self.dropout_rate = dropout
+
+    def gather(self, block: Block, rows: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, block)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        assert inputs.block is not None
+        rows, own = inputs.matrices
+        messages = torch.relu(self.dropped(rows) @ self.weight_pool + self.bias_pool)
+        pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)  # DGL gives 0 to a node without in-edges
+        return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias
