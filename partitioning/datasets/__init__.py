@@ -1,0 +1,88 @@
+"""The registry of data sets: one loader a source, each returns the same GraphData.
+
+| name | source | licence or origin |
+|---|---|---|
+| cora, cora_torch | bundled | Sen et al. 2008; assets/cora.npz |
+| file | the user's own: `dataset_file=` | see file.py for the forms |
+| synthetic | drawn by synthetic.py | |
+| reddit, yelp, flickr, karateclub | dgl.data | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
+| ogbn-arxiv, ogbn-products, ogbn-papers100M | ogb | Hu et al. 2020 |
+| citeseer_torch, pubmed_torch, facebook, lastfm | torch_geometric | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from partitioning.datasets import bundled, dgl_source, file, ogb_source, pyg_source, synthetic
+from partitioning.datasets.symmetry import symmetrized
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.settings import DatasetSettings
+from partitioning.splits import SplitRecipe
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a data set is used in the published experiments, and who loads it."""
+
+    load: Callable[[DatasetSettings], GraphData]
+    split: SplitRecipe
+    symmetrize: bool = False
+    """Whether the source gives each edge in one direction only and the reverse ones have to be added."""
+
+
+_GIVEN = SplitRecipe("given")
+_MUSAE = SplitRecipe("fraction", train=0.201, val=0.099, test=0.7)  # 70 % test, then 33 % of the rest validation
+_RECIPES = {
+    "cora_torch": Recipe(bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)),
+    "citeseer_torch": Recipe(
+        pyg_source.load, SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=2146)
+    ),
+    "pubmed_torch": Recipe(
+        pyg_source.load, SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144)
+    ),
+    "facebook": Recipe(pyg_source.load, _MUSAE),
+    "lastfm": Recipe(pyg_source.load, _MUSAE),
+    "reddit": Recipe(dgl_source.load, _GIVEN),
+    "yelp": Recipe(dgl_source.load, _GIVEN),
+    "flickr": Recipe(dgl_source.load, _GIVEN),
+    "karateclub": Recipe(dgl_source.load, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)),
+    "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
+    "ogbn-products": Recipe(ogb_source.load, _GIVEN),
+    "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
+    "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
+    "file": Recipe(file.load, _GIVEN),
+}
+_ALIASES = {"cora": "cora_torch"}
+NAMES: tuple[str, ...] = (*_ALIASES, *_RECIPES)
+
+
+def canonical_name(name: str) -> str:
+    """The one name of a data set that may be known under two; InputError, with the nearest names, if it is unknown."""
+    name = _ALIASES.get(name, name)
+    if name not in _RECIPES:
+        known = {other.lower(): other for other in NAMES}
+        near = [known[other] for other in difflib.get_close_matches(str(name).lower(), known, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(NAMES)};"
+        raise InputError(f"dataset_name={name}: no such data set; {hint} A graph of your own is dataset_name=file")
+    return name
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a data set, by either of its names."""
+    return _RECIPES[canonical_name(name)]
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """Load a graph by name, with the reverse edges added where the settings or, failing them, the recipe say so."""
+    name = canonical_name(settings.name)
+    if settings.file is not None and name != "file":
+        raise InputError(
+            f"dataset_file={settings.file} has no meaning with dataset_name={settings.name}: "
+            "remove it, or set dataset_name=file"
+        )
+    chosen = recipe(name)
+    graph = chosen.load(replace(settings, name=name))
+    symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
+    return symmetrized(graph) if symmetrize else graph

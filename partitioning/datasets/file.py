@@ -1,0 +1,150 @@
+"""Graphs of the user's own: `dataset_name=file dataset_file=PATH`, in one of three forms.
+
+N nodes, E directed edges, F features, C classes. Nodes are 0 ... N-1. Each direction of an undirected edge is a row of
+its own (or set `symmetrize=true`). Labels: an integer class from 0, -1 where there is none; or, multi-label, [N, C] of
+0 and 1. Nothing is ever unpickled.
+
+(a) PATH.npz, written by numpy.savez or savez_compressed:
+
+    src, dst                            int64 [E]
+    feat                                float [N, F]; or the CSR matrix
+    feat_data, feat_indices, feat_indptr, feat_shape
+    label                               int64 [N] or 0/1 [N, C]
+    train_mask, val_mask, test_mask     bool [N], all three or none
+    node_id                             int64 [N], optional: your own ids
+
+(b) a folder:
+
+    edges.csv | edges.parquet                           columns src, dst; a csv may lack the header
+    features.npy | features.csv | features.parquet      [N, F]
+    labels.npy | labels.csv | labels.parquet            [N] or [N, C]
+    train, val (or valid), test  .npy | .csv            optional: node positions (0 ... N-1), or an npy mask
+
+    A column `id` or `node_id` in the features or labels table gives the nodes' own integer ids. Edges then use these
+    ids, and labels are put into the order of the features.
+
+(c) PATH.bin | PATH.dgl, one homogeneous graph saved by dgl.save_graphs with ndata `feat`, `label` and, optionally,
+    `train_mask`, `val_mask`, `test_mask`, `node_id`. DGL has no checksums: a damaged file is found only where its
+    values make no sense.
+"""
+
+import logging
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from partitioning.datasets.raw import MASKS, Array, CsrParts, RawGraph, build
+from partitioning.datasets.tables import read_folder
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.settings import DatasetSettings
+
+log = logging.getLogger(__name__)
+
+CSR = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
+KNOWN = ("src", "dst", "feat", *CSR, "label", *MASKS, "node_id")
+FORMS = "an .npz, a folder with edges, features and labels, or a DGL graph file (.bin, .dgl)"
+DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
+"""How every file of dgl.save_graphs begins."""
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """Read and check the graph at `dataset_file`; it is named after the file's stem."""
+    if settings.file is None:
+        raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
+    path = Path(settings.file)
+    if not path.exists():
+        raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
+    if path.is_dir():
+        raw = read_folder(path)
+    elif path.suffix == ".npz":
+        raw = read_npz(path)
+    elif path.suffix in (".bin", ".dgl"):
+        raw = read_dgl(path)
+    else:
+        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}")
+    return build(replace(raw, name=path.resolve().stem))
+
+
+def read_npz(path: Path) -> RawGraph:
+    """Read form (a); InputError if the file is damaged, holds Python objects or lacks an array."""
+    arrays = _read_arrays(path)
+    where = {name: f"{path}: array `{name}`" for name in KNOWN}
+    unknown = sorted(set(arrays) - set(KNOWN))
+    if unknown:
+        log.warning("%s: arrays that have no meaning here are left out: %s", path, ", ".join(unknown))
+    return _raw_graph(path, arrays, where)
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: this is a single npy array; expected an npz of several")
+            return {name: _read_array(archive, name, path) for name in archive.files}
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path}: not a readable npz file ({error}); write it anew with numpy.savez") from None
+
+
+def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
+    try:
+        array = archive[name]
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, NotImplementedError, SyntaxError,
+            zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{path}: array `{name}` holds Python objects, which are never loaded; save it with a numeric dtype"
+            ) from None
+        raise InputError(f"{path}: array `{name}` cannot be read ({error}); write the file anew") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
+    return array
+
+
+def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]) -> RawGraph:
+    csr = [name for name in CSR if name in arrays]
+    if "feat" in arrays and csr:
+        raise InputError(f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones")
+    needed = ("src", "dst", *(CSR if csr else ("feat",)), "label")
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        choice = " (or feat_data, feat_indices, feat_indptr, feat_shape)" if "feat" in missing else ""
+        raise InputError(f"{path}: there is no `{missing[0]}`{choice}; expected {', '.join(needed)}; found {found}")
+    features = CsrParts(*(arrays[name] for name in CSR)) if csr else arrays["feat"]
+    return RawGraph(
+        name=path.stem,
+        src=arrays["src"],
+        dst=arrays["dst"],
+        features=features,
+        label=arrays["label"],
+        masks={name: arrays[name] for name in MASKS if name in arrays},
+        node_id=arrays.get("node_id"),
+        where=where,
+    )
+
+
+def read_dgl(path: Path) -> RawGraph:
+    """Read form (c); InputError if it is no such file, or holds another number or kind of graphs."""
+    with path.open("rb") as file:
+        if file.read(len(DGL_MAGIC)) != DGL_MAGIC:
+            raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
+    from partitioning.dgl_import import dgl
+
+    try:
+        graphs = dgl.load_graphs(str(path))[0]
+    except Exception as error:  # DGL raises its own class, but also what its parser stumbles over
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{path}: not a readable DGL graph file ({reason}); write it anew") from None
+    if len(graphs) != 1 or len(graphs[0].ntypes) != 1 or len(graphs[0].etypes) != 1:
+        raise InputError(f"{path}: holds {len(graphs)} graphs or several node types; expected one homogeneous graph")
+    data = {name: tensor.numpy() for name, tensor in graphs[0].ndata.items() if name in KNOWN}
+    src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
+    where = {name: f"{path}: ndata `{name}`" for name in KNOWN}
+    return _raw_graph(path, {**data, "src": src, "dst": dst}, where)

@@ -1,0 +1,27 @@
+"""Adding the reverse of each edge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from partitioning.graph_data import GraphData
+
+
+def symmetrized(graph: GraphData) -> GraphData:
+    """Add the reverse edges that are missing, so that u -> v is there exactly as often as v -> u.
+
+    No edge of the source is removed, its duplicates neither; of a pair that the source already has in both directions
+    none is added, and a self loop is its own reverse.
+    """
+    num_nodes = graph.num_nodes
+    pair, times = np.unique(graph.src * num_nodes + graph.dst, return_counts=True)
+    src, dst = np.divmod(pair, num_nodes)
+    reverse = dst * num_nodes + src
+    position = np.minimum(np.searchsorted(pair, reverse), max(len(pair) - 1, 0))
+    present = np.where(pair[position] == reverse, times[position], 0)
+    missing = np.maximum(times - present, 0)
+    return replace(
+        graph,
+        src=np.concatenate([graph.src, np.repeat(dst, missing)]),
+        dst=np.concatenate([graph.dst, np.repeat(src, missing)]),
+    )
