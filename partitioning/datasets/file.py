@@ -82,14 +82,13 @@ def read_npz(path: Path) -> RawGraph:
 
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: this is a single npy array; expected an npz of several")
-            return {name: _read_array(archive, name, path) for name in archive.files}
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        archive = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a readable npz file ({error}); write it anew with numpy.savez") from None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path}: this is a single npy array; expected an npz of several")
+    with archive:
+        return {name: _read_array(archive, name, path) for name in archive.files}
 
 
 def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:

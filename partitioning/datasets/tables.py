@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.datasets.raw import Array, Ints, RawGraph, check_integers, check_unique
+from partitioning.datasets.raw import Array, Ints, RawGraph, check_integers, check_length, check_unique
 from partitioning.errors import InputError
 from partitioning.splits import FILE_NAMES, read_index
 
@@ -38,6 +38,7 @@ def read_folder(folder: Path) -> RawGraph:
     if ids is not None:
         src, dst = (_positions(ends, ids, f"{edges}: column `{name}`") for ends, name in ((src, "src"), (dst, "dst")))
     num_nodes = len(label)
+    check_length(features.values, num_nodes, str(features.path))
     # a single column of features is a matrix still, one of labels is not
     matrix = features.values.reshape(-1, 1) if features.values.ndim == 1 else features.values
     return RawGraph(
@@ -92,7 +93,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, header=0 if _has_header(path) else None, skipinitialspace=True)
+        return pd.read_csv(path, header=0 if _has_header(path) else None, skipinitialspace=True, skip_blank_lines=False)
     except ImportError:
         raise InputError(f"{path}: reading parquet needs pyarrow; pip install 'retexo[tables]'") from None
     except (OSError, ValueError) as error:  # pandas and pyarrow derive their parser errors from these

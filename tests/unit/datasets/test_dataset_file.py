@@ -1,0 +1,325 @@
+"""Graphs of the user's own: what goes in comes out, and each mistake is named with file, array, row and value."""
+
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from partitioning import datasets
+from partitioning.errors import InputError
+from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
+
+
+def load(path, name="file", symmetrize=None):
+    return datasets.load(
+        DatasetSettings(
+            name=name,
+            dir="nowhere",
+            file=None if path is None else str(path),
+            symmetrize=symmetrize,
+            synthetic=SyntheticSettings(nodes=4, edges=2, features=1, classes=2, homophily=0.5, seed=0),
+            split=SplitSettings("default", 0, None, None, None, None, None, None, None),
+        )
+    )
+
+
+def arrays():
+    """Four nodes in a path, three classes, one node unlabelled."""
+    return {
+        "src": np.array([0, 1, 2]),
+        "dst": np.array([1, 2, 3]),
+        "feat": np.arange(8, dtype=np.float32).reshape(4, 2),
+        "label": np.array([0, 2, -1, 1]),
+        "train_mask": np.array([True, False, False, False]),
+        "val_mask": np.array([False, True, False, False]),
+        "test_mask": np.array([False, False, False, True]),
+        "node_id": np.array([70, 10, 30, 20]),
+    }
+
+
+def with_csr(given):
+    matrix = sp.csr_array(given.pop("feat"))
+    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape)}
+    return given | {f"feat_{name}": part for name, part in parts.items()}
+
+
+def assert_is_toy(graph, ids=True):
+    toy = arrays()
+    assert graph.src.tolist() == [0, 1, 2]
+    assert graph.dst.tolist() == [1, 2, 3]
+    dense = graph.features.toarray() if sp.issparse(graph.features) else graph.features
+    assert dense.dtype == np.float32
+    assert (dense == toy["feat"]).all()
+    assert graph.labels.tolist() == [0, 2, -1, 1]
+    assert graph.num_classes == 3
+    for name in ("train_mask", "val_mask", "test_mask"):
+        assert getattr(graph, name).tolist() == toy[name].tolist()
+    assert graph.node_ids.tolist() == (toy["node_id"].tolist() if ids else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("form", [lambda given: given, with_csr])
+def test_npz_comes_back_as_it_went_in(tmp_path, form):
+    np.savez_compressed(tmp_path / "toy.npz", **form(arrays()))
+    graph = load(tmp_path / "toy.npz")
+    assert_is_toy(graph)
+    assert graph.name == "toy"
+
+
+def test_masks_and_ids_may_be_left_out(tmp_path):
+    given = arrays()
+    np.savez(tmp_path / "toy.npz", **{name: given[name] for name in ("src", "dst", "feat", "label")})
+    graph = load(tmp_path / "toy.npz")
+    assert graph.train_mask is None
+    assert graph.node_ids.tolist() == [0, 1, 2, 3]
+
+
+def test_multilabel(tmp_path):
+    label = np.array([[0, 1], [np.nan, np.nan], [1, 1], [0, 0]])
+    np.savez(tmp_path / "toy.npz", **(arrays() | {"label": label}))
+    graph = load(tmp_path / "toy.npz")
+    assert graph.multilabel
+    assert graph.num_classes == 2
+    assert graph.labels.dtype == np.float32
+    assert graph.labelled.tolist() == [True, False, True, True]
+
+
+def test_nodes_without_any_edge_are_fine(tmp_path):
+    np.savez(tmp_path / "toy.npz", **(arrays() | {"src": np.zeros(0, int), "dst": np.zeros(0, int)}))
+    assert load(tmp_path / "toy.npz").num_edges == 0
+    assert load(tmp_path / "toy.npz", symmetrize=True).num_edges == 0
+
+
+nan_features = np.ones((4, 2), np.float32)
+nan_features[2, 1] = np.nan
+huge_features = np.ones((4, 2))
+huge_features[1, 0] = 1e60
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"src": np.array([0, 4, 2])}, r"`src`: row 1 is 4; expected a node in \[0, 4\)"),
+        ({"dst": np.array([0, 1, -1])}, "`dst`: row 2 is -1"),
+        ({"src": np.array([0, 1])}, "`dst` has 3 rows, `src` has 2"),
+        ({"src": np.array([0, 1.5, 2])}, "`src` has dtype float64: row 1 is 1.5; expected integers"),
+        ({"src": np.array([0.0, 1, 2])}, "`src` has dtype float64: expected integers"),
+        ({"src": np.array(["0", "1", "2"])}, "`src` has dtype <U1; expected integers"),
+        ({"src": np.zeros((2, 3), int)}, r"`src` has shape \(2, 3\)"),
+        ({"src": np.array([0, 2**63, 1], dtype=np.uint64)}, "row 1 is 9223372036854775808"),
+        ({"feat": nan_features}, "`feat`: row 2, column 1 is nan; expected a finite float32"),
+        ({"feat": huge_features}, r"`feat`: row 1, column 0 is 1e\+60"),
+        ({"feat": np.ones((3, 2))}, "`feat` has 3 rows; expected 4"),
+        ({"feat": np.ones(4)}, r"`feat` has shape \(4,\)"),
+        ({"feat": np.ones((4, 0))}, "at least one feature"),
+        ({"feat": np.ones((4, 2), complex)}, "`feat` has dtype complex128"),
+        ({"label": np.array([0, -2, 1, 1])}, "`label`: row 1 is -2"),
+        ({"label": np.array([0, 5000, 1, 1])}, "`label`: row 1 is 5000; expected a class"),
+        ({"label": np.array([0, np.nan, 1, 1])}, "`label` has dtype float64: row 1 is nan"),
+        ({"label": np.array([-1, -1, -1, -1])}, "every label is -1"),
+        ({"label": np.zeros(0, int)}, "`label` is empty"),
+        ({"label": np.array([[0, 1], [2, 0], [1, 1], [0, 0]])}, "`label`: row 1, column 0 is 2; expected 0 or 1"),
+        ({"label": np.array([[0, 1], [np.nan, 0], [1, 1], [0, 0]])}, "`label`: row 1, column 0 is nan"),
+        ({"label": np.array([[0, 1], [-1, -1], [1, 1], [0, 0]])}, "row 1, column 0 is -1"),
+        ({"train_mask": np.array([True])}, "`train_mask` has 1 rows; expected 4"),
+        ({"train_mask": np.array([0, 3, 0, 0])}, "`train_mask`: row 1 is 3; expected a mask"),
+        ({"train_mask": np.array([0.0, 1, 0, 0])}, "`train_mask` has dtype float64"),
+        ({"val_mask": None}, "`val_mask` is missing, train_mask, test_mask is there"),
+        ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
+        ({"node_id": np.array([1, 2, 3, 1])}, "`node_id`: row 3 is 1, an id that an earlier row has"),
+        ({"label": None}, "there is no `label`; expected src, dst, feat, label; found"),
+        ({"feat": None}, r"there is no `feat` \(or feat_data"),
+        ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
+        ({"src": np.array([0, {}, 1], dtype=object)}, "`src` holds Python objects"),
+    ],
+)
+def test_a_wrong_array_is_named(tmp_path, change, message):
+    given = {name: array for name, array in (arrays() | change).items() if array is not None}
+    np.savez(tmp_path / "toy.npz", **given)
+    with pytest.raises(InputError, match=rf"toy\.npz.*{message}"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"feat_indices": np.array([1, 0, 1, 0, 1, 0, 2])}, r"entry 6 \(node 3\) is 2; expected a feature in \[0, 2\)"),
+        ({"feat_indptr": np.array([0, 1, 3, 5])}, "`feat_indptr` has 4 entries; expected 5"),
+        ({"feat_indptr": np.array([0, 1, 3, 5, 6])}, "runs from 0 to 6; expected from 0 to 7"),
+        ({"feat_indptr": np.array([0, 3, 1, 5, 7])}, "entry 2 is 1, less than the one before"),
+        ({"feat_shape": np.array([5, 2])}, r"`feat_shape` is \[5, 2\]; expected \[4, features\]"),
+        ({"feat_data": np.ones(3)}, "`feat_data` has 3 rows"),
+        ({"feat_data": np.array([1, 2, 3, np.inf, 5, 6, 7])}, "`feat_data`: row 3, column 0 is inf"),
+        ({"feat_shape": None}, "there is no `feat_shape`"),
+    ],
+)
+def test_a_wrong_csr_matrix_is_named(tmp_path, change, message):
+    given = {name: array for name, array in (with_csr(arrays()) | change).items() if array is not None}
+    np.savez(tmp_path / "toy.npz", **given)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "toy.npz")
+
+
+def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez_compressed(tmp_path / "toy.npz", **(arrays() | {"feat": rng.random((4, 200), dtype=np.float32)}))
+    whole = (tmp_path / "toy.npz").read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"cut\.npz"):
+            load(tmp_path / "cut.npz")
+    features = whole.index(b"feat.npy")
+    for position in rng.integers(features + 100, features + 2000, size=30):
+        flipped = bytearray(whole)
+        flipped[position] ^= 4
+        (tmp_path / "flip.npz").write_bytes(flipped)
+        with pytest.raises(InputError, match=r"flip\.npz"):
+            load(tmp_path / "flip.npz")
+
+
+class Trap:
+    """Says so when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def test_nothing_is_unpickled(tmp_path):
+    (tmp_path / "trap.npz").write_bytes(pickle.dumps(Trap()))
+    np.savez(tmp_path / "trap2.npz", **(arrays() | {"src": np.array([Trap()], dtype=object)}))
+    with zipfile.ZipFile(tmp_path / "trap3.npz", "w") as archive:
+        archive.writestr("src.npy", pickle.dumps(Trap()))
+    for name in ("trap.npz", "trap2.npz", "trap3.npz"):
+        with pytest.raises(InputError, match=name):
+            load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.txt", "unknown form")],
+)
+def test_the_path_itself(tmp_path, name, message):
+    (tmp_path / "toy.txt").write_text("0 1")
+    with pytest.raises(InputError, match=message):
+        load(None if name is None else tmp_path / name)
+
+
+def test_a_single_npy_is_no_npz(tmp_path):
+    np.save(tmp_path / "toy.npy", np.ones(3))
+    (tmp_path / "toy.npy").rename(tmp_path / "toy.npz")
+    with pytest.raises(InputError, match="single npy array"):
+        load(tmp_path / "toy.npz")
+
+
+# ---- a folder of tables
+
+
+def write_folder(folder, header=True):
+    toy = arrays()
+    folder.mkdir()
+    rows = [f"{src},{dst}" for src, dst in zip(toy["src"], toy["dst"], strict=True)]
+    (folder / "edges.csv").write_text("\n".join((["src,dst"] if header else []) + rows) + "\n")
+    np.save(folder / "features.npy", toy["feat"])
+    (folder / "labels.csv").write_text("label\n0\n2\n-1\n1\n")
+    np.save(folder / "train.npy", np.array([0]))
+    np.save(folder / "val.npy", toy["val_mask"])
+    (folder / "test.csv").write_text("3\n")
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_folder_of_tables(tmp_path, header):
+    write_folder(tmp_path / "toy", header)
+    graph = load(tmp_path / "toy")
+    assert_is_toy(graph, ids=False)
+    assert graph.name == "toy"
+
+
+def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    toy, folder = arrays(), tmp_path / "toy"
+    folder.mkdir()
+    ids = toy["node_id"]
+    pd.DataFrame({"src": ids[toy["src"]], "dst": ids[toy["dst"]]}).to_parquet(folder / "edges.parquet")
+    pd.DataFrame({"id": ids, "a": toy["feat"][:, 0], "b": toy["feat"][:, 1]}).to_parquet(folder / "features.parquet")
+    shuffled = [2, 0, 3, 1]
+    pd.DataFrame({"node_id": ids[shuffled], "label": toy["label"][shuffled]}).to_parquet(folder / "labels.parquet")
+    for part in ("train", "val", "test"):
+        np.save(folder / f"{part}.npy", toy[f"{part}_mask"])
+    assert_is_toy(load(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("edges.csv", "src,dst\n0,1\n1,9\n", "edges.csv: column `dst`: row 1 is 9"),
+        ("edges.csv", "src,dst\n0,1\n1,x\n", "edges.csv: column `dst`, row 1 is 'x'; expected a number"),
+        ("edges.csv", "src,dst\n0,1\n1,\n", "column `dst` has dtype float64: row 1 is nan; expected integers"),
+        ("edges.csv", "src,dst\n0,1\n1,1.5\n", "row 1 is 1.5"),
+        ("edges.csv", "from,to\n0,1\n", "has the columns from, to; expected src and dst"),
+        ("edges.csv", "0,1,5\n", "expected src and dst"),
+        ("edges.csv", "src,dst\n0,1,2,3\n4\n5,6,7,8,9,1\n", "edges.csv"),
+        ("edges.csv", "", "edges.csv: not a readable csv table"),
+        ("edges.parquet", "rubbish", "expected one of edges.csv, edges.parquet; found edges.csv, edges.parquet"),
+        ("labels.csv", "label\n0\n2\n\n1\n", "labels.csv has dtype float64: row 2 is nan"),
+        ("labels.csv", "label\n0\nx\n1\n1\n", "labels.csv: column `label`, row 1 is 'x'"),
+        ("labels.csv", "label\n0\n1\n1\n", "features.npy has 4 rows; expected 3, one a node"),
+        ("labels.csv", "id\n0\n1\n2\n3\n", "no column besides the ids"),
+        ("labels.csv", "id,label\n0,0\n1,1\n1,1\n3,1\n", "column `id`: row 2 is 1, an id that an earlier row has"),
+        ("labels.csv", "id,label\n5,0\n6,1\n7,1\n8,1\n", "edges.csv: column `src`: row 0 is 0; expected one of the 4"),
+        ("train.npy", None, "train.npy or train.csv is missing"),
+        ("features.npy", None, "expected one of features.npy, features.csv, features.parquet; found none"),
+        ("features.npy", "rubbish", "features.npy: (not a readable npy array|holds Python objects)"),
+        ("test.csv", "7\n", "test.csv: row 0 is 7"),
+    ],
+)
+def test_a_wrong_table_is_named(tmp_path, file, content, message):
+    write_folder(tmp_path / "toy")
+    path = tmp_path / "toy" / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "toy")
+
+
+# ---- a DGL graph file
+
+
+def write_dgl(path, change=(), count=1):
+    import torch
+
+    from partitioning.dgl_import import dgl
+
+    toy = arrays() | dict(change)
+    graph = dgl.graph((torch.as_tensor(toy["src"]), torch.as_tensor(toy["dst"])), num_nodes=4)
+    for name in ("feat", "label", "train_mask", "val_mask", "test_mask", "node_id"):
+        if toy[name] is not None:
+            graph.ndata[name] = torch.as_tensor(toy[name])
+    dgl.save_graphs(str(path), [graph] * count)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "dgl"])
+def test_a_dgl_file(tmp_path, suffix):
+    write_dgl(tmp_path / f"toy.{suffix}")
+    assert_is_toy(load(tmp_path / f"toy.{suffix}"))
+
+
+def test_a_wrong_dgl_file_is_named(tmp_path):
+    write_dgl(tmp_path / "toy.bin", {"feat": nan_features})
+    with pytest.raises(InputError, match=r"toy.bin: ndata `feat`: row 2, column 1 is nan"):
+        load(tmp_path / "toy.bin")
+    write_dgl(tmp_path / "toy.bin", {"label": None})
+    with pytest.raises(InputError, match="there is no `label`"):
+        load(tmp_path / "toy.bin")
+    write_dgl(tmp_path / "toy.bin", count=2)
+    with pytest.raises(InputError, match="holds 2 graphs"):
+        load(tmp_path / "toy.bin")
+    (tmp_path / "cut.bin").write_bytes((tmp_path / "toy.bin").read_bytes()[:200])
+    with pytest.raises(InputError, match=r"cut\.bin: not a readable DGL graph file"):
+        load(tmp_path / "cut.bin")
+    (tmp_path / "toy.bin").write_bytes(b"rubbish" * 100)
+    with pytest.raises(InputError, match="not a DGL graph file"):
+        load(tmp_path / "toy.bin")

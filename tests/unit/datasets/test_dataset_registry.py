@@ -1,0 +1,153 @@
+"""Names, recipes, the bundled Cora, symmetrising, and what the package imports."""
+
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioning import datasets
+from partitioning.datasets.bundled import CORA
+from partitioning.datasets.symmetry import symmetrized
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.splits import draw
+
+PLAIN = SplitSettings("default", 0, None, None, None, None, None, None, None)
+
+
+def asked(name, file=None, symmetrize=None):
+    return DatasetSettings(name, "nowhere", file, symmetrize, SyntheticSettings(100, 300, 4, 3, 0.8, 0), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("coar", "dataset_name=coar: no such data set; did you mean cora"),
+        ("OGBN-Arxiv", "did you mean ogbn-arxiv"),
+        ("redit", "did you mean reddit"),
+        ("qqqqqq", "choose one of cora, .*file"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(name, message):
+    with pytest.raises(InputError, match=message):
+        datasets.load(asked(name))
+
+
+def test_a_file_beside_another_name_is_not_ignored():
+    with pytest.raises(InputError, match=r"dataset_file=g.npz has no meaning with dataset_name=cora"):
+        datasets.load(asked("cora", file="g.npz"))
+
+
+def test_recipes_are_the_published_ones():
+    assert datasets.canonical_name("cora") == "cora_torch"
+    assert datasets.recipe("cora") is datasets.recipe("cora_torch")
+    numbers = {name: datasets.recipe(name).split for name in datasets.NAMES}
+    per_class = {
+        name: (split.train_per_class, split.num_val, split.num_test)
+        for name, split in numbers.items()
+        if split.kind == "per_class" and name != "karateclub"
+    }
+    cora = (86, 300, 1806)
+    assert per_class == {
+        "cora": cora,
+        "cora_torch": cora,
+        "citeseer_torch": (178, 357, 2146),
+        "pubmed_torch": (1461, 2190, 13144),
+    }
+    assert (numbers["synthetic"].train, numbers["synthetic"].val, numbers["synthetic"].test) == (0.08, 0.02, 0.9)
+    assert [name for name in datasets.NAMES if datasets.recipe(name).symmetrize] == ["ogbn-arxiv", "ogbn-papers100M"]
+
+
+def test_the_bundled_cora_is_planetoids():
+    graph = datasets.load(asked("cora"))
+    assert graph.name == "cora_torch"
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (2708, 10556, 1433, 7)
+    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    assert len(pairs) == 10556
+    assert all((b, a) in pairs and a != b for a, b in pairs)
+    # published: class sizes in Planetoid's numbering, words, largest and smallest degree, share of edges in a class
+    assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
+    assert set(graph.features.data.tolist()) == {1.0}
+    assert graph.features.nnz == 49216
+    degrees = np.bincount(graph.src)
+    assert (degrees.max(), degrees.min()) == (168, 1)
+    assert (graph.labels[graph.src] == graph.labels[graph.dst]).mean() == pytest.approx(0.81, abs=0.001)
+    split = draw(graph, PLAIN, datasets.recipe("cora").split)
+    assert split.describe()["nodes"] == {"train": 602, "val": 300, "test": 1806}
+
+
+def test_the_asset_is_small():
+    assert CORA.stat().st_size <= 150_000
+
+
+def test_the_asset_is_written_with_the_same_bytes_every_time(tmp_path):
+    script = Path(__file__).parents[3] / "scripts" / "build_cora.py"
+    spec = importlib.util.spec_from_file_location("build_cora", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with np.load(CORA, allow_pickle=False) as asset:
+        arrays = dict(asset)
+    for name in ("a.npz", "b.npz"):
+        module.write_npz(tmp_path / name, arrays)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as again:
+        assert all((again[name] == arrays[name]).all() for name in arrays)
+
+
+def multigraph(edges, num_nodes=5):
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    labels = np.zeros(num_nodes, dtype=np.int64)
+    features = np.ones((num_nodes, 1), dtype=np.float32)
+    return GraphData("toy", ends[:, 0], ends[:, 1], features, labels, 1, np.arange(num_nodes))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges):
+    graph = symmetrized(multigraph(edges))
+    before = Counter(edges)
+    after = Counter(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    expected = {(a, b): max(before[a, b], before[b, a]) for a in range(5) for b in range(5)}
+    assert after == Counter({pair: count for pair, count in expected.items() if count})
+    # the source's own edges come first, in their order
+    kept = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))[: len(edges)]
+    assert kept == edges
+
+
+def test_symmetrize_follows_the_setting():
+    graph = datasets.load(asked("synthetic", symmetrize=True))
+    assert graph.num_edges == 600  # nothing was missing
+
+
+def test_heavy_libraries_are_not_imported_before_they_are_needed():
+    code = (
+        "import sys, partitioning.datasets, partitioning.splits; "
+        "heavy = {'torch', 'dgl', 'ogb', 'torch_geometric', 'pandas', 'sklearn'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_dgl_needs_no_alias_and_says_nothing():
+    code = (
+        "import sys; from partitioning.dgl_import import dgl; assert dgl.__version__; "
+        "sys.exit('setuptools.extern' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_karate_club():
+    graph = datasets.load(asked("karateclub"))
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (34, 156, 34, 2)
+    assert graph.features.dtype == np.float32
+    assert np.bincount(graph.labels).tolist() == [17, 17]
+    assert draw(graph, PLAIN, datasets.recipe("karateclub").split).train.sum() == 8

@@ -1,0 +1,96 @@
+"""The random graph has what was asked for: counts, homophily, distinct edges, a heavy tail, the same for a seed."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioning.datasets.synthetic import generate
+from partitioning.errors import InputError
+from partitioning.settings import SyntheticSettings
+
+
+def asked(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, seed=0):
+    return SyntheticSettings(nodes, edges, features, classes, homophily, seed)
+
+
+def assert_simple(graph, wanted):
+    """Each of the undirected edges once in both directions, no self loops."""
+    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    assert graph.num_edges == len(pairs) == 2 * wanted.edges
+    assert all((b, a) in pairs and a != b for a, b in pairs)
+    same = graph.labels[graph.src] == graph.labels[graph.dst]
+    assert same.sum() == 2 * round(wanted.homophily * wanted.edges)
+
+
+@given(
+    nodes=st.integers(1, 60),
+    edges=st.integers(0, 300),
+    classes=st.integers(1, 8),
+    homophily=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(nodes, edges, classes, homophily, seed):
+    wanted = asked(nodes, edges, 2, classes, homophily, seed)
+    try:
+        graph = generate(wanted)
+    except InputError as refusal:
+        if classes > nodes:
+            assert "every class needs a node" in str(refusal)
+        else:
+            # what the classes leave room for depends on their sizes; the whole graph bounds it
+            assert "do not fit" in str(refusal)
+            sizes = np.bincount(generate(asked(nodes, 0, 2, classes, homophily, seed)).labels)
+            inside = int((sizes * (sizes - 1) // 2).sum())
+            between = nodes * (nodes - 1) // 2 - inside
+            kept = round(homophily * edges)
+            assert kept > inside or edges - kept > between
+        return
+    assert_simple(graph, wanted)
+    assert np.bincount(graph.labels, minlength=classes).min() >= 1
+    assert graph.num_classes == classes
+
+
+def test_a_complete_graph_can_be_reached():
+    wanted = asked(nodes=20, edges=190, classes=1, homophily=1.0)
+    assert_simple(generate(wanted), wanted)
+
+
+def test_a_seed_fixes_the_graph_and_features_do_not_move_the_edges():
+    first, again, other = generate(asked()), generate(asked()), generate(asked(seed=1))
+    wider = generate(asked(features=9))
+    for name in ("src", "dst", "labels", "features"):
+        assert (getattr(first, name) == getattr(again, name)).all()
+    assert (first.src == wider.src).all()
+    assert (first.labels == wider.labels).all()
+    assert (first.src != other.src).any()
+
+
+def test_degrees_have_a_heavy_tail():
+    degrees = np.bincount(generate(asked(nodes=20_000, edges=100_000)).src)
+    # a Poisson graph of mean degree 10 has no node above 40
+    assert degrees.max() > 200
+    assert np.median(degrees) < 10
+
+
+def test_classes_show_in_the_features_but_not_of_one_node_alone():
+    graph = generate(asked(nodes=4000, edges=20_000, features=32, classes=4))
+    means = np.stack([graph.features[graph.labels == label].mean(axis=0) for label in range(4)])
+    assert graph.features.dtype == np.float32
+
+    def accuracy(rows):
+        return (((rows[:, None] - means) ** 2).sum(-1).argmin(1) == graph.labels).mean()
+
+    neighbourhood = graph.features.copy()
+    np.add.at(neighbourhood, graph.dst, graph.features[graph.src])
+    neighbourhood /= 1 + np.bincount(graph.dst, minlength=4000)[:, None]
+    assert 0.6 < accuracy(graph.features) < 0.95
+    assert accuracy(neighbourhood) > accuracy(graph.features)
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(InputError, match=r"synthetic.classes=9: there are only synthetic.nodes=8"):
+        generate(asked(nodes=8, classes=9))
+    with pytest.raises(InputError, match=r"synthetic.edges=100, .*20 edges between classes do not fit"):
+        generate(asked(nodes=50, edges=100, classes=1))
