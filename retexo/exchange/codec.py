@@ -252,8 +252,9 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
     codes, scales = _quantise(rows, precision)
     width = rows.shape[1]
     present = codes != 0
-    counts = present.sum(dim=1).numpy()
-    binary = (counts > 0) & ((rows == 1) & present).sum(dim=1).eq(torch.from_numpy(counts)).numpy()
+    counts = np.count_nonzero(present.numpy(), axis=1)
+    ones = np.count_nonzero(((rows == 1) & present).numpy(), axis=1)
+    binary = (counts > 0) & (ones == counts)
     skipped = (width - counts) * codes.dtype.itemsize
     whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
     present[torch.from_numpy(whole)] = True
@@ -288,12 +289,12 @@ def _write_sparse(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     width = rows.shape[1]
     index = _index(chunk.counts, width)
     headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))
-    columns = chunk.present[torch.from_numpy(index.is_list)].nonzero()[:, 1].numpy()
+    columns = np.nonzero(chunk.present.numpy()[index.is_list])[1]
     lists = _write_lists(columns, chunk.counts, index, width)
-    bitmaps = np.packbits(chunk.present[torch.from_numpy(index.is_bitmap)].numpy(), axis=1, bitorder="little")
+    bitmaps = np.packbits(chunk.present.numpy()[index.is_bitmap], axis=1, bitorder="little")
     valued = torch.from_numpy((chunk.counts > 0) & ~chunk.binary)
     scales = chunk.scales[valued] if precision == "int8" else chunk.scales
-    values = chunk.codes[chunk.present & valued[:, None]]
+    values = chunk.codes.masked_select(chunk.present & valued[:, None])
     arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), scales, values)
     return torch.cat([_bytes(array) for array in arrays])
 
@@ -309,9 +310,8 @@ def _read_sparse(reader: _Reader, shape: tuple[int, int], dtype: torch.dtype, pr
     scales = reader.take(int(valued.sum()) if precision == "int8" else 0, torch.float32)
     codes = reader.take(int(counts[valued].sum()), _code_dtype(dtype, precision))
     rows = torch.zeros(shape, dtype=dtype)
-    rows[present & torch.from_numpy(valued)[:, None]] = _dequantise(codes, scales, counts[valued], dtype)
-    rows[present & torch.from_numpy(binary)[:, None]] = 1
-    return rows
+    rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], _dequantise(codes, scales, counts[valued], dtype))
+    return rows.masked_fill_(present & torch.from_numpy(binary)[:, None], 1)
 
 
 def _read_present(reader: _Reader, counts: Ints, width: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ Mask = NDArray[np.bool_]
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
 
+# So many edges take maximum_flow 3 s where it is slow (three edges a vertex, weights alike); twice as many, 8 s.
 EXACT_LIMIT = 500_000
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
@@ -54,7 +55,9 @@ def minimum_cover(
 
     left, right int64 [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
     int64 [R]: bytes of each row, zero for a row that the receiver holds already (taken wherever it has an edge).
-    Exact where at most exact_limit distinct edges survive the pruning; above that see `_scaling_cover`.
+    Exact where what survives the pruning has equal weights, or at most exact_limit distinct edges; otherwise the gap
+    is what weight and lower_bound say, 1 % at most on random graphs of 1e4 to 1e7 edges (see `_scaling_cover`).
+    Ten million edges take under a minute on one core, in one graph or in many.
     Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
     _check(left, right, left_weight, right_weight)
@@ -136,12 +139,12 @@ def _solve_core(edges: Ints, weight: Ints, chosen: Mask, exact_limit: int) -> in
     unit = int(np.gcd.reduce(weight[edges].ravel()))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit
     heaviest = max(int(left_weight.max()), int(right_weight.max()))
-    if graph.nnz > exact_limit or heaviest >= _INT32_MAX:
-        take_left, take_right, bound = _scaling_cover(graph, left_weight, right_weight)
-    elif heaviest == 1:
+    if heaviest == 1:
         take_left, take_right, bound = _matching_cover(graph)
-    else:
+    elif graph.nnz <= exact_limit and heaviest < _INT32_MAX:
         take_left, take_right, bound = _flow_cover(graph, left_weight, right_weight)
+    else:
+        take_left, take_right, bound = _scaling_cover(graph, left_weight, right_weight)
     chosen[left[take_left]] = True
     chosen[right[take_right]] = True
     return bound * unit
