@@ -124,7 +124,7 @@ def _pay(batch: _Leaves, residual: Ints) -> int:
     np.add.at(owed, batch.hub, residual[batch.leaf])
     payment = np.minimum(owed, residual)
     residual -= payment
-    residual[batch.leaf[residual[batch.hub] > 0]] = 0
+    residual[batch.leaf] = 0
     return int(payment.sum())
 
 

@@ -145,6 +145,15 @@ def test_rows_with_few_zeros_are_written_whole() -> None:
     assert torch.equal(round_trip(rows, SPARSE), rows)
 
 
+def test_what_int8_rounds_to_zero_is_not_written() -> None:
+    """The 1 is a hundredth of a step: neither a value nor a reason to call the row binary."""
+    rows = torch.zeros(1, 64)
+    rows[0, [3, 5]] = torch.tensor([1.0, 12_700.0])
+    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [1 + 1 + 4 + 1]
+    assert round_trip(rows, RowFormat("sparse", "int8")).nonzero().tolist() == [[0, 5]]
+    assert round_trip(rows, RowFormat("sparse", "int8"))[0, 5] == 12_700
+
+
 def test_wide_rows_have_long_headers() -> None:
     rows = torch.zeros(2, 40_000)
     rows[0, [0, 39_999]] = 1

@@ -149,6 +149,23 @@ def test_long_chain_is_exact_though_pruning_stops_early() -> None:
     assert found.weight == found.lower_bound == maximum_flow_value(graph)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_trees_are_settled_leaf_by_leaf(seed: int) -> None:
+    """Payments run up a tree through many generations of leaves, and the choices run down again."""
+    rng = np.random.default_rng(seed)
+    parent = np.array([rng.integers(max(0, child - 3), child) for child in range(1, 200)])
+    depth = np.zeros(200, dtype=np.int64)
+    for child in range(1, 200):
+        depth[child] = depth[parent[child - 1]] + 1
+    ends = np.stack([parent, np.arange(1, 200)])
+    left, right = np.where(depth[parent] % 2 == 0, ends, ends[::-1])
+    weight = rng.integers(1, 100, 200)
+    graph = left, right, weight, weight
+    found = minimum_cover(*graph, exact_limit=0)
+    assert_consistent(graph, found)
+    assert found.weight == found.lower_bound == maximum_flow_value(graph)
+
+
 def test_weights_beyond_int32_have_a_bound() -> None:
     left, right, left_weight, right_weight = random_graph(1, 2000, 200, (400, 700))
     small = minimum_cover(left, right, left_weight, right_weight)
