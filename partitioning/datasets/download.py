@@ -13,6 +13,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -55,14 +56,15 @@ class Archive:
 
     def _unpack(self) -> None:
         """Unpack beside the folder, then rename: the folder is whole or not there."""
-        with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
-            log.info("unpacking %s", self.zip)
-            try:
+        log.info("unpacking %s", self.zip)
+        try:
+            with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
+                inside = Path(name) / "inside"
                 with zipfile.ZipFile(self.zip) as archive:
-                    archive.extractall(name)
-            except (OSError, zipfile.BadZipFile, EOFError) as error:
-                raise InputError(f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}") from None
-            self._top(Path(name)).rename(self.folder)
+                    archive.extractall(inside)
+                self._top(inside).rename(self.folder)
+        except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}") from None
 
     def _top(self, unpacked: Path) -> Path:
         """The folder in the zip that has the first needed file, the zip's own top or one below it."""

@@ -131,9 +131,13 @@ def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]
 
 def read_dgl(path: Path) -> RawGraph:
     """Read form (c); InputError if it is no such file, or holds another number or kind of graphs."""
-    with path.open("rb") as file:
-        if file.read(len(DGL_MAGIC)) != DGL_MAGIC:
-            raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(DGL_MAGIC))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    if magic != DGL_MAGIC:
+        raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
     from partitioning.dgl_import import dgl
 
     try:

@@ -121,6 +121,8 @@ def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
     import pandas as pd
 
     cells = frame[column]
+    if len(cells) == 0:
+        return np.empty(0, dtype=np.int64)
     if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
         return cells.to_numpy()
     numbers = pd.to_numeric(cells, errors="coerce")
@@ -128,7 +130,7 @@ def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
     if len(wrong):
         row = int(wrong[0])
         raise InputError(f"{path}: column `{column}`, row {row} is {cells.iloc[row]!r}; expected a number")
-    return numbers.to_numpy(dtype=numbers.dtype.name.lower())
+    return numbers.to_numpy(dtype=np.float64 if "float" in numbers.dtype.name.lower() else np.int64)
 
 
 def _read_edges(path: Path) -> tuple[Ints, Ints]:
@@ -171,8 +173,8 @@ def _read_npy(path: Path) -> Array:
         if "allow_pickle" in str(error):
             raise InputError(f"{path}: holds Python objects, which are never loaded; save a numeric dtype") from None
         raise InputError(f"{path}: not a readable npy array ({error}); write it anew with numpy.save") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: this is an archive of arrays; expected a single npy array")
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise InputError(f"{path}: an archive or a single number; expected one npy array with a row a node")
     return array
 
 

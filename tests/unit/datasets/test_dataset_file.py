@@ -67,6 +67,18 @@ def test_npz_comes_back_as_it_went_in(tmp_path, form):
     assert graph.name == "toy"
 
 
+def test_csr_entries_of_one_place_are_added_up(tmp_path):
+    parts = {"feat_data": [1.0, 2.0, 4.0], "feat_indices": [1, 0, 1], "feat_indptr": [0, 3, 3, 3, 3]}
+    parts["feat_shape"] = [4, 2]
+    given = arrays()
+    del given["feat"]
+    np.savez(tmp_path / "toy.npz", **given, **{name: np.array(part) for name, part in parts.items()})
+    features = load(tmp_path / "toy.npz").features
+    assert features.toarray()[0].tolist() == [2.0, 5.0]
+    assert features.nnz == 2
+    assert features.has_sorted_indices
+
+
 def test_masks_and_ids_may_be_left_out(tmp_path):
     given = arrays()
     np.savez(tmp_path / "toy.npz", **{name: given[name] for name in ("src", "dst", "feat", "label")})
@@ -235,6 +247,15 @@ def test_a_folder_of_tables(tmp_path, header):
     assert graph.name == "toy"
 
 
+def test_a_folder_without_edges_and_a_feature_that_is_a_single_number(tmp_path):
+    write_folder(tmp_path / "toy")
+    (tmp_path / "toy" / "edges.csv").write_text("src,dst\n")
+    assert load(tmp_path / "toy").num_edges == 0
+    np.save(tmp_path / "toy" / "features.npy", np.float32(1))
+    with pytest.raises(InputError, match=r"features\.npy: .*a row a node"):
+        load(tmp_path / "toy")
+
+
 def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -272,6 +293,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("features.npy", None, "expected one of features.npy, features.csv, features.parquet; found none"),
         ("features.npy", "rubbish", "features.npy: (not a readable npy array|holds Python objects)"),
         ("test.csv", "7\n", "test.csv: row 0 is 7"),
+        ("test.csv", "node\n7\n", "test.csv: row 0 is 7"),
     ],
 )
 def test_a_wrong_table_is_named(tmp_path, file, content, message):

@@ -1,0 +1,400 @@
+"""The libraries' own loaders, run offline on small raw files in exactly the format each of them reads."""
+
+import builtins
+import gzip
+import json
+import pickle
+import sys
+import urllib.request
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from partitioning import datasets
+from partitioning.datasets import dgl_source, ogb_source, pyg_source
+from partitioning.datasets.download import Remote, ensure_files
+from partitioning.errors import InputError
+from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.splits import draw
+
+PLAIN = SplitSettings("default", 0, None, None, None, None, None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """No network and no terminal: whoever asks for either fails at once."""
+
+    def refuse(*_args, **_options):
+        raise OSError("offline")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("asked on the terminal"))
+
+
+def load(name, folder, symmetrize=None):
+    synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0)
+    return datasets.load(DatasetSettings(name, str(folder), None, symmetrize, synthetic, PLAIN))
+
+
+def pairs(graph):
+    return sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+
+
+# ---- dgl.data
+
+RING = [(a, (a + 1) % 12) for a in range(12)]
+BOTH = sorted(RING + [(b, a) for a, b in RING])
+
+
+def write_reddit(folder, loop=True):
+    """reddit_data.npz and reddit_graph.npz: 12 posts in a ring, the first with a self loop."""
+    folder.mkdir(parents=True)
+    src, dst = np.array(BOTH + ([(0, 0)] if loop else [])).T
+    sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12)))
+    np.savez(
+        folder / "reddit_data.npz",
+        feature=np.arange(36.0).reshape(12, 3),
+        node_types=np.array([1] * 6 + [2] * 2 + [3] * 4),
+        node_ids=np.arange(12),
+        label=np.arange(12) % 41,
+    )
+
+
+def write_saint(folder, multilabel):
+    """GraphSAINT's four files, as Yelp and Flickr have them."""
+    folder.mkdir(parents=True)
+    src, dst = np.array(BOTH).T
+    sp.save_npz(folder / "adj_full.npz", sp.csr_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12)))
+    np.save(folder / "feats.npy", np.arange(36.0).reshape(12, 3) ** 2)
+    classes = {str(node): [node % 2, 1, 0] if multilabel else node % 7 for node in range(12)}
+    (folder / "class_map.json").write_text(json.dumps(classes))
+    roles = {"tr": list(range(6)), "va": [6, 7], "te": [8, 9, 10, 11]}
+    (folder / "role.json").write_text(json.dumps(roles))
+
+
+def assert_published_split(graph, name):
+    split = draw(graph, PLAIN, datasets.recipe(name).split)
+    assert split.describe() == {"kind": "given", "nodes": {"train": 6, "val": 2, "test": 4}}
+
+
+def test_reddit_loses_its_self_loops_and_nothing_else(tmp_path):
+    write_reddit(dgl_source.archive("reddit", str(tmp_path)).folder)
+    graph = load("reddit", tmp_path)
+    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (12, 24, 41)
+    # DGL renumbers the nodes; labels and features, unique here, say which is which
+    original = [(int(graph.labels[a]), int(graph.labels[b])) for a, b in pairs(graph)]
+    assert sorted(original) == BOTH
+    assert (graph.features[:, 0] == 3 * graph.labels).all()
+    assert (graph.train_mask == (graph.labels < 6)).all()
+    assert_published_split(graph, "reddit")
+
+
+def test_dgl_reads_no_cache_and_leaves_none_behind(tmp_path):
+    from partitioning.dgl_import import dgl
+
+    folder = dgl_source.archive("reddit", str(tmp_path)).folder
+    write_reddit(folder)
+    stale = dgl.graph(([0], [1]))
+    for name in ("feat", "label", "train_mask", "val_mask", "test_mask"):
+        stale.ndata[name] = stale.nodes().reshape(2, -1) if name == "feat" else stale.nodes()
+    dgl.save_graphs(str(folder / "dgl_graph.bin"), [stale])
+    assert load("reddit", tmp_path).num_nodes == 12
+    (folder / "dgl_graph.bin").unlink()
+    load("reddit", tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == ["reddit_data.npz", "reddit_graph.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):
+    write_saint(tmp_path / "yelp", multilabel=True)  # the plain name does, as well as DGL's with its hash
+    graph = load("yelp", tmp_path)
+    assert pairs(graph) == BOTH
+    assert graph.labels.dtype == np.float32
+    assert graph.labels.tolist() == [[node % 2, 1, 0] for node in range(12)]
+    assert graph.num_classes == 3
+    known = graph.features[graph.train_mask]
+    assert known.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-6)
+    assert known.std(axis=0) == pytest.approx(np.ones(3), abs=1e-6)
+    assert graph.features.dtype == np.float32
+    assert_published_split(graph, "yelp")
+
+
+def test_a_constant_feature_is_only_centred():
+    features = np.array([[2.0, 1.0], [2.0, 3.0], [5.0, 5.0]], dtype=np.float32)
+    scaled = dgl_source.standardised(features, np.array([True, True, False]))
+    assert scaled.tolist() == [[0.0, -1.0], [0.0, 1.0], [3.0, 3.0]]
+
+
+def test_flickr(tmp_path):
+    write_saint(dgl_source.archive("flickr", str(tmp_path)).folder, multilabel=False)
+    graph = load("flickr", tmp_path)
+    assert pairs(graph) == BOTH
+    assert graph.labels.tolist() == [node % 7 for node in range(12)]
+    assert (graph.features == np.arange(36.0).reshape(12, 3) ** 2).all()
+    assert_published_split(graph, "flickr")
+
+
+def zip_folder(folder, path, below=""):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.rglob("*"):
+            if file.is_file():
+                archive.write(file, below + str(file.relative_to(folder)))
+
+
+def test_a_zip_that_was_put_there_by_hand_is_unpacked(tmp_path):
+    write_reddit(tmp_path / "made")
+    (tmp_path / "data").mkdir()
+    zip_folder(tmp_path / "made", tmp_path / "data" / "reddit.zip")
+    assert load("reddit", tmp_path / "data").num_nodes == 12
+    (tmp_path / "data" / "flickr.zip").write_bytes(b"PK rubbish")
+    with pytest.raises(InputError, match=r"flickr.zip: cannot be unpacked .*remove it and fetch https://data.dgl.ai"):
+        load("flickr", tmp_path / "data")
+    assert not [path.name for path in (tmp_path / "data").iterdir() if path.name.startswith((".", "flickr_"))]
+
+
+def test_damaged_raw_files_are_named(tmp_path):
+    folder = dgl_source.archive("reddit", str(tmp_path)).folder
+    write_reddit(folder)
+    (folder / "reddit_data.npz").write_bytes(b"rubbish")
+    with pytest.raises(InputError, match=f"dataset_name=reddit: the files in {folder} cannot be read"):
+        load("reddit", tmp_path)
+    (folder / "reddit_data.npz").unlink()
+    with pytest.raises(InputError, match=r"lacks reddit_data\.npz; remove the folder"):
+        load("reddit", tmp_path)
+
+
+# ---- ogb
+
+
+def write_csv(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.writelines(",".join(str(cell) for cell in row) + "\n" for row in rows)
+
+
+def write_ogb_split(folder, kind):
+    for part, ids in (("train", range(6)), ("valid", (6, 7)), ("test", (8, 9, 10, 11))):
+        write_csv(folder / "split" / kind / f"{part}.csv.gz", [[node] for node in ids])
+
+
+def write_ogb_csv(folder, split):
+    """The layout inside arxiv.zip and products.zip; `processed` is there, and empty, in both."""
+    raw = folder / "raw"
+    write_csv(raw / "edge.csv.gz", RING)
+    write_csv(raw / "num-node-list.csv.gz", [[12]])
+    write_csv(raw / "num-edge-list.csv.gz", [[12]])
+    write_csv(raw / "node-feat.csv.gz", [[node / 4, 1.5] for node in range(12)])
+    write_csv(raw / "node-label.csv.gz", [[node % 5] for node in range(12)])
+    write_csv(raw / "node_year.csv.gz", [[2000 + node] for node in range(12)])
+    write_ogb_split(folder, split)
+    (folder / "RELEASE_v1.txt").write_text("")
+
+
+def write_ogb_binary(folder):
+    """The layout inside papers100M-bin.zip: float labels, NaN where there is none."""
+    (folder / "raw").mkdir(parents=True)
+    features = np.arange(28, dtype=np.float32).reshape(14, 2)
+    ends = np.array(RING).T
+    np.savez(
+        folder / "raw" / "data.npz",
+        edge_index=ends,
+        num_nodes_list=np.array([14]),
+        num_edges_list=np.array([12]),
+        node_feat=features,
+        node_year=np.full((14, 1), 2000),
+    )
+    labels = np.full((14, 1), np.nan, dtype=np.float32)
+    labels[:12, 0] = np.arange(12) % 5
+    np.savez(folder / "raw" / "node-label.npz", node_label=labels)
+    write_ogb_split(folder, "time")
+    (folder / "RELEASE_v1.txt").write_text("")
+
+
+def test_arxiv_gets_its_reverse_edges_and_is_the_same_from_ogbs_cache(tmp_path):
+    write_ogb_csv(tmp_path / "ogbn_arxiv", "time")
+    for _ in range(2):  # the second time from processed/data_processed, which torch.load refuses by default
+        graph = load("ogbn-arxiv", tmp_path)
+        assert pairs(graph) == BOTH
+        assert graph.labels.tolist() == [node % 5 for node in range(12)]
+        assert graph.num_classes == 40
+        assert (graph.features[:, 0] == np.arange(12) / 4).all()
+        assert graph.features.dtype == np.float32
+        assert_published_split(graph, "ogbn-arxiv")
+    assert [path.name for path in (tmp_path / "ogbn_arxiv" / "processed").iterdir()] == ["data_processed"]
+    assert pairs(load("ogbn-arxiv", tmp_path, symmetrize=False)) == sorted(RING)
+
+
+def test_products_has_both_directions_from_ogb_itself(tmp_path):
+    write_ogb_csv(tmp_path / "ogbn_products", "sales_ranking")
+    graph = load("ogbn-products", tmp_path)
+    assert pairs(graph) == BOTH
+    assert_published_split(graph, "ogbn-products")
+
+
+def test_papers100m_has_unlabelled_nodes(tmp_path):
+    write_ogb_binary(tmp_path / "ogbn_papers100M")
+    graph = load("ogbn-papers100M", tmp_path)
+    assert graph.labels.tolist() == [node % 5 for node in range(12)] + [-1, -1]
+    assert graph.labels.dtype == np.int64
+    assert (graph.num_nodes, graph.num_classes) == (14, 172)
+    assert pairs(graph) == BOTH
+    assert_published_split(graph, "ogbn-papers100M")
+
+
+def test_ogbs_torch_is_given_back_and_its_split_file_is_never_trusted(tmp_path):
+    import torch
+
+    folder = tmp_path / "ogbn_arxiv"
+    write_ogb_csv(folder, "time")
+    parts = {"train": np.arange(6), "valid": np.array([6, 7]), "test": np.arange(8, 12)}
+    torch.save(parts, folder / "split" / "time" / "split_dict.pt")
+    assert_published_split(load("ogbn-arxiv", tmp_path), "ogbn-arxiv")
+    torch.save({"train": Trap()}, folder / "split" / "time" / "split_dict.pt")
+    with pytest.raises(InputError, match="cannot be read"):
+        load("ogbn-arxiv", tmp_path)
+    module = sys.modules["ogb.nodeproppred.dataset"]
+    assert module.torch is torch
+    assert not hasattr(module, "input")
+
+
+class Trap:
+    """Says so when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def test_a_folder_of_another_release_is_said_not_asked(tmp_path):
+    write_ogb_csv(tmp_path / "ogbn_arxiv", "time")
+    (tmp_path / "ogbn_arxiv" / "RELEASE_v1.txt").unlink()
+    with pytest.raises(InputError, match=r"ogbn_arxiv lacks RELEASE_v1\.txt"):
+        load("ogbn-arxiv", tmp_path)
+
+
+def test_ogbs_zip_is_unpacked_from_its_inner_folder(tmp_path):
+    write_ogb_csv(tmp_path / "made", "time")
+    zip_folder(tmp_path / "made", tmp_path / "arxiv.zip", below="arxiv/")
+    assert load("ogbn-arxiv", tmp_path).num_nodes == 12
+
+
+# ---- torch_geometric
+
+
+def write_planetoid(folder, name, num_nodes):
+    """The eight files ind.NAME.*: x, y (training), allx, ally (all but test), tx, ty (test), graph, test.index.
+
+    Node i has feature i % 4 and class i % 3. In CiteSeer node num_nodes - 2 is in no file, as 15 nodes of the real one.
+    The reader takes 500 validation nodes after the 6 training nodes, so there are more nodes than that.
+    """
+    folder.mkdir(parents=True)
+    train, rest = 6, num_nodes - 4
+    test = [num_nodes - 1, num_nodes - 4, num_nodes - 3]  # in an order of their own
+    if name != "citeseer":
+        test.append(num_nodes - 2)
+    features, classes = np.eye(4, dtype=np.float32), np.eye(3, dtype=np.int32)
+    nodes = np.arange(rest)
+    ring = {node: [(node + 1) % rest, (node - 1) % rest] for node in range(rest)}
+    parts = {
+        "x": sp.csr_matrix(features[nodes[:train] % 4]),
+        "y": classes[nodes[:train] % 3],
+        "allx": sp.csr_matrix(features[nodes % 4]),
+        "ally": classes[nodes % 3],
+        "tx": sp.csr_matrix(features[np.array(test) % 4]),
+        "ty": classes[np.array(test) % 3],
+        "graph": ring | {test[0]: [0, test[0]], 0: [*ring[0], test[0], 1]},  # with a self loop and a duplicate
+    }
+    for part, value in parts.items():
+        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol=2))
+    (folder / f"ind.{name}.test.index").write_text("".join(f"{node}\n" for node in test))
+    return {(a, b) for a, many in parts["graph"].items() for b in many if a != b}
+
+
+@pytest.mark.parametrize(("name", "title"), [("citeseer_torch", "CiteSeer"), ("pubmed_torch", "PubMed")])
+def test_planetoid(tmp_path, name, title):
+    pytest.importorskip("torch_geometric")
+    expected = write_planetoid(tmp_path / title / "raw", title.lower(), 600)
+    graph = load(name, tmp_path)
+    assert pairs(graph) == sorted(expected)
+    labels, features = np.arange(600) % 3, np.eye(4)[np.arange(600) % 4]
+    if title == "CiteSeer":  # the node without a row has no features, and the first class
+        labels[598], features[598] = 0, 0
+    assert graph.labels.tolist() == labels.tolist()
+    assert (graph.features == features).all()
+    assert graph.train_mask.sum() == 6
+    assert [path.name for path in (tmp_path / title).iterdir()] == ["raw"]  # no cache
+
+
+@pytest.mark.parametrize(("name", "file"), [("facebook", "facebook.npz"), ("lastfm", "lastfm_asia.npz")])
+def test_musae(tmp_path, name, file):
+    pytest.importorskip("torch_geometric")
+    raw = tmp_path / name / "raw"
+    raw.mkdir(parents=True)
+    edges = np.array(BOTH)
+    np.savez(raw / file, features=np.arange(36.0).reshape(12, 3), target=np.arange(12) % 4, edges=edges)
+    graph = load(name, tmp_path)
+    assert pairs(graph) == BOTH
+    assert graph.labels.tolist() == [node % 4 for node in range(12)]
+    assert (graph.features == np.arange(36.0).reshape(12, 3)).all()
+    assert graph.num_classes == 4
+    assert graph.train_mask is None
+    assert draw(graph, PLAIN, datasets.recipe(name).split).describe()["nodes"] == {"train": 2, "val": 2, "test": 8}
+
+
+def test_a_missing_torch_geometric_is_said_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric.datasets", None)
+    with pytest.raises(InputError, match=r"needs torch_geometric: pip install 'retexo\[pyg\]'"):
+        load("facebook", tmp_path)
+
+
+# ---- what cannot be downloaded
+
+
+@pytest.mark.parametrize("name", ["reddit", "yelp", "flickr", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
+def test_a_zip_that_cannot_be_fetched_is_named_with_its_place(tmp_path, name):
+    source = ogb_source if name.startswith("ogbn") else dgl_source
+    files = source.archive(name, str(tmp_path))
+    with pytest.raises(InputError) as refusal:
+        load(name, tmp_path)
+    for part in (files.url, str(files.zip), str(files.folder), "offline"):
+        assert part in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["citeseer_torch", "pubmed_torch", "facebook", "lastfm"])
+def test_files_that_cannot_be_fetched_are_all_named_with_their_places(tmp_path, name):
+    pytest.importorskip("torch_geometric")
+    with pytest.raises(InputError) as refusal:
+        load(name, tmp_path)
+    for file in pyg_source.remotes(name, str(tmp_path)):
+        assert f"{file.url} -> {file.path}" in str(refusal.value)
+
+
+class Answer:
+    """What urlopen returns, of so many bytes while it promises others."""
+
+    def __init__(self, content, promised):
+        self.chunks, self.headers = [content, b""], {"Content-Length": str(promised)}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def read(self, _size):
+        return self.chunks.pop(0)
+
+
+def test_a_download_is_whole_or_not_there(tmp_path, monkeypatch):
+    target = Remote("https://example.org/a.npz", tmp_path / "new" / "a.npz")
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Answer(b"half", 8))
+    with pytest.raises(InputError, match="4 of 8 bytes arrived"):
+        ensure_files("facebook", [target])
+    assert not list((tmp_path / "new").iterdir())
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Answer(b"all of it", 9))
+    ensure_files("facebook", [target])
+    assert target.path.read_bytes() == b"all of it"
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: pytest.fail("fetched what is there"))
+    ensure_files("facebook", [target])
