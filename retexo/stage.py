@@ -58,6 +58,7 @@ class Stage(nn.Module):
     def __init__(self, conv: Convolution, embedding_dim: int | None, num_classes: int) -> None:
         super().__init__()
         self.conv = conv
+        self.output_dim = num_classes if embedding_dim is None else embedding_dim
         self.norm = nn.LayerNorm(embedding_dim) if embedding_dim is not None else None
         self.head = nn.Linear(embedding_dim, num_classes) if embedding_dim is not None else None
 

@@ -1,0 +1,17 @@
+"""What can be run: each app is a function from settings to a result, callable from Python and from tests."""
+
+from pathlib import Path
+
+from retexo.config import Settings
+
+
+def run(settings: Settings, run_dir: Path) -> None:
+    """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir."""
+    if settings.app == "partition_data":
+        from retexo.apps import partition_data
+
+        partition_data.run(settings.partition)
+    else:
+        from retexo.apps import train
+
+        train.run(settings, run_dir)

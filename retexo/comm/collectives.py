@@ -1,13 +1,26 @@
 """The only messages that workers exchange; each is counted, by what it is for."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.traffic import Purpose, TrafficMeter, ring_share
+from retexo.comm.traffic import KINDS, Purpose, TrafficMeter, ring_share
+
+
+class PeerLost(RuntimeError):
+    """A collective failed, because a peer died or did not come in time."""
+
+
+@contextlib.contextmanager
+def _naming_failure(purpose: Purpose) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo's, of no type of its own
+        raise PeerLost(f"lost a peer while sending {purpose.kind}: {str(error).splitlines()[0]}") from error
 
 
 class Communicator:
@@ -25,19 +38,19 @@ class Communicator:
         """
         size = tensor.numel() * tensor.element_size()
         self._count(purpose, self._next, ring_share(self.rank, self.world_size, size), 2 * (self.world_size - 1))
-        if tensor.device.type == "cpu":
-            dist.all_reduce(tensor)
-            return
         on_host = tensor.cpu()
-        dist.all_reduce(on_host)
-        tensor.copy_(on_host)
+        with _naming_failure(purpose):
+            dist.all_reduce(on_host)
+        if on_host is not tensor:
+            tensor.copy_(on_host)
 
     def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
         """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
         size = tensor.numel() * tensor.element_size()
         self._count(purpose, self._next, size * (self.world_size - 1), self.world_size - 1)
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(gathered, tensor)
+        with _naming_failure(purpose):
+            dist.all_gather(gathered, tensor)
         return torch.stack(gathered)
 
     def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
@@ -52,8 +65,17 @@ class Communicator:
                 self.meter.add(purpose, peer, size * element)
         self._sleep(1)
         received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
-        dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
+        with _naming_failure(purpose):
+            dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
         return list(received.split(list(from_sizes)))
+
+    def whole_account(self, num_layers: int) -> Tensor:
+        """What every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this message included."""
+        purpose = Purpose("metrics")
+        own = self.meter.table(num_layers)
+        if self.world_size > 1:
+            own[KINDS.index("metrics"), -1, self._next] += own.numel() * own.element_size() * (self.world_size - 1)
+        return self.all_gather(own, purpose)
 
     @property
     def _next(self) -> int:

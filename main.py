@@ -1,0 +1,65 @@
+"""Command line: compose the Hydra configuration, turn it into typed settings, call one app.
+
+Exit status: 0 done; 2 a mistake of the user's, found before anything is started; 1 failed while running; 130 and 143
+on Ctrl-C and SIGTERM.
+"""
+
+# Worker processes import this file, too; so the heavy imports are inside.
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def run(config: "DictConfig") -> None:
+    from pathlib import Path
+
+    from hydra.core.hydra_config import HydraConfig
+
+    from retexo import apps
+    from retexo.config import load
+
+    hydra = HydraConfig.get()
+    settings = load(config, list(hydra.overrides.task))
+    apps.run(settings, Path(hydra.runtime.output_dir))
+
+
+def main() -> int:
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, instead of exiting with status 1
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from partitioning.errors import InputError
+    from retexo.errors import TrainingError
+
+    try:
+        hydra.main(version_base="1.3", config_path="conf", config_name="node_classification")(run)()
+    except (InputError, HydraException, OmegaConfBaseException) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return 2
+    except TrainingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def explain(error: Exception) -> str:
+    """The message of an error; Hydra's for an unknown key gets the nearest name."""
+    from retexo.config import unknown_setting
+
+    unknown = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown:
+        return str(unknown_setting(unknown.group(1)))
+    cause = error.__cause__
+    return f"{error}{f': {cause}' if cause is not None and not isinstance(error, ValueError) else ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

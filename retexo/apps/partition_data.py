@@ -1,0 +1,136 @@
+"""`app=partition_data`: load a graph, split its nodes, assign them to partitions, write the partition directory."""
+
+import logging
+import resource
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from partitioning import assign, datasets, splits, storage
+from partitioning.errors import InputError
+from partitioning.settings import PartitionSettings
+from partitioning.storage import Meta
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: PartitionSettings) -> Meta:
+    """Make the partition directory, unless it is there with the same settings; return its description."""
+    datasets.canonical_name(settings.dataset.name)
+    directory = directory_of(settings)
+    request = requested(settings)
+    found = _existing(directory, request, settings.overwrite)
+    if found is not None:
+        logger.info("%s is there already, made with the same settings; using it", directory)
+        _print_report(found, directory)
+        return found
+    start = time.perf_counter()
+    graph = datasets.load(settings.dataset)
+    split = splits.draw(graph, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
+    masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
+    loaded = time.perf_counter()
+    assignment = assign.assign(graph, split.train, settings)
+    assigned = time.perf_counter()
+    described = {
+        "request": request,
+        "split": split.describe(),
+        "versions": {name: version(name) for name in ("torch", "dgl", "numpy", "retexo")},
+        "cut_edges": int((assignment[graph.src] != assignment[graph.dst]).sum()),
+    }
+    meta = storage.write(directory, graph, masks, assignment, num_parts=settings.num_partitions, described=described)
+    written = time.perf_counter()
+    _print_report(meta, directory)
+    print(
+        f"seconds: load {loaded - start:.1f}, assign {assigned - loaded:.1f}, write {written - assigned:.1f}; "
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+    )
+    return meta
+
+
+def directory_of(settings: PartitionSettings) -> Path:
+    """PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS, where NAME of the user's own data is the stem of its file."""
+    name = f"{_data_name(settings)}-{settings.method}-{settings.objective}-{settings.num_partitions}"
+    return Path(settings.dir) / name
+
+
+def _data_name(settings: PartitionSettings) -> str:
+    dataset = settings.dataset
+    if dataset.name != "file":
+        return dataset.name
+    if dataset.file is None:
+        raise InputError("dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file")
+    return Path(dataset.file).resolve().stem
+
+
+def requested(settings: PartitionSettings) -> dict[str, Any]:
+    """The settings that decide what a partition directory holds, by their names on the command line."""
+    dataset = settings.dataset
+    recipe = datasets.recipe(dataset.name)
+    split = asdict(dataset.split)
+    kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
+    if kind == recipe.split.kind:
+        split = {name: getattr(recipe.split, name, None) if value is None else value for name, value in split.items()}
+    request = {
+        "dataset_name": datasets.canonical_name(dataset.name),
+        "symmetrize": recipe.symmetrize if dataset.symmetrize is None else dataset.symmetrize,
+        "split": kind,
+        **{f"split.{name}": value for name, value in split.items()},
+        "partition_method": settings.method,
+        "part_obj": settings.objective,
+        "num_partitions": settings.num_partitions,
+        "partition.seed": settings.seed,
+        "partition.balance_train": settings.balance_train,
+    }
+    if dataset.name == "synthetic":
+        request |= {f"synthetic.{name}": value for name, value in asdict(dataset.synthetic).items()}
+    for name, file in (("dataset_file", dataset.file), ("partition_file", settings.file)):
+        if file is not None:
+            request[name] = {"name": Path(file).name, "sha256": _content_checksum(Path(file))}
+    return request
+
+
+def _content_checksum(path: Path) -> str | None:
+    """sha256 of a file, or of all files of a folder; None where there is none (who reads it says so)."""
+    if path.is_file():
+        return storage.file_checksum(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    return " ".join(storage.file_checksum(file) for file in files) or None
+
+
+def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta | None:
+    """The description of a directory that can be used as it is; InputError where it would be lost."""
+    if overwrite or not directory.exists():
+        return None
+    meta = Meta.read(directory) if directory.is_dir() else None
+    if meta is None:
+        raise InputError(
+            f"{directory}: exists and was not written by this program; set another partition_dir, "
+            "or overwrite=true to replace it"
+        )
+    differing = sorted(name for name in request.keys() | meta.request.keys() if request.get(name) != meta.request.get(name))
+    if differing:
+        changes = ", ".join(f"{name} ({meta.request.get(name)} there, {request.get(name)} now)" for name in differing)
+        raise InputError(
+            f"{directory}: exists with other settings: {changes}; set overwrite=true to replace it, or another partition_dir"
+        )
+    _check_complete(directory, meta)
+    return meta
+
+
+def _check_complete(directory: Path, meta: Meta) -> None:
+    for file, checksum in meta.checksums.items():
+        path = directory / file
+        if not path.is_file() or storage.file_checksum(path) != checksum:
+            raise InputError(f"{path}: missing or damaged; set overwrite=true to partition again")
+
+
+def _print_report(meta: Meta, directory: Path) -> None:
+    share = meta.cut_edges / meta.num_edges if meta.num_edges else 0.0
+    print(f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges, {meta.num_features} features, "
+          f"{meta.num_classes} classes ({meta.task}); {meta.cut_edges:,} edges cut ({share:.1%})")
+    columns = ("part", "nodes", "edges", "halo", "train", "val", "test")
+    print(" ".join(f"{column:>10}" for column in columns))
+    for part, counts in enumerate(meta.parts):
+        print(" ".join(f"{value:>10,}" for value in (part, *asdict(counts).values())))

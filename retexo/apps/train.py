@@ -1,0 +1,138 @@
+"""`app=train`: train a GNN over a partition directory, one worker a partition."""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from partitioning.errors import InputError
+from partitioning.storage import PartitionDirectory, find
+from retexo import launch
+from retexo.apps.partition_data import directory_of, requested
+from retexo.config import Settings
+from retexo.worker import Job, choose_device, main
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
+PER_NODE = ("node_rank", "cluster", "distributed", "partition_dir", "dataset_dir", "dataset_file", "log_every", "overwrite")
+"""Settings that may differ between nodes."""
+
+
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Train, and return what summary.json of the run directory says; node 0 writes it.
+
+    Raises InputError before anything is started, TrainingError when a worker fails.
+    """
+    _check_unused(run_dir)
+    choose_device(settings.train.cluster.device, 0)
+    launch.warm_up()
+    directory = open_directory(settings)
+    cluster = settings.train.cluster
+    for rank in cluster.local_ranks:
+        directory.verify(rank)
+    with launch.rendezvous(cluster) as rendezvous:
+        job = Job(settings.train, directory, run_dir, rendezvous, _settings_digest(settings))
+        run_dir.mkdir(parents=True, exist_ok=True)
+        summary = {"status": "running", "versions": _versions(), "settings": settings.resolved}
+        write = _write_summary if cluster.node_rank == 0 else _write_nothing
+        write(run_dir, summary)
+        try:
+            results = launch.run_workers(cluster.local_ranks, main, job)
+        except BaseException as error:
+            write(run_dir, {**summary, "status": "failed", "error": str(error) or type(error).__name__})
+            raise
+    result = results[cluster.local_ranks.start]
+    result["seconds"]["total"] = time.time() - psutil.Process().create_time()
+    summary = {**summary, "status": "done", **result}
+    write(run_dir, summary)
+    if cluster.node_rank == 0:
+        _print_table(settings, summary, run_dir)
+    return summary
+
+
+def _check_unused(run_dir: Path) -> None:
+    for name in OUTPUTS:
+        if (run_dir / name).exists():
+            raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
+
+
+def open_directory(settings: Settings) -> PartitionDirectory:
+    """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it."""
+    partition = settings.partition
+    named = directory_of(partition)
+    base = Path(partition.dir)
+    directory = find([named, base / partition.dataset.name, base], partition.num_partitions)
+    if directory.meta is not None:
+        _check_same_data(settings, directory)
+    return directory
+
+
+def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
+    """What concerns the data is in meta.json; a setting on the command line may not say anything else."""
+    assert directory.meta is not None
+    wanted, made = requested(settings.partition), directory.meta.request
+    for name in sorted(settings.given & wanted.keys()):
+        differs = made.get(name) != wanted[name]
+        if differs and not (name == "split" and settings.partition.dataset.split.kind == "default"):
+            raise InputError(
+                f"{name}={wanted[name]}: {directory.path} was made with {name}={made.get(name)}; leave it out, "
+                "or partition again (app=partition_data overwrite=true)"
+            )
+
+
+def _settings_digest(settings: Settings) -> str:
+    shared = {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
+    return hashlib.sha256(json.dumps([shared, _versions()["retexo"]], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    names = ("retexo", "torch", "dgl", "numpy", "hydra-core")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+    unfinished = run_dir / ".summary.json"
+    unfinished.write_text(json.dumps(_plain(summary), indent=2) + "\n")
+    os.replace(unfinished, run_dir / "summary.json")
+
+
+def _write_nothing(run_dir: Path, summary: dict[str, Any]) -> None:
+    """Node 0 writes what is written once."""
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN; a ratio without anything to count is null."""
+    if isinstance(value, dict):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
+    seconds, counted = summary["seconds"], summary["bytes"]
+    rows = {
+        "model": settings.train.model.name,
+        "accuracy (validation, test)": f"{summary['val']['accuracy']:.4f}, {summary['test']['accuracy']:.4f}",
+        "F1 on test (micro, macro)": f"{summary['test']['micro_f1']:.4f}, {summary['test']['macro_f1']:.4f}",
+        "rounds a layer": ", ".join(map(str, summary["rounds"])),
+        "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
+        "bytes sent": f"{counted['total']:,}",
+        "results": str(run_dir),
+    }
+    if settings.train.measure_dv:
+        rows |= {f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()}
+        rows |= {f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])}
+        rows |= {f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])}
+    for name, value in rows.items():
+        print(f"{name:<28} {value}")

@@ -1,0 +1,5 @@
+"""What can go wrong once workers run; mistakes of the user's that show before are partitioning.errors.InputError."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message names the rank or setting and the remedy. Exit status 1."""

@@ -1,0 +1,53 @@
+"""What is reported while training: metrics.jsonl, a line a round, and the console. Rank 0 only."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from tqdm import tqdm
+
+from retexo.config import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+
+class RunLog:
+    """A context manager; on ranks other than 0 it does nothing."""
+
+    def __init__(self, run_dir: Path, rank: int, settings: TrainSettings) -> None:
+        self._path = run_dir / "metrics.jsonl" if rank == 0 else None
+        self._settings = settings
+        self._file: TextIO | None = None
+        self._bar: tqdm[Any] | None = None
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = self._path.open("w")
+            if sys.stderr.isatty():
+                self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._file is not None:
+            self._file.close()
+
+    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
+        """After `number` rounds of a layer; train_loss is the one that the next round starts from."""
+        if self._file is None:
+            return
+        seconds = round(time.perf_counter() - self._start, 4)
+        line = {"layer": layer, "round": number, "train_loss": train_loss, "val_metric": val_metric, "seconds": seconds}
+        self._file.write(json.dumps(line) + "\n")
+        if self._bar is not None:
+            self._bar.update(int(number > 0))
+            self._bar.set_postfix(layer=layer, loss=f"{train_loss:.4f}", val=val_metric)
+        elif number % self._settings.log_every == 0:
+            val = "none" if val_metric is None else f"{val_metric:.4f}"
+            logger.info("layer %d round %d: training loss %.4f, validation %s", layer, number, train_loss, val)

@@ -1,0 +1,86 @@
+"""What the workers make sure of before they start: that they work on the same run, and how large it is."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partitioning.errors import InputError
+from partitioning.storage import Partition, PartitionDirectory
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import Purpose
+from retexo.errors import TrainingError
+from retexo.stage import Stage
+
+SETUP = Purpose("setup")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What all workers agree on."""
+
+    num_train: int
+    num_val: int
+    num_test: int
+    num_features: int
+    num_classes: int
+    multilabel: bool
+    degrees_stored: bool
+    """Whether every part knows the out-degrees of its halo nodes."""
+
+
+def agree_on_facts(comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str) -> Facts:
+    """Compare digests over all workers and add up what each of them holds: one all-gather of 12 int64."""
+    own = [
+        _number(directory.digest()),
+        _number(settings),
+        *(int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)),
+        partition.features.shape[1],
+        _num_classes(partition, directory),
+        partition.num_inner,
+        int(partition.multilabel),
+        int(partition.out_degree is not None),
+    ]
+    everyone = comm.all_gather(torch.tensor(own), SETUP)
+    _check_equal(everyone[:, 0], "another partitioning (its digest differs); copy it the same partition directory")
+    _check_equal(everyone[:, 1], "other settings; start every node with the same command, node_rank apart")
+    holders = everyone[everyone[:, 7] > 0]  # an empty part need not know the width
+    if len(holders):
+        _check_equal(holders[:, 5], "features of another width")
+        _check_equal(holders[:, 8], "multi-label labels where others have one class a node, or the reverse")
+    totals = everyone[:, 2:5].sum(dim=0).tolist()
+    if totals[0] == 0:
+        raise InputError("the partitions hold no training nodes; choose another split and partition again")
+    return Facts(*totals, *everyone[:, 5:7].max(dim=0).values.tolist(), bool(everyone[:, 8].max()), bool(everyone[:, 9].min()))
+
+
+def _num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+    if directory.meta is not None:
+        return directory.meta.num_classes
+    if partition.multilabel:
+        return partition.labels.shape[1]
+    return int(partition.labels.max()) + 1 if partition.num_inner else 0
+
+
+def _number(hex_digest: str) -> int:
+    """The first 63 bits."""
+    return int(hex_digest[:16], 16) >> 1
+
+
+def _check_equal(values: Tensor, otherwise: str) -> None:
+    differing = (values != values[0]).nonzero()[:, 0].tolist()
+    if differing:
+        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank 0: {otherwise}")
+
+
+def check_same_parameters(comm: Communicator, stages: list[Stage]) -> None:
+    """Every worker draws the initial parameters from the seed; 8 bytes show that they are equal."""
+    digest = hashlib.sha256()
+    for stage in stages:
+        for parameter in stage.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+    values = comm.all_gather(torch.tensor([_number(digest.hexdigest())]), SETUP)[:, 0]
+    if bool((values != values[0]).any()):
+        raise TrainingError("workers drew other initial parameters from the same seed; use the same torch everywhere")

@@ -1,0 +1,72 @@
+"""What a trainer is given: this worker's part of the graph, the others' reach, and where to report.
+
+I inner nodes, H halo nodes, F features, C classes.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from partitioning.storage import Partition
+from retexo.comm.collectives import Communicator
+from retexo.config import TrainSettings
+from retexo.exchange.plan import BoundaryPlan
+from retexo.layers.block import InEdges
+from retexo.metrics import NodeClassification
+from retexo.rounds import RoundLog
+from retexo.stage import Stage
+
+PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Nodes of each split over all workers."""
+
+    train: int
+    val: int
+    test: int
+
+
+class Clock:
+    """Seconds spent in each phase."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """Everything that a trainer works with on one worker."""
+
+    settings: TrainSettings
+    partition: Partition
+    features: Tensor
+    """[I, F] in the precision that is computed in, on the host."""
+    labels: Tensor
+    """[I] or [I, C], on the device."""
+    edges: InEdges
+    plan: BoundaryPlan
+    totals: Totals
+    task: NodeClassification
+    comm: Communicator
+    device: torch.device
+    log: RoundLog
+    save_layer: Callable[[int, Stage], None]
+    """Checkpoint a trained stage; does nothing on workers other than rank 0."""
+    clock: Clock = field(default_factory=Clock)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return self.clock.phase(name)

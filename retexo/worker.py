@@ -1,0 +1,234 @@
+"""One worker: it owns one partition, trains with its peers, and tells its parent how it went."""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from multiprocessing import connection, parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from partitioning.errors import InputError
+from partitioning.storage import Partition, PartitionDirectory
+from retexo.checkpoint import save_layer, save_model
+from retexo.comm.collectives import Communicator, PeerLost
+from retexo.comm.group import Rendezvous, process_group
+from retexo.comm.traffic import KINDS, Purpose
+from retexo.config import TrainSettings
+from retexo.exchange.plan import make_plan, whole_out_degree
+from retexo.layers.block import InEdges
+from retexo.metrics import NodeClassification, Score, score
+from retexo.runlog import RunLog
+from retexo.setup import Facts, agree_on_facts, check_same_parameters
+from retexo.stage import Architecture, Stage, build_stage
+from retexo.trainers import lazy
+from retexo.trainers.context import PHASES, Clock, Context, Totals
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told when it starts."""
+
+    settings: TrainSettings
+    directory: PartitionDirectory
+    run_dir: Path
+    rendezvous: Rendezvous
+    settings_digest: str
+    """sha256 (hex) of the settings that have to be the same on every node."""
+
+
+def main(rank: int, job: Job, parent: Connection) -> None:
+    """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        parent.send_bytes(json.dumps({"result": run(rank, job)}).encode())
+    except Exception as error:
+        kind = {InputError: "input", PeerLost: "peer"}.get(type(error), "error")
+        report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+        parent.send_bytes(json.dumps({"error": report}).encode())
+        sys.exit(1)
+
+
+def _die_with_parent() -> None:
+    """A parent that was killed cannot end its workers; they notice."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def run(rank: int, job: Job) -> dict[str, Any]:
+    """Load the partition, join the group, train, and return what summary.json says of the run."""
+    settings = job.settings
+    _configure(rank, settings)
+    memory = MemoryWatch()
+    clock = Clock()
+    with clock.phase("load"):
+        partition = job.directory.read(rank)
+    with process_group(job.rendezvous, rank), RunLog(job.run_dir, rank, settings) as log:
+        start = time.perf_counter()
+        comm = Communicator(rank, partition.num_parts, settings.sleep_time)
+        facts = agree_on_facts(comm, partition, job.directory, job.settings_digest)
+        with clock.phase("plan"):
+            context = make_context(settings, partition, facts, comm, clock=clock, log=log, run_dir=job.run_dir)
+        architecture = make_architecture(settings, facts)
+        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+        check_same_parameters(comm, stages)
+        trained = lazy.train(context, [stage.to(context.device) for stage in stages])
+        with clock.phase("evaluate"):
+            scores = evaluate(context, trained.logits)
+        seconds = time.perf_counter() - start
+        if rank == 0:
+            described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
+            save_model(job.run_dir / "checkpoint", architecture, described)
+        return {
+            **{name: asdict(value) for name, value in scores.items()},
+            "rounds": trained.rounds,
+            "seconds": {"train": seconds, "phase": _slowest(comm, clock)},
+            **_memory(comm, memory),
+            "bytes": account(comm, settings.model.num_layers),
+        }
+
+
+def _configure(rank: int, settings: TrainSettings) -> None:
+    logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
+    threads = settings.cluster.threads
+    torch.set_num_threads(threads or max(1, _cores() // len(settings.cluster.local_ranks)))
+    torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
+
+
+def _cores() -> int:
+    return len(psutil.Process().cpu_affinity() or [0])
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """The device of a worker; workers of a node share its GPUs in turn."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def make_architecture(settings: TrainSettings, facts: Facts) -> Architecture:
+    return Architecture(**asdict(settings.model), num_features=facts.num_features, num_classes=facts.num_classes)
+
+
+def make_context(
+    settings: TrainSettings,
+    partition: Partition,
+    facts: Facts,
+    comm: Communicator,
+    *,
+    clock: Clock,
+    log: RunLog,
+    run_dir: Path,
+    dtype: torch.dtype = torch.float32,
+) -> Context:
+    """Make the exchange plan and everything else that a trainer needs."""
+    device = choose_device(settings.cluster.device, comm.rank - settings.cluster.local_ranks.start)
+    plan = make_plan(partition, comm)
+    out_degree = partition.out_degree if facts.degrees_stored else whole_out_degree(partition, plan, comm)
+    assert out_degree is not None
+    labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
+
+    def save(layer: int, stage: Stage) -> None:
+        if comm.rank == 0:
+            save_layer(run_dir / "checkpoint", layer, stage)
+
+    return Context(
+        settings=settings,
+        partition=partition,
+        features=partition.features.to(dtype),
+        labels=labels.to(device),
+        edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
+        plan=plan,
+        totals=Totals(facts.num_train, facts.num_val, facts.num_test),
+        task=NodeClassification(facts.num_classes, facts.multilabel),
+        comm=comm,
+        device=device,
+        log=log,
+        save_layer=save,
+        clock=clock,
+    )
+
+
+def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
+    """Scores of the whole graph's training, validation and test nodes from this worker's logits [I, C]."""
+    partition, totals = context.partition, context.totals
+    masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
+    counts = torch.stack([context.task.counts(logits[mask], partition.labels[mask]) for mask in masks.values()])
+    context.comm.all_reduce(counts, Purpose("metrics"))
+    return {
+        name: score(counts[place], getattr(totals, name), context.task.multilabel)
+        for place, name in enumerate(masks)
+    }
+
+
+def account(comm: Communicator, num_layers: int) -> dict[str, Any]:
+    """The bytes that all workers sent, the sending of this account included."""
+    table = comm.whole_account(num_layers)
+    by_layer = table.sum(dim=(0, 1, 3)).tolist()
+    by_kind = table.sum(dim=(0, 2, 3)).tolist()
+    return {
+        "total": int(table.sum()),
+        "by_kind": dict(zip(KINDS, by_kind, strict=True)),
+        "by_layer": by_layer[:-1],
+        "outside_layers": by_layer[-1],
+        "by_peer": table.sum(dim=(1, 2)).tolist(),
+    }
+
+
+def _slowest(comm: Communicator, clock: Clock) -> dict[str, float]:
+    """Seconds of each phase on the worker that took longest."""
+    seconds = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
+    slowest = comm.all_gather(seconds, Purpose("metrics")).max(dim=0).values
+    return dict(zip(PHASES, slowest.tolist(), strict=True))
+
+
+class MemoryWatch:
+    """Peak memory of this process, resident and anonymous, in bytes; the kernel keeps only the former's peak."""
+
+    INTERVAL = 0.1  # seconds
+
+    def __init__(self) -> None:
+        self.private = 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.sample()
+            time.sleep(self.INTERVAL)
+
+    def sample(self) -> None:
+        self.private = max(self.private, _status("RssAnon"))
+
+    @property
+    def resident(self) -> int:
+        return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _memory(comm: Communicator, memory: MemoryWatch) -> dict[str, list[int]]:
+    memory.sample()
+    peaks = comm.all_gather(torch.tensor([memory.resident, memory.private]), Purpose("metrics"))
+    return {"peak_memory_bytes": peaks[:, 0].tolist(), "peak_private_bytes": peaks[:, 1].tolist()}
