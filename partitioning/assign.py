@@ -75,7 +75,7 @@ def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
             f"partition_file={path}: row {row} is {values[row]}, outside [0, {num_parts}); correct it or set "
             f"num_partitions (the largest value is {values.max()})"
         )
-    return values.astype(np.int64)
+    return values
 
 
 def _read_integers(path: Path) -> NDArray[np.int64]:
@@ -85,9 +85,9 @@ def _read_integers(path: Path) -> NDArray[np.int64]:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.float64)
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"partition_file={path}: cannot be read as npy or csv of integers: {error}") from error
-    values = np.atleast_1d(values)
+    values = np.atleast_1d(np.asarray(values))
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu":
         raise InputError(f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node")
-    return values
+    return values.astype(np.int64)

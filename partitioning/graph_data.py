@@ -54,6 +54,5 @@ class GraphData:
     def labelled(self) -> NDArray[np.bool_]:
         """[N] True where a node has a label."""
         if self.multilabel:
-            labelled: NDArray[np.bool_] = ~np.isnan(self.labels).any(axis=1)
-            return labelled
+            return np.asarray(~np.isnan(self.labels).any(axis=1))
         return np.asarray(self.labels >= 0)

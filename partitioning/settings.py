@@ -61,7 +61,8 @@ class SyntheticSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_at_least(f"synthetic.{field.name}", getattr(self, field.name), 0 if field.name in ("seed", "homophily", "edges") else 1)
+            least = 0 if field.name in ("seed", "homophily", "edges") else 1
+            check_at_least(f"synthetic.{field.name}", getattr(self, field.name), least)
         if self.homophily > 1:
             raise InputError(f"synthetic.homophily={self.homophily}: must be in [0, 1]")
 

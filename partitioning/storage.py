@@ -23,6 +23,7 @@ import json
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -252,9 +253,7 @@ def _write_part(
     return PartCounts(int(end - first), len(src), len(halo), *counts)
 
 
-def _node_tensors(
-    graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]
-) -> dict[str, Tensor]:
+def _node_tensors(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Tensor]:
     rows = graph.features[nodes]
     tensors = {
         "feat": torch.from_numpy(rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows)),
@@ -268,7 +267,7 @@ def _node_tensors(
 
 def _write_dgl_config(directory: Path, name: str, layout: Layout, method: str) -> None:
     def ranges(bounds: NDArray[np.int64]) -> list[list[int]]:
-        return [[int(first), int(end)] for first, end in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [[int(first), int(end)] for first, end in pairwise(bounds)]
 
     num_parts = len(layout.node_bounds) - 1
     config: dict[str, Any] = {
@@ -381,7 +380,8 @@ def _dgl_config_file(path: Path) -> Path | None:
     named = path / f"{path.name}.json"
     if named.is_file():
         return named
-    found = [file for file in sorted(path.glob("*.json")) if file.name != "meta.json" and "num_parts" in _read_json(file)]
+    others = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
+    found = [file for file in others if "num_parts" in _read_json(file)]
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise InputError(f"{path}: holds several partition configs ({names}); keep each in a directory of its own")
@@ -429,7 +429,7 @@ def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_pa
         )
     meta = directory.meta
     if meta is not None and meta.checksums.get(config_file.name) != file_checksum(config_file):
-        raise InputError(f"{config_file}: its checksum is not the one in meta.json; partition again with overwrite=true")
+        raise InputError(f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true")
     for part in range(num_parts):
         if f"part-{part}" not in directory.config:
             raise InputError(f"{config_file}: does not name the files of part {part}")
@@ -452,7 +452,7 @@ def _inside(directory: Path, files: Any, key: str) -> Path:
     """The path of a part's file; it has to lie in the partition directory."""
     if not isinstance(files, dict) or not isinstance(files.get(key), str):
         raise InputError(f"{directory}: the partition config names no file for '{key}'")
-    path = directory / files[key]
+    path = directory / str(files[key])
     if not path.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{directory}: the partition config names {files[key]}, outside of the directory")
     if not path.is_file():
@@ -557,8 +557,8 @@ def _check_split(masks: dict[str, Tensor], labels: Tensor, where: str) -> None:
     labelled = ~labels.isnan().any(dim=1) if labels.ndim == 2 else labels >= 0
     times = torch.stack([mask.int() for mask in masks.values()]).sum(dim=0)
     if bool((times > 1).any()):
-        raise InputError(f"{where}: inner node {int((times > 1).nonzero()[0])} is in more than one of {', '.join(masks)}")
+        row = int((times > 1).nonzero()[0])
+        raise InputError(f"{where}: inner node {row} is in more than one of {', '.join(masks)}")
     if bool(((times > 0) & ~labelled).any()):
         row = int(((times > 0) & ~labelled).nonzero()[0])
         raise InputError(f"{where}: inner node {row} is in a mask and has no label")
-

@@ -1,13 +1,12 @@
 """What is kept of a run: all that inference needs.
 
-    RUN_DIR/checkpoint/
-        model.json            architecture, task, partition digest, layers trained
-        layer0.safetensors    parameters of the first stage: convolution, norm, head
-        layer1.safetensors    ...
+RUN_DIR/checkpoint/
+    model.json            architecture, task, partition digest, layers trained
+    layer0.safetensors    parameters of the first stage: convolution, norm, head
+    layer1.safetensors    ...
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def save_model(directory: Path, architecture: Architecture, described: dict[str,
     content = {"version": VERSION, "architecture": architecture.to_json(), **described}
     unfinished = directory / ".model.json"
     unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(unfinished, directory / "model.json")
+    unfinished.replace(directory / "model.json")
 
 
 def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:

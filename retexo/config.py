@@ -197,7 +197,7 @@ class Settings:
     """All settings by name, as plain JSON values."""
 
 
-# --- from a Hydra configuration ----------------------------------------------------------------------------------------
+# --- from a Hydra configuration --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -320,7 +320,7 @@ def _names(schema: type, prefix: str = "") -> list[str]:
     for field in fields(schema):
         names.append(prefix + field.name)
         if is_dataclass(hints[field.name]):
-            names += _names(hints[field.name], f"{prefix}{field.name}.")  # type: ignore[arg-type]
+            names += _names(hints[field.name], f"{prefix}{field.name}.")
     return names
 
 
@@ -416,7 +416,7 @@ def check_optimizer(settings: OptimizerSettings) -> None:
             raise InputError(f"optimizer.{own}: set {instead} instead")
     for name in settings.arguments:
         if name not in known:
-            raise InputError(f"optimizer.{name}: {settings.target} has no such argument; it has {', '.join(sorted(known))}")
+            raise InputError(f"optimizer.{name}: {settings.target} has only {', '.join(sorted(known))}")
     if settings.weight_decay and "weight_decay" not in known:
         raise InputError(f"weight_decay={settings.weight_decay}: {settings.target} has none; set weight_decay=0")
     _try_optimizer(cls, settings)

@@ -135,9 +135,7 @@ class Message:
         self.gradient, self._tail = self._all[:size], self._all[size:]
         self._layer, self._total_train, self._total_val = layer_task.layer, layer_task.total_train, layer_task.total_val
 
-    def share(
-        self, loss: float, val_totals: Tensor, comm: Communicator, with_step: bool
-    ) -> tuple[float, float | None]:
+    def share(self, loss: float, val_totals: Tensor, comm: Communicator, with_step: bool) -> tuple[float, float | None]:
         """Add up the message over all workers; return the mean training loss and the validation metric."""
         self._tail[0] = loss
         self._tail[1:] = to_digits(val_totals, self._tail.dtype)

@@ -32,7 +32,9 @@ class RunLog:
                 self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.close()
         if self._file is not None:

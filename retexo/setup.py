@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ class Facts:
 
 
 def agree_on_facts(comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str) -> Facts:
-    """Compare digests over all workers and add up what each of them holds: one all-gather of 12 int64."""
+    """Compare digests over all workers and add up what each of them holds: one all-gather of 10 int64."""
     own = [
         _number(directory.digest()),
         _number(settings),
@@ -53,7 +52,15 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if totals[0] == 0:
         raise InputError("the partitions hold no training nodes; choose another split and partition again")
-    return Facts(*totals, *everyone[:, 5:7].max(dim=0).values.tolist(), bool(everyone[:, 8].max()), bool(everyone[:, 9].min()))
+    return Facts(
+        num_train=totals[0],
+        num_val=totals[1],
+        num_test=totals[2],
+        num_features=int(everyone[:, 5].max()),
+        num_classes=int(everyone[:, 6].max()),
+        multilabel=bool(everyone[:, 8].max()),
+        degrees_stored=bool(everyone[:, 9].min()),
+    )
 
 
 def _num_classes(partition: Partition, directory: PartitionDirectory) -> int:

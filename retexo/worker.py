@@ -172,8 +172,7 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     counts = torch.stack([context.task.counts(logits[mask], partition.labels[mask]) for mask in masks.values()])
     context.comm.all_reduce(counts, Purpose("metrics"))
     return {
-        name: score(counts[place], getattr(totals, name), context.task.multilabel)
-        for place, name in enumerate(masks)
+        name: score(counts[place], getattr(totals, name), context.task.multilabel) for place, name in enumerate(masks)
     }
 
 

@@ -119,8 +119,7 @@ def library(dataset: str, folder: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # libraries raise whatever a damaged file makes them stumble over
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         raise InputError(
-            f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); "
-            "remove them and fetch them again"
+            f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them and fetch them again"
         ) from error
     finally:
         log.debug("%s: %s", dataset, printed.getvalue())

@@ -109,11 +109,13 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
             f"{directory}: exists and was not written by this program; set another partition_dir, "
             "or overwrite=true to replace it"
         )
-    differing = sorted(name for name in request.keys() | meta.request.keys() if request.get(name) != meta.request.get(name))
+    names = sorted(request.keys() | meta.request.keys())
+    differing = [name for name in names if request.get(name) != meta.request.get(name)]
     if differing:
         changes = ", ".join(f"{name} ({meta.request.get(name)} there, {request.get(name)} now)" for name in differing)
         raise InputError(
-            f"{directory}: exists with other settings: {changes}; set overwrite=true to replace it, or another partition_dir"
+            f"{directory}: exists with other settings: {changes}; "
+            "set overwrite=true to replace it, or another partition_dir"
         )
     _check_complete(directory, meta)
     return meta
@@ -128,8 +130,10 @@ def _check_complete(directory: Path, meta: Meta) -> None:
 
 def _print_report(meta: Meta, directory: Path) -> None:
     share = meta.cut_edges / meta.num_edges if meta.num_edges else 0.0
-    print(f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges, {meta.num_features} features, "
-          f"{meta.num_classes} classes ({meta.task}); {meta.cut_edges:,} edges cut ({share:.1%})")
+    print(
+        f"{directory}: {meta.num_nodes:,} nodes, {meta.num_edges:,} directed edges, {meta.num_features} features, "
+        f"{meta.num_classes} classes ({meta.task}); {meta.cut_edges:,} edges cut ({share:.1%})"
+    )
     columns = ("part", "nodes", "edges", "halo", "train", "val", "test")
     print(" ".join(f"{column:>10}" for column in columns))
     for part, counts in enumerate(meta.parts):

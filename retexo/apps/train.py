@@ -4,10 +4,8 @@ import hashlib
 import json
 import logging
 import math
-import os
 import platform
 import time
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from retexo.worker import Job, choose_device, main
 logger = logging.getLogger(__name__)
 
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
-PER_NODE = ("node_rank", "cluster", "distributed", "partition_dir", "dataset_dir", "dataset_file", "log_every", "overwrite")
+PER_NODE = ("node_rank", "cluster", "distributed", "partition_dir", "dataset_dir", "dataset_file", "log_every")
 """Settings that may differ between nodes."""
 
 
@@ -103,7 +101,7 @@ def _versions() -> dict[str, str]:
 def _write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
     unfinished = run_dir / ".summary.json"
     unfinished.write_text(json.dumps(_plain(summary), indent=2) + "\n")
-    os.replace(unfinished, run_dir / "summary.json")
+    unfinished.replace(run_dir / "summary.json")
 
 
 def _write_nothing(run_dir: Path, summary: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ class Communicator:
         received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
         with _naming_failure(purpose):
             dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
-        return list(received.split(list(from_sizes)))
+        return list(torch.split(received, list(from_sizes)))
 
     def whole_account(self, num_layers: int) -> Tensor:
         """What every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this message included."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import torch.distributed as dist
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from partitioning.errors import InputError
 
@@ -48,11 +49,11 @@ def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _store(rendezvous: Rendezvous, rank: int) -> dist.Store:
+def _store(rendezvous: Rendezvous, rank: int) -> Store:
     if rendezvous.file is not None:
-        store: dist.Store = dist.FileStore(str(rendezvous.file), rendezvous.world_size)
+        store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
     else:
-        store = dist.TCPStore(
+        store = TCPStore(
             rendezvous.address,
             rendezvous.port,
             rendezvous.world_size,

@@ -32,8 +32,8 @@ class BoundaryPlan:
 def make_plan(partition: Partition, comm: Communicator) -> BoundaryPlan:
     """Every worker tells each owner which of its rows it needs, as int32; only the receiver knows its in-edges."""
     wanted = torch.bincount(partition.halo_owner, minlength=comm.world_size)
-    counts = comm.all_to_all(list(wanted.split(1)), [1] * comm.world_size, SETUP)
-    indices = list(partition.halo_index.to(torch.int32).split(wanted.tolist()))
+    counts = comm.all_to_all(list(torch.split(wanted, 1)), [1] * comm.world_size, SETUP)
+    indices = list(torch.split(partition.halo_index.to(torch.int32), wanted.tolist()))
     asked = comm.all_to_all(indices, [int(count) for count in counts], SETUP)
     return BoundaryPlan(tuple(rows.long() for rows in asked), tuple(wanted.tolist()))
 
@@ -47,7 +47,7 @@ def whole_out_degree(partition: Partition, plan: BoundaryPlan, comm: Communicato
     counted = torch.bincount(partition.src, minlength=partition.num_inner + partition.num_halo)
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     sizes = [len(rows) for rows in plan.send_rows]
-    reports = comm.all_to_all(list(halo.to(torch.int32).split(list(plan.recv_counts))), sizes, SETUP)
+    reports = comm.all_to_all(list(torch.split(halo.to(torch.int32), list(plan.recv_counts))), sizes, SETUP)
     for rows, report in zip(plan.send_rows, reports, strict=True):
         inner[rows] += report
     answers = comm.all_to_all([inner[rows].to(torch.int32) for rows in plan.send_rows], plan.recv_counts, SETUP)

@@ -83,7 +83,7 @@ class _Product(torch.autograd.Function):
         return matrix.product(weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.matrix.transposed_product(gradient.contiguous()), None
 
 

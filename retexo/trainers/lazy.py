@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retexo.exchange.transfer import exchange_rows
 from retexo.comm.traffic import Purpose
+from retexo.exchange.transfer import exchange_rows
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
