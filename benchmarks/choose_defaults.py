@@ -1,0 +1,110 @@
+"""Choose dropout and patience by validation accuracy, over models and graphs; test accuracy is not looked at.
+
+    python benchmarks/choose_defaults.py --seeds 5 [--pubmed ../shared/datasets/pubmed.npz]
+
+Data: the bundled Cora and, if given, PubMed, one random split a seed (86 / 300 / 1,806 and 1,461 / 2,190 / 13,144).
+One process and one partition: with more of them the computation is the same but for the dropout masks.
+"""
+
+import argparse
+import itertools
+import logging
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from partitioning import datasets, splits, storage
+from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
+from retexo import config, worker
+from retexo.comm.collectives import Communicator
+from retexo.comm.group import Rendezvous, loopback, process_group
+from retexo.runlog import RunLog
+from retexo.setup import agree_on_facts
+from retexo.stage import build_stage
+from retexo.trainers import lazy
+from retexo.trainers.context import Clock
+
+MODELS = ("gcn", "sage", "gat")
+PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
+
+
+def validation(model: str, data: list[str], seed: int, options: tuple[str, ...]) -> tuple[float, list[int]]:
+    """Best validation accuracy of one run, and its rounds a layer."""
+    torch.set_num_threads(1)
+    overrides = [*data, f"seed={seed}", "num_partitions=1", *options]
+    settings = config.compose(overrides, f"node_classification_{model}")
+    graph = datasets.load(settings.partition.dataset)
+    split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe(settings.partition.dataset.name).split)
+    masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        described = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
+        parts = np.zeros(graph.num_nodes, np.int64)
+        storage.write(base / "graph-1", graph, masks, parts, num_parts=1, described=described)
+        directory = storage.find([base / "graph-1"], 1)
+        meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
+        with process_group(meeting, 0):
+            return _train(settings.train, directory, base)
+
+
+def _train(
+    settings: config.TrainSettings, directory: storage.PartitionDirectory, base: Path
+) -> tuple[float, list[int]]:
+    settings = replace(settings, log_every=10**9)
+    torch.manual_seed(settings.seed)
+    comm = Communicator(0, 1)
+    partition = directory.read(0)
+    facts = agree_on_facts(comm, partition, directory, "0" * 64)
+    log = RunLog(base, 1, settings)
+    context = worker.make_context(settings, partition, facts, comm, clock=Clock(), log=log, run_dir=base)
+    context = replace(context, save_layer=lambda layer, stage: None)
+    architecture = worker.make_architecture(settings, facts)
+    stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
+    trained = lazy.train(context, stages)
+    return worker.evaluate(context, trained.logits)["val"].accuracy, trained.rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--pubmed", type=Path)
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.3, 0.5, 0.7, 0.8])
+    parser.add_argument("--patience", type=int, nargs="+", default=[10, 20, 40])
+    parser.add_argument("--options", nargs="*", default=[], help="further settings for every run")
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    arguments = parser.parse_args()
+    logging.disable(logging.INFO)
+    graphs = {"cora": ["dataset_name=cora"]}
+    if arguments.pubmed:
+        graphs["pubmed"] = ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
+    print(f"torch {torch.__version__}, {arguments.seeds} seeds, options {arguments.options}; mean validation accuracy")
+    print(f"{'graph':<8}{'model':<6}{'dropout':>8}{'patience':>9}{'accuracy':>10}{'+-':>8}{'rounds':>9}")
+    with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
+        grid = list(itertools.product(graphs, arguments.models, arguments.dropout, arguments.patience))
+        cells = {
+            (graph, model, dropout, patience): [
+                pool.submit(
+                    validation,
+                    model,
+                    graphs[graph],
+                    seed,
+                    (f"dropout={dropout}", f"stopping.patience={patience}", *arguments.options),
+                )
+                for seed in range(arguments.seeds)
+            ]
+            for graph, model, dropout, patience in grid
+        }
+        for (graph, model, dropout, patience), runs in cells.items():
+            accuracy = np.array([run.result()[0] for run in runs])
+            rounds = np.mean([sum(run.result()[1]) for run in runs])
+            row = f"{graph:<8}{model:<6}{dropout:>8}{patience:>9}{accuracy.mean():>10.4f}{accuracy.std(ddof=1):>8.4f}"
+            print(f"{row}{rounds:>9.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
