@@ -1,0 +1,77 @@
+"""The bytes of a whole run, by hand: from the graph, the shapes and the number of rounds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import random_graph, thirds, write_partitions
+
+from partitioning.storage import PartitionDirectory
+from retexo.apps import train
+from retexo.config import compose
+from retexo.stage import Architecture, build_stage
+
+WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirectory, dict[str, Any]]:
+    folder = Path(tmp_path_factory.mktemp("bytes"))
+    parts = np.random.default_rng(3).integers(WORLD, size=40)
+    directory = write_partitions(folder, random_graph(), thirds(40), parts, WORLD)
+    settings = compose([
+        f"partition_dir={folder}", "dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}", "device=cpu",
+        f"num_rounds=[{ROUNDS}]", f"hidden_dim={HIDDEN}", "stopping=none", "cluster.threads=1", "sleep_time=0.001",
+    ])  # fmt: skip
+    summary = train.run(settings, folder / "run")
+    assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
+    return directory, summary
+
+
+def parameters(layer: int) -> int:
+    architecture = Architecture("gcn", 2, HIDDEN, 8, 0.0, "mean", "mean", WIDTH, CLASSES)
+    return sum(parameter.numel() for parameter in build_stage(architecture, layer, 0).parameters())
+
+
+def test_parameters_by_hand() -> None:
+    assert parameters(0) == (WIDTH * HIDDEN + HIDDEN) + 2 * HIDDEN + (HIDDEN * CLASSES + CLASSES)
+    assert parameters(1) == HIDDEN * CLASSES + CLASSES
+
+
+def test_rows_and_gradients(trained: Any) -> None:
+    directory, summary = trained
+    halo = sum(part.halo for part in directory.meta.parts)
+    by_kind = summary["bytes"]["by_kind"]
+    assert halo > 0
+    assert by_kind["features"] == halo * WIDTH * 4
+    assert by_kind["embeddings"] == halo * HIDDEN * 4
+    assert by_kind["gradients"] == sum((parameters(layer) + 7) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1))
+    assert by_kind["parameters"] == 0
+
+
+def test_layers(trained: Any) -> None:
+    directory, summary = trained
+    halo = sum(part.halo for part in directory.meta.parts)
+    last_metrics = 7 * 4 * 2 * (WORLD - 1)  # loss and counts, without a gradient, once the last round is over
+    rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
+    gradients = [(parameters(layer) + 7) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
+    assert summary["bytes"]["by_layer"] == [rows[layer] + gradients[layer] + last_metrics for layer in (0, 1)]
+
+
+def test_every_sum_is_the_total(trained: Any) -> None:
+    counted = trained[1]["bytes"]
+    assert counted["total"] == sum(counted["by_kind"].values())
+    assert counted["total"] == sum(counted["by_layer"]) + counted["outside_layers"]
+    assert counted["total"] == sum(map(sum, counted["by_peer"]))
+    assert [counted["by_peer"][rank][rank] for rank in range(WORLD)] == [0] * WORLD
+
+
+def test_setup_is_small(trained: Any) -> None:
+    """Digests and counts, one int64 a peer and one int32 a halo row for the plan, 8 bytes for the parameters."""
+    directory, summary = trained
+    halo = sum(part.halo for part in directory.meta.parts)
+    facts = summary["bytes"]["by_kind"]["setup"] - WORLD * (WORLD - 1) * (8 + 8) - halo * 4
+    assert facts % (WORLD * (WORLD - 1) * 8) == 0
+    assert 10 <= facts // (WORLD * (WORLD - 1) * 8) <= 16

@@ -1,0 +1,126 @@
+"""Each collective alone: the worked answers of its docstring, and its bytes by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import run_workers
+from torch import Tensor
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import KINDS, Purpose, TrafficMeter, ring_share
+
+WORLD = 4
+SETUP, GRADIENTS = Purpose("setup"), Purpose("gradients", 1)
+
+
+def collectives(rank: int, world_size: int) -> dict[str, Any]:
+    """What each collective gives on this worker, and the bytes that the meter counted for it, by peer."""
+    found: dict[str, Any] = {}
+
+    def noted(name: str, call: Any) -> None:
+        comm = Communicator(rank, world_size)
+        value = call(comm)
+        found[name] = (value, comm.meter.table(2))
+
+    def all_reduce(comm: Communicator, dtype: torch.dtype = torch.float32) -> list[float]:
+        tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype)
+        comm.all_reduce(tensor, GRADIENTS)
+        return tensor.tolist()
+
+    def exchange(comm: Communicator) -> list[list[int]]:
+        # rank r sends p values (10 r + p) to peer p, also to itself
+        to_peers = [torch.full((peer,), 10 * rank + peer, dtype=torch.int32) for peer in range(world_size)]
+        return [part.tolist() for part in comm.all_to_all(to_peers, [rank] * world_size, SETUP)]
+
+    def nothing(comm: Communicator) -> list[list[int]]:
+        to_peers = [torch.zeros(0) for _ in range(world_size)]
+        return [part.tolist() for part in comm.all_to_all(to_peers, [0] * world_size, SETUP)]
+
+    def account(comm: Communicator) -> Tensor:
+        comm.all_reduce(torch.zeros(5), GRADIENTS)
+        return comm.whole_account(2)
+
+    noted("all_reduce", all_reduce)
+    noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))
+    noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
+    noted("all_to_all", exchange)
+    noted("nothing", nothing)
+    noted("account", account)
+    return found
+
+
+@pytest.fixture(scope="module", params=[1, 2, WORLD])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_workers(request.param, collectives, Path(tmp_path_factory.mktemp("collectives")))
+
+
+def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:
+    """Bytes by sender and peer."""
+    return [worker[name][1].sum(dim=(0, 1)).tolist() for worker in found]
+
+
+def test_all_reduce_adds_up(found: list[dict[str, Any]]) -> None:
+    total = [len(found) * (len(found) + 1) / 2, 0.5 * len(found), 0.0]
+    assert [worker["all_reduce"][0] for worker in found] == [total] * len(found)
+    assert [worker["all_reduce float64"][0] for worker in found] == [total] * len(found)
+
+
+@pytest.mark.parametrize(("name", "size"), [("all_reduce", 4), ("all_reduce float64", 8)])
+def test_all_reduce_bytes(found: list[dict[str, Any]], name: str, size: int) -> None:
+    world = len(found)
+    matrix = sent(found, name)
+    assert sum(map(sum, matrix)) == 2 * (world - 1) * 3 * size
+    for rank, row in enumerate(matrix):
+        assert {peer for peer, num_bytes in enumerate(row) if num_bytes} <= {(rank + 1) % world}
+        assert world == 1 or abs(sum(row) - 2 * (world - 1) * 3 * size / world) < 1
+    tables = [worker[name][1] for worker in found]
+    assert sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables) == sum(map(sum, matrix))
+
+
+def test_all_gather(found: list[dict[str, Any]]) -> None:
+    world = len(found)
+    assert [worker["all_gather"][0] for worker in found] == [[[rank, -rank] for rank in range(world)]] * world
+    assert [sum(row) for row in sent(found, "all_gather")] == [(world - 1) * 2 * 8] * world
+
+
+def test_all_to_all(found: list[dict[str, Any]]) -> None:
+    world = len(found)
+    for rank, worker in enumerate(found):
+        assert worker["all_to_all"][0] == [[10 * peer + rank] * rank for peer in range(world)]
+    matrix = sent(found, "all_to_all")
+    assert matrix == [[4 * peer * (peer != rank) for peer in range(world)] for rank in range(world)]
+
+
+def test_an_empty_exchange_sends_nothing(found: list[dict[str, Any]]) -> None:
+    assert all(worker["nothing"][0] == [[]] * len(found) for worker in found)
+    assert sum(map(sum, sent(found, "nothing"))) == 0
+
+
+def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
+    world = len(found)
+    first = found[0]["account"][0]
+    assert list(first.shape) == [world, len(KINDS), 3, world]
+    assert all(torch.equal(worker["account"][0], first) for worker in found)
+    by_kind = dict(zip(KINDS, first.sum(dim=(0, 2, 3)).tolist(), strict=True))
+    assert by_kind["gradients"] == 2 * (world - 1) * 5 * 4
+    assert by_kind["metrics"] == world * (world - 1) * len(KINDS) * 3 * world * 8
+    after = torch.stack([worker["account"][1] for worker in found])  # what the meters say once it was sent
+    assert torch.equal(after, first)
+
+
+@pytest.mark.parametrize(("world", "size"), [(1, 8), (2, 3), (3, 100), (7, 1), (4, 0)])
+def test_ring_shares_add_up(world: int, size: int) -> None:
+    assert sum(ring_share(rank, world, size) for rank in range(world)) == 2 * (world - 1) * size
+
+
+def test_the_meter_adds_up_by_purpose_and_peer() -> None:
+    meter = TrafficMeter(2)
+    meter.add(GRADIENTS, 1, 5)
+    meter.add(GRADIENTS, 1, 6)
+    meter.add(SETUP, 1, 7)
+    table = meter.table(2)
+    assert table[KINDS.index("gradients"), 1].tolist() == [0, 11]
+    assert table[KINDS.index("setup"), 2].tolist() == [0, 7]
+    assert int(table.sum()) == 18

@@ -1,0 +1,261 @@
+"""What several tests need: workers as processes, small graphs and their partition directories, the command line."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from partitioning import storage
+from partitioning.graph_data import GraphData
+from partitioning.settings import SplitSettings, SyntheticSettings
+from retexo.comm.group import Rendezvous, loopback, process_group
+from retexo.config import TrainSettings, compose
+
+torch.set_num_threads(1)  # small tensors, and other processes on the same cores
+ROOT = Path(__file__).resolve().parents[1]
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+Masks = dict[str, np.ndarray]
+
+
+# --- workers -----------------------------------------------------------------------------------------------------------
+
+
+def _worker(target: Callable[..., Any], rank: int, rendezvous: Rendezvous, sender: Connection, args: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        with process_group(rendezvous, rank):
+            _send(sender, ("done", target(rank, rendezvous.world_size, *args)))
+    except BaseException:
+        _send(sender, ("failed", traceback.format_exc()))
+        sys.exit(1)
+
+
+def _send(sender: Connection, outcome: tuple[str, Any]) -> None:
+    """By plain pickle: torch's own would pass tensors in shared memory, which ends with the worker."""
+    sender.send_bytes(pickle.dumps(outcome))
+
+
+def run_workers(
+    world_size: int, target: Callable[..., Any], folder: Path, *args: Any, timeout: float = 90.0
+) -> list[Any]:
+    """Run target(rank, world_size, *args) in world_size processes that form a process group; their results by rank.
+
+    `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit fail the test.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["retexo.worker", "torch._dynamo"])  # optimizers import the latter
+    file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
+    rendezvous = Rendezvous(world_size, loopback(), file, "127.0.0.1", 1, timeout, timeout)
+    workers = []
+    try:
+        for rank in range(world_size):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_worker, args=(target, rank, rendezvous, sender, args), daemon=True)
+            process.start()
+            sender.close()
+            workers.append((process, receiver))
+        return _results(workers, time.monotonic() + timeout)
+    finally:
+        for process, receiver in workers:
+            receiver.close()
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _results(workers: list[Any], deadline: float) -> list[Any]:
+    results: dict[int, Any] = {}
+    while len(results) < len(workers):
+        waiting = {receiver: rank for rank, (_, receiver) in enumerate(workers) if rank not in results}
+        ready = connection.wait(list(waiting), timeout=deadline - time.monotonic())
+        assert ready, f"ranks {sorted(waiting.values())} did not end in time"
+        for receiver in ready:
+            rank = waiting[receiver]
+            try:
+                outcome, value = pickle.loads(receiver.recv_bytes())
+            except EOFError:
+                outcome, value = "failed", "it died without a word"
+            assert outcome == "done", f"rank {rank} failed:\n{value}"
+            results[rank] = value
+    for rank, (process, _) in enumerate(workers):
+        process.join(timeout=max(0.0, deadline - time.monotonic()))
+        assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
+    return [results[rank] for rank in range(len(workers))]
+
+
+# --- graphs and their partitions ---------------------------------------------------------------------------------------
+
+
+def make_graph(
+    edges: list[tuple[int, int]] | np.ndarray, features: Any, labels: Any, num_classes: int | None = None
+) -> GraphData:
+    """A graph from literals; labels of one row a node are multi-label."""
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    label = np.array(labels)
+    label = label.astype(np.float32 if label.ndim == 2 else np.int64)
+    classes = label.shape[1] if label.ndim == 2 else int(label.max()) + 1
+    return GraphData(
+        name="toy",
+        src=ends[:, 0].copy(),
+        dst=ends[:, 1].copy(),
+        features=np.array(features, dtype=np.float32),
+        labels=label,
+        num_classes=num_classes or classes,
+        node_ids=np.arange(len(label), dtype=np.int64) + 1000,
+    )
+
+
+def random_graph(
+    num_nodes: int = 40, num_edges: int = 160, width: int = 6, num_classes: int = 3, *, seed: int = 0, multi: bool = False
+) -> GraphData:
+    """A random directed graph with self loops and edges that occur twice."""
+    rng = np.random.default_rng(seed)
+    edges = rng.integers(num_nodes, size=(num_edges, 2))
+    edges = np.concatenate([edges, edges[:3], [[1, 1], [2, 2]]])
+    labels = rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) % num_classes
+    features = rng.standard_normal((num_nodes, width))
+    if not multi:
+        features += 1.5 * np.eye(num_classes, width)[labels]
+    return make_graph(edges, features, labels, num_classes)
+
+
+def thirds(num_nodes: int) -> Masks:
+    """Every third node trains, the next ones validate and test."""
+    return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
+
+
+def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
+    """The fields of meta.json that the caller of storage.write gives."""
+    return {
+        "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
+        "split": {"kind": "given"},
+        "versions": {},
+        "cut_edges": int((assignment[graph.src] != assignment[graph.dst]).sum()),
+    }
+
+
+def write_partitions(
+    base: Path, graph: GraphData, masks: Masks, assignment: Any, num_parts: int, name: str | None = None
+) -> storage.PartitionDirectory:
+    """Write the partitions to base/toy-random-vol-P, and open them."""
+    assignment = np.array(assignment, dtype=np.int64)
+    directory = base / (name or f"toy-random-vol-{num_parts}")
+    details = described(graph, assignment, num_parts)
+    storage.write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
+    return storage.find([directory], num_parts)
+
+
+def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
+    """The graph as a file of dataset_name=file."""
+    features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    np.savez(
+        path, src=graph.src, dst=graph.dst, feat=features, label=graph.labels, node_id=graph.node_ids, **(masks or {})
+    )
+    return path
+
+
+def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
+    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir")
+    return SplitSettings(kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names})
+
+
+def synthetic_settings(**fields: Any) -> SyntheticSettings:
+    defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0}
+    return SyntheticSettings(**{**defaults, **fields})
+
+
+def train_settings(*overrides: str) -> TrainSettings:
+    return compose(overrides).train
+
+
+# --- the command line --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+def _environment(extra: dict[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+def start_cli(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start main.py in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "main.py"), *arguments],
+        cwd=cwd,
+        env=_environment(env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
+    """Wait for a command; at the limit all of its process group is killed."""
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    finally:
+        if process.poll() is None:
+            kill_group(process.pid)
+    return Ended(process.returncode, stdout, stderr)
+
+
+def run_cli(*arguments: str, cwd: Path, timeout: float = 90.0, env: dict[str, str] | None = None) -> Ended:
+    """Run main.py in `cwd` to its end."""
+    return finish(start_cli(*arguments, cwd=cwd, env=env), timeout)
+
+
+def kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def group_members(group: int) -> list[psutil.Process]:
+    """The processes of a process group that are alive."""
+    return list(_members(group))
+
+
+def _members(group: int) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Ask until the answer is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = condition()
+        if answer:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")

@@ -1,0 +1,98 @@
+"""Node to partition: seeded, balanced, and files that are wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import random_graph, split_settings, synthetic_settings, thirds
+
+from partitioning.assign import assign
+from partitioning.errors import InputError
+from partitioning.settings import DatasetSettings, PartitionSettings
+
+
+def settings(method: str, num_parts: int = 3, seed: int = 0, file: Path | None = None, balance: bool | None = None,
+             objective: str = "vol") -> PartitionSettings:  # fmt: skip
+    dataset = DatasetSettings("file", ".", None, None, synthetic_settings(), split_settings())
+    return PartitionSettings(dataset, ".", method, objective, None if file is None else str(file), num_parts, balance,
+                             seed, False)  # fmt: skip
+
+
+GRAPH = random_graph(300, 900)
+TRAIN = thirds(300)["train_mask"]
+
+
+@pytest.mark.parametrize("method", ["random", "metis"])
+def test_a_seed_decides(method: str) -> None:
+    first, again, other = (assign(GRAPH, TRAIN, settings(method, seed=seed)) for seed in (1, 1, 2))
+    assert first.dtype == np.int64
+    assert set(first.tolist()) == {0, 1, 2}
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("objective", ["vol", "cut"])
+def test_metis_balances_training_nodes_too(objective: str) -> None:
+    parts = assign(GRAPH, TRAIN, settings("metis", objective=objective))
+    assert np.bincount(parts, minlength=3).max() <= 1.25 * 100
+    assert np.bincount(parts[TRAIN], minlength=3).max() <= 1.35 * TRAIN.sum() / 3
+
+
+def test_metis_cuts_less_than_chance() -> None:
+    rng = np.random.default_rng(0)
+    group = np.arange(300) // 100
+    ends = rng.integers(100, size=(900, 2)) + 100 * rng.integers(3, size=(900, 1))
+    graph = random_graph(300, 900)
+    object.__setattr__(graph, "src", ends[:, 0])
+    object.__setattr__(graph, "dst", ends[:, 1])
+    parts = assign(graph, TRAIN, settings("metis", balance=False))
+    assert (parts[ends[:, 0]] != parts[ends[:, 1]]).mean() < 0.2
+    assert len(group) == len(parts)
+
+
+@pytest.mark.parametrize("method", ["random", "metis"])
+def test_one_part(method: str) -> None:
+    assert set(assign(GRAPH, TRAIN, settings(method, num_parts=1)).tolist()) == {0}
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv"])
+def test_a_file_is_taken_as_it_is(tmp_path: Path, suffix: str) -> None:
+    parts = np.arange(300) % 3
+    path = tmp_path / f"parts.{suffix}"
+    np.save(path, parts) if suffix == "npy" else np.savetxt(path, parts, fmt="%d")
+    assert (assign(GRAPH, TRAIN, settings("file", file=path)) == parts).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.zeros(299, int), ["[299]", "300"]),
+        (np.where(np.arange(300) == 7, 3, 0), ["row 7 is 3", "num_partitions"]),
+        (np.where(np.arange(300) == 7, -1, 0), ["row 7 is -1"]),
+        (np.full(300, 0.5), ["float64", "integers"]),
+        (np.zeros((300, 2), int), ["[300, 2]"]),
+    ],
+    ids=["short", "large", "negative", "float", "matrix"],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, values: np.ndarray, words: list[str]) -> None:
+    path = tmp_path / "parts.npy"
+    np.save(path, values)
+    with pytest.raises(InputError) as error:
+        assign(GRAPH, TRAIN, settings("file", file=path))
+    assert all(word in str(error.value) for word in ["partition_file", "parts.npy", *words])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no numbers\n", b"\x93NUMPY broken"])
+def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    for suffix in ("npy", "csv"):
+        path = tmp_path / f"parts.{suffix}"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(InputError, match="partition_file"):
+            assign(GRAPH, TRAIN, settings("file", file=path))
+
+
+def test_python_objects_are_not_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "parts.npy", np.array([{}] * 300), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        assign(GRAPH, TRAIN, settings("file", file=tmp_path / "parts.npy"))
