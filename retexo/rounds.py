@@ -51,8 +51,8 @@ class LayerTask:
 class RoundLog(Protocol):
     """Where the course of training is reported."""
 
-    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
-        """After `number` rounds; train_loss is the one that the next round starts from."""
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        """After `number` rounds; train_loss is the one that the next round starts from, None where there is none."""
 
 
 class Convergence:
@@ -89,7 +89,7 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
         val_totals = _validate(layer_task)
         loss = agreement.propose() if number < limit else 0.0
         loss, metric = message.share(loss, val_totals, comm, with_step=number < limit)
-        log.round(layer_task.layer, number, loss, metric)
+        log.round(layer_task.layer, number, loss if number < limit else None, metric)
         if metric is None or convergence.improved(number, metric) or not settings.best_val_model:
             best.copy_(flat.values)
         if number == limit or (metric is not None and convergence.exhausted(number)):

@@ -40,8 +40,8 @@ class RunLog:
         if self._file is not None:
             self._file.close()
 
-    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
-        """After `number` rounds of a layer; train_loss is the one that the next round starts from."""
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""
         if self._file is None:
             return
         seconds = round(time.perf_counter() - self._start, 4)
@@ -49,7 +49,11 @@ class RunLog:
         self._file.write(json.dumps(line) + "\n")
         if self._bar is not None:
             self._bar.update(int(number > 0))
-            self._bar.set_postfix(layer=layer, loss=f"{train_loss:.4f}", val=val_metric)
-        elif number % self._settings.log_every == 0:
-            val = "none" if val_metric is None else f"{val_metric:.4f}"
-            logger.info("layer %d round %d: training loss %.4f, validation %s", layer, number, train_loss, val)
+            self._bar.set_postfix(layer=layer, loss=_short(train_loss), val=_short(val_metric))
+        elif number and number % self._settings.log_every == 0:
+            loss, val = _short(train_loss), _short(val_metric)
+            logger.info("layer %d round %d: training loss %s, validation %s", layer, number, loss, val)
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"

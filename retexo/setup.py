@@ -28,6 +28,8 @@ class Facts:
     multilabel: bool
     degrees_stored: bool
     """Whether every part knows the out-degrees of its halo nodes."""
+    ogb_name: str | None
+    """The Open Graph Benchmark's name of the graph, if it is one of its."""
 
 
 def agree_on_facts(comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str) -> Facts:
@@ -49,6 +51,7 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
     if len(holders):
         _check_equal(holders[:, 5], "features of another width")
         _check_equal(holders[:, 8], "multi-label labels where others have one class a node, or the reverse")
+    meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if totals[0] == 0:
         raise InputError("the partitions hold no training nodes; choose another split and partition again")
@@ -60,6 +63,7 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
         num_classes=int(everyone[:, 6].max()),
         multilabel=bool(everyone[:, 8].max()),
         degrees_stored=bool(everyone[:, 9].min()),
+        ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +26,7 @@ from retexo.comm.traffic import KINDS, Purpose
 from retexo.config import TrainSettings
 from retexo.exchange.plan import make_plan, whole_out_degree
 from retexo.layers.block import InEdges
-from retexo.metrics import NodeClassification, Score, score
+from retexo.metrics import NodeClassification, Score, ogb_correct, score
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters
 from retexo.stage import Architecture, Stage, build_stage
@@ -89,6 +89,8 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
             scores = evaluate(context, trained.logits)
+            if facts.ogb_name is not None:
+                scores["test"] = ogb_test_score(context, trained.logits, scores["test"], facts.ogb_name)
         seconds = time.perf_counter() - start
         if rank == 0:
             described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
@@ -174,6 +176,14 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     return {
         name: score(counts[place], getattr(totals, name), context.task.multilabel) for place, name in enumerate(masks)
     }
+
+
+def ogb_test_score(context: Context, logits: torch.Tensor, counted: Score, name: str) -> Score:
+    """The test score with the accuracy of the Open Graph Benchmark's evaluator."""
+    mask = context.partition.test_mask
+    correct = torch.tensor([ogb_correct(name, logits[mask], context.partition.labels[mask])])
+    context.comm.all_reduce(correct, Purpose("metrics"))
+    return replace(counted, accuracy=int(correct) / max(1, context.totals.test))
 
 
 def account(comm: Communicator, num_layers: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ before a download, which never happens here, see download.py), and it reads its 
 
 import contextlib
 import os
-import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from partitioning.datasets.download import Archive, library
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.ogb_import import import_ogb
 from partitioning.settings import DatasetSettings
 
 URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
@@ -58,27 +58,12 @@ def load(settings: DatasetSettings) -> GraphData:
     files = archive(name, settings.dir)
     files.ensure()
     with library(name, files.folder):
-        module = _import_ogb()
+        module = import_ogb().dataset
         with _contained(module, files.folder):
             dataset = module.NodePropPredDataset(name=name, root=settings.dir)
             parts = dataset.get_idx_split()
         graph, labels = dataset[0]
         return _graph_data(name, graph, labels, parts, int(dataset.num_classes))
-
-
-def _import_ogb() -> Any:
-    """ogb's module; `outdated`, with which ogb asks the network for its newest version, is hidden meanwhile."""
-    from partitioning.dgl_import import dgl  # noqa: F401  ogb imports DGL, too: through our door first
-
-    hidden = sys.modules.get("outdated")
-    sys.modules["outdated"] = None  # type: ignore[assignment]
-    try:
-        import ogb.nodeproppred.dataset as module
-    finally:
-        del sys.modules["outdated"]
-        if hidden is not None:
-            sys.modules["outdated"] = hidden
-    return module
 
 
 @contextlib.contextmanager

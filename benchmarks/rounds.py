@@ -1,0 +1,98 @@
+"""Rounds a second of synchronous training, beside the floor of the same products.
+
+    python benchmarks/rounds.py [--repeats 5]
+
+Cora, GCN, 4 random parts and 4 workers, 200 rounds a layer with stopping off. The floor is the same matrix products
+(forward and backward on the training rows, forward on the validation rows) of all workers' rows, and nothing else: no
+message, no optimiser, no loss. It runs in one process on all cores, interleaved with the training runs; the ratio is
+one of medians.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from partitioning import datasets, splits
+from retexo import config
+from retexo.apps import partition_data, train
+from retexo.layers.base import Inputs
+from retexo.layers.block import InEdges
+from retexo.stage import Architecture, build_stage
+
+ROUNDS = 200
+DATA = ["dataset_name=cora", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
+
+
+def floor_seconds() -> float:
+    """Seconds of the products of all rounds of both layers."""
+    settings = config.compose(DATA, "node_classification_gcn")
+    graph = datasets.load(settings.partition.dataset)
+    split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe("cora").split)
+    src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
+    degree = torch.bincount(dst, minlength=graph.num_nodes)
+    edges = InEdges.build(src, dst, degree, degree, torch.float32)
+    model = settings.train.model
+    architecture = Architecture(**vars(model), num_features=graph.num_features, num_classes=graph.num_classes)
+    rows = torch.from_numpy(graph.features.toarray())
+    seconds = 0.0
+    for layer in range(model.num_layers):
+        stage = build_stage(architecture, layer, 0)
+        gathered = []
+        for mask in (split.train, split.val):
+            block = edges.block(torch.from_numpy(mask).nonzero()[:, 0])
+            gathered.append(stage.conv.gather(block, rows[block.nodes]))
+        seconds += _products(stage.conv, *gathered)
+        rows = torch.randn(graph.num_nodes, model.hidden_dim).relu()
+    return seconds
+
+
+def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -> float:
+    (train_rows,), (val_rows,) = train_inputs.matrices, val_inputs.matrices
+    weight = conv.weight
+    start = time.perf_counter()
+    for _ in range(ROUNDS):
+        weight.grad = None
+        (train_rows @ weight).sum().backward()
+        with torch.no_grad():
+            val_rows @ weight
+    return time.perf_counter() - start
+
+
+def training(folder: Path) -> dict:
+    """summary.json of one training run."""
+    settings = config.compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
+    with contextlib.redirect_stdout(io.StringIO()):
+        partition_data.run(settings.partition)
+        return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [(training(Path(folder))["seconds"], floor_seconds()) for _ in range(arguments.repeats)]
+    rounds = [seconds["phase"]["rounds"] for seconds, _ in pairs]
+    floors = [floor for _, floor in pairs]
+    whole = [seconds["train"] for seconds, _ in pairs]
+    median = statistics.median(rounds)
+    print(
+        f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores; {arguments.repeats} repeats"
+    )
+    print(f"training, whole      {statistics.median(whole):.2f} s (median; {min(whole):.2f} to {max(whole):.2f})")
+    print(f"its {2 * ROUNDS} rounds       {median:.2f} s ({2 * ROUNDS / median:.0f} rounds a second)")
+    print(f"floor of products    {statistics.median(floors):.2f} s ({min(floors):.2f} to {max(floors):.2f})")
+    print(f"ratio                {median / statistics.median(floors):.2f}")
+
+
+if __name__ == "__main__":
+    main()
