@@ -129,7 +129,7 @@ def random_graph(
     rng = np.random.default_rng(seed)
     edges = rng.integers(num_nodes, size=(num_edges, 2))
     edges = np.concatenate([edges, edges[:3], [[1, 1], [2, 2]]])
-    labels = rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) % num_classes
+    labels = rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) // 3 % num_classes  # not as thirds() draws its masks
     features = rng.standard_normal((num_nodes, width))
     if not multi:
         features += 1.5 * np.eye(num_classes, width)[labels]

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from support import random_graph, thirds, write_partitions
+from support import random_graph, save_npz, thirds
 
+from partitioning import storage
 from partitioning.storage import PartitionDirectory
-from retexo.apps import train
+from retexo.apps import partition_data, train
 from retexo.config import compose
 from retexo.stage import Architecture, build_stage
 
@@ -19,12 +19,13 @@ WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirectory, dict[str, Any]]:
     folder = Path(tmp_path_factory.mktemp("bytes"))
-    parts = np.random.default_rng(3).integers(WORLD, size=40)
-    directory = write_partitions(folder, random_graph(), thirds(40), parts, WORLD)
+    file = save_npz(folder / "toy.npz", random_graph(), thirds(40))
     settings = compose([
-        f"partition_dir={folder}", "dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}", "device=cpu",
+        f"partition_dir={folder}", "dataset_name=file", f"dataset_file={file}", f"num_partitions={WORLD}", "device=cpu",
         f"num_rounds=[{ROUNDS}]", f"hidden_dim={HIDDEN}", "stopping=none", "cluster.threads=1", "sleep_time=0.001",
     ])  # fmt: skip
+    partition_data.run(settings.partition)
+    directory = storage.find([folder / f"toy-random-vol-{WORLD}"], WORLD)
     summary = train.run(settings, folder / "run")
     assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
     return directory, summary

@@ -1,0 +1,382 @@
+"""The real command line: what a user does wrong, workers that die, signals, several nodes, and every configuration."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import (
+    Ended,
+    finish,
+    group_members,
+    kill_group,
+    random_graph,
+    run_cli,
+    save_npz,
+    start_cli,
+    thirds,
+    wait_until,
+)
+
+from retexo.apps import partition_data, train
+from retexo.config import compose
+
+DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
+SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=1")
+LONG = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu", "hydra.run.dir=run")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with toy.npz and its two partitions below parts/."""
+    folder = Path(tmp_path_factory.mktemp("cli"))
+    save_npz(folder / "toy.npz", random_graph(), thirds(40))
+    ended = run_cli("app=partition_data", *DATA, cwd=folder)
+    assert ended.rc == 0, ended.output
+    assert "40 nodes" in ended.stdout
+    return folder
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------------
+
+TRAIN = ("app=train", *DATA, *SMALL)
+MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "unknown": ((*TRAIN, "num_round=[5]"), ("num_round", "did you mean num_rounds?")),
+    "unknown with plus": ((*TRAIN, "+num_round=[5]"), ("num_round", "did you mean num_rounds?")),
+    "wrong type": ((*TRAIN, "hidden_dim=wide"), ("hidden_dim", "wide")),
+    "unknown config": (("--config-name", "node_classification_gnc", *TRAIN), ("node_classification_gnc",)),
+    "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
+    "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
+    "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
+    "missing": ((*TRAIN, "partition_dir=elsewhere"), ("elsewhere", "app=partition_data")),
+    "missing method": ((*TRAIN, "partition_method=metis"), ("toy-metis-vol-2",)),
+    "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),
+    "flipped": ((*TRAIN, "partition_dir=flipped"), ("node_feat.dgl", "checksum")),
+    "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),
+    "no such file": (("app=partition_data", "dataset_name=file", "dataset_file=none.npz"), ("none.npz",)),
+    "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "-5")),
+    "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
+    "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
+    "contradiction": ((*TRAIN, "split.seed=99"), ("split.seed", "99")),
+    "optimizer": ((*TRAIN, "optimizer._target_=os.system"), ("os.system", "torch.optim")),
+    "port": ((*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"), ("master_port={port}",)),
+    "loopback": ((*TRAIN, "parts_per_node=1", "distributed.master_port={port}"), ("loopback", "distributed.interface")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
+    """How each command ended, and the port that was taken meanwhile; three run at a time."""
+    _spoil(place)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def run(name: str) -> tuple[Ended, int]:
+            arguments = [argument.replace("{port}", str(port)) for argument in MISTAKES[name][0]]
+            if name != "used":
+                arguments.append(f"hydra.run.dir=runs/{name.replace(' ', '-')}")
+            return run_cli(*arguments, cwd=place), port
+
+        with ThreadPoolExecutor(3) as pool:
+            yield dict(zip(MISTAKES, pool.map(run, MISTAKES), strict=True))
+
+
+def _spoil(place: Path) -> None:
+    """Make the damaged files and directories that the mistakes are about."""
+    shutil.copytree(place / "parts", place / "flipped")
+    path = place / "flipped" / "toy-random-vol-2" / "part1" / "node_feat.dgl"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    shutil.copytree(place / "parts" / "toy-random-vol-2", place / "renamed" / "toy-random-vol-3")
+    (place / "broken.npz").write_bytes(b"PK\x03\x04 not a zip")
+    graph = random_graph()
+    graph.labels[3] = -5
+    save_npz(place / "labels.npz", graph, thirds(40))
+    (place / "used").mkdir()
+    (place / "used" / "summary.json").write_text("{}")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[Ended, int]], name: str) -> None:
+    ended, port = mistakes[name]
+    assert ended.rc == 2, ended.output
+    assert "Traceback" not in ended.output
+    for word in MISTAKES[name][1]:
+        assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
+
+
+# --- a run that is under way -------------------------------------------------------------------------------------------
+
+
+def start_long(place: Path, folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start a training that does not end by itself; it, and its workers once they train."""
+    shutil.copytree(place / "parts", folder / "parts")
+    shutil.copy(place / "toy.npz", folder / "toy.npz")
+    process = start_cli(*LONG, *arguments, cwd=folder)
+    metrics = folder / "run" / "metrics.jsonl"
+    try:
+        wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), 60, "training")
+        assert process.poll() is None, finish(process).output
+        return process, find_workers(process)
+    except BaseException:
+        kill_group(process.pid)
+        raise
+
+
+def find_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The two processes that train: those of the group with gloo's listening sockets."""
+    listening = [member for member in group_members(process.pid) if sockets(member)]
+    return sorted(listening, key=lambda member: member.create_time())
+
+
+def sockets(process: psutil.Process) -> list[str]:
+    """Local addresses (hex, as in the kernel's table) that a process listens on."""
+    inodes = set()
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.append(fields[1].split(":")[0])
+    return found
+
+
+def assert_nothing_left(process: subprocess.Popen[str]) -> None:
+    wait_until(lambda: not group_members(process.pid), 10, "no process left")
+
+
+def failed_summary(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    return summary
+
+
+def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
+    process, workers = start_long(place, tmp_path)
+    try:
+        assert len(workers) == 2
+        loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+        for member in group_members(process.pid):
+            assert set(sockets(member)) <= set(loopback), "something listens beyond loopback"
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "running"
+        workers[1].kill()
+        ended = finish(process, timeout=20)
+        assert ended.rc == 1, ended.output
+        assert "rank 1" in ended.stderr or "rank 0" in ended.stderr
+        assert "killed by SIGKILL" in ended.stderr
+        assert "Traceback" not in ended.stderr.split("error:")[-1]
+        assert_nothing_left(process)
+        assert "SIGKILL" in failed_summary(tmp_path)["error"]
+    finally:
+        kill_group(process.pid)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"])
+def test_a_signal_ends_everything(place: Path, tmp_path: Path, number: signal.Signals, status: int) -> None:
+    process, _ = start_long(place, tmp_path)
+    try:
+        process.send_signal(number)
+        ended = finish(process, timeout=20)
+        assert ended.rc == status, ended.output
+        assert "Traceback" not in ended.output
+        assert_nothing_left(process)
+        failed_summary(tmp_path)
+    finally:
+        kill_group(process.pid)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_whole_group(place: Path, tmp_path: Path) -> None:
+    process, _ = start_long(place, tmp_path)
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        ended = finish(process, timeout=20)
+        assert ended.rc == 130, ended.output
+        assert_nothing_left(process)
+    finally:
+        kill_group(process.pid)
+
+
+def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> None:
+    process, _ = start_long(place, tmp_path)
+    try:
+        process.kill()
+        finish(process, timeout=20)
+        assert_nothing_left(process)
+    finally:
+        kill_group(process.pid)
+
+
+# --- two nodes on one machine ------------------------------------------------------------------------------------------
+
+
+def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: str) -> list[Ended]:
+    """The same command on two nodes, each with its own partition_dir; node 0's run directory is folder/node0."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = (*TRAIN, "parts_per_node=1", "distributed.interface=lo", f"distributed.master_port={port}", *arguments)
+    commands = [
+        (*common, f"node_rank={node}", f"partition_dir={directories[node]}", f"hydra.run.dir={folder}/node{node}")
+        for node in (0, 1)
+    ]
+    processes = [start_cli(*command, cwd=place) for command in commands]
+    return [finish(process) for process in processes]
+
+
+def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
+    for ended in two_nodes(place, tmp_path, [place / "parts"] * 2):
+        assert ended.rc == 0, ended.output
+    arguments = [f"partition_dir={place}/parts", f"dataset_file={place}/toy.npz"]
+    one = train.run(compose([*TRAIN, *arguments]), tmp_path / "one")
+    two = json.loads((tmp_path / "node0" / "summary.json").read_text())
+    assert two["test"] == one["test"]
+    assert two["bytes"] == one["bytes"]
+    assert two["rounds"] == one["rounds"]
+    assert not (tmp_path / "node1" / "summary.json").exists()
+
+
+def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_path: Path) -> None:
+    other = run_cli("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
+    assert other.rc == 0, other.output
+    for ended in two_nodes(place, tmp_path, [place / "parts", tmp_path / "other"]):
+        assert ended.rc == 1, ended.output
+        assert "another partitioning" in ended.stderr
+        assert "Traceback" not in ended.output
+
+
+# --- every configuration, in this process's workers --------------------------------------------------------------------
+
+FIELDS = {
+    "status", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes", "peak_memory_bytes",
+    "peak_private_bytes",
+}  # fmt: skip
+
+
+def trained(place: Path, folder: Path, *arguments: str, config: str = "node_classification") -> dict[str, Any]:
+    """Partition where that is needed, and train; what summary.json says."""
+    here = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
+    settings = compose([*TRAIN, *here, *arguments], config)
+    partition_data.run(settings.partition)
+    train.run(settings, folder / "run")
+    summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["status"] == "done"
+    return summary
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
+    summary = trained(place, tmp_path, config=f"node_classification_{model}")
+    assert 0 <= summary["test"]["accuracy"] <= 1
+    assert set(summary) == FIELDS
+    assert len(summary["rounds"]) == 2
+    assert {"total", "train", "phase"} <= set(summary["seconds"])
+    assert set(summary["seconds"]["phase"]) == {"load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate"}
+    assert {"total", "by_kind", "by_layer", "by_peer"} <= set(summary["bytes"])
+    kinds = {"setup", "features", "embeddings", "gradients", "parameters", "metrics"}
+    assert set(summary["bytes"]["by_kind"]) == kinds
+    for part in ("val", "test"):
+        assert set(summary[part]) == {"accuracy", "micro_f1", "macro_f1"}
+    assert len(summary["peak_memory_bytes"]) == len(summary["peak_private_bytes"]) == 2
+    assert summary["settings"]["model"]["name"] == model
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == [
+        "layer0.safetensors", "layer1.safetensors", "model.json",
+    ]  # fmt: skip
+
+
+def test_training_learns(place: Path, tmp_path: Path) -> None:
+    summary = trained(place, tmp_path, "num_rounds=[60]", "learning_rate=[0.02]", "stopping=none")
+    assert summary["train"]["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("config", ["node_classification_gcn", "node_classification_sage"])
+def test_multilabel(tmp_path: Path, config: str) -> None:
+    save_npz(tmp_path / "toy.npz", random_graph(multi=True), thirds(40))
+    summary = trained(tmp_path, tmp_path, config=config)
+    assert summary["test"]["micro_f1"] != summary["test"]["accuracy"]
+
+
+def test_unlabelled_nodes(tmp_path: Path) -> None:
+    graph, masks = random_graph(), thirds(40)
+    graph.labels[::4] = -1
+    save_npz(tmp_path / "toy.npz", graph, {name: mask & (graph.labels >= 0) for name, mask in masks.items()})
+    assert trained(tmp_path, tmp_path)["test"]["accuracy"] is not None
+
+
+def test_one_partition_sends_nothing(place: Path, tmp_path: Path) -> None:
+    summary = trained(place, tmp_path, "num_partitions=1")
+    assert summary["bytes"]["total"] == 0
+    assert summary["bytes"]["by_peer"] == [[0]]
+
+
+@pytest.mark.parametrize("numbers", [("num_partitions=3",), ("num_partitions=3", "gradient=local", "local_epochs=4")])
+def test_three_partitions(place: Path, tmp_path: Path, numbers: tuple[str, ...]) -> None:
+    summary = trained(place, tmp_path, *numbers)
+    assert len(summary["bytes"]["by_peer"]) == 3
+
+
+def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
+    first, again = (trained(place, tmp_path / name, "dropout=0.5") for name in ("a", "b"))
+    assert first["test"] == again["test"]
+    assert first["rounds"] == again["rounds"]
+    lines = [
+        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "run/metrics.jsonl").read_text().splitlines()]
+        for name in ("a", "b")
+    ]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == sum(first["rounds"]) + 2
+
+
+def test_published_command_with_momentum_and_volume(place: Path) -> None:
+    arguments = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "measure_dv=true", "sleep_time=0.01")
+    ended = run_cli("--config-name", "node_classification_gcn", *TRAIN, *arguments, "hydra.run.dir=momentum", cwd=place)
+    assert ended.rc == 0, ended.output
+    for words in ("accuracy", "bytes sent", "bytes of gradients", "bytes of layer 1", "bytes sent by rank 1"):
+        assert words in ended.stdout
+    assert json.loads((place / "momentum" / "summary.json").read_text())["settings"]["measure_dv"] is True
+
+
+@pytest.fixture(scope="module")
+def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, dict[str, Any]]:
+    """A run on a graph without validation nodes, and its summary."""
+    tmp_path = Path(tmp_path_factory.mktemp("without"))
+    masks = thirds(40)
+    masks["val_mask"][:] = False
+    save_npz(tmp_path / "toy.npz", random_graph(), masks)
+    made = run_cli("app=partition_data", *DATA, cwd=tmp_path)
+    assert made.rc == 0, made.output
+    ended = run_cli(*TRAIN, "hydra.run.dir=run", cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    return ended, json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_without_validation_nodes_the_last_round_is_kept(without_validation: Any) -> None:
+    _, summary = without_validation
+    assert summary["rounds"] == [6, 6]
+    assert summary["val"]["accuracy"] is None
+
+
+@pytest.mark.xfail(strict=True, reason="settings.md: 'without validation nodes ... a warning says so'; nothing warns")
+def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> None:
+    assert "validation nodes" in without_validation[0].stderr.lower()
+
+
+def test_multirun(place: Path) -> None:
+    ended = run_cli("-m", *TRAIN, "seed=1,2", "split.seed=42", "partition.seed=42", "hydra.sweep.dir=sweep", cwd=place)
+    assert ended.rc == 0, ended.output
+    summaries = [json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))]
+    assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]
