@@ -34,7 +34,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 Masks = dict[str, np.ndarray]
 
 
-# --- workers -----------------------------------------------------------------------------------------------------------
+# --- workers -----------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def _worker(target: Callable[..., Any], rank: int, rendezvous: Rendezvous, sender: Connection, args: Any) -> None:
@@ -100,7 +100,7 @@ def _results(workers: list[Any], deadline: float) -> list[Any]:
     return [results[rank] for rank in range(len(workers))]
 
 
-# --- graphs and their partitions ---------------------------------------------------------------------------------------
+# --- graphs and their partitions ---------------------------------------------------------------------------------------  # noqa: E501
 
 
 def make_graph(
@@ -123,13 +123,21 @@ def make_graph(
 
 
 def random_graph(
-    num_nodes: int = 40, num_edges: int = 160, width: int = 6, num_classes: int = 3, *, seed: int = 0, multi: bool = False
+    num_nodes: int = 40,
+    num_edges: int = 160,
+    width: int = 6,
+    num_classes: int = 3,
+    *,
+    seed: int = 0,
+    multi: bool = False,
 ) -> GraphData:
     """A random directed graph with self loops and edges that occur twice."""
     rng = np.random.default_rng(seed)
     edges = rng.integers(num_nodes, size=(num_edges, 2))
     edges = np.concatenate([edges, edges[:3], [[1, 1], [2, 2]]])
-    labels = rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) // 3 % num_classes  # not as thirds() draws its masks
+    labels = (
+        rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) // 3 % num_classes
+    )  # not as thirds() draws its masks
     features = rng.standard_normal((num_nodes, width))
     if not multi:
         features += 1.5 * np.eye(num_classes, width)[labels]
@@ -185,7 +193,7 @@ def train_settings(*overrides: str) -> TrainSettings:
     return compose(overrides).train
 
 
-# --- the command line --------------------------------------------------------------------------------------------------
+# --- the command line --------------------------------------------------------------------------------------------------  # noqa: E501
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,9 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray]]:
     ids = np.concatenate([worker[0] for worker in workers])
     assert sorted(ids.tolist()) == list(range(1000, 1060))
     layers = range(len(workers[0][2]))
-    return workers[0][1], [np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)] for layer in layers]
+    return workers[0][1], [
+        np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)] for layer in layers
+    ]
 
 
 def assert_same(got: Any, wanted: Any) -> None:
@@ -237,7 +239,13 @@ def _architecture(settings: TrainSettings) -> Any:
 
 
 def _after_steps(
-    stage: Stage, total: torch.Tensor, graph: GraphData, group: np.ndarray, settings: TrainSettings, layer: int, steps: int
+    stage: Stage,
+    total: torch.Tensor,
+    graph: GraphData,
+    group: np.ndarray,
+    settings: TrainSettings,
+    layer: int,
+    steps: int,
 ) -> tuple[int, list[torch.Tensor]]:
     """Training nodes of a part, and the parameters after its steps of SGD with weight decay."""
     own = copy.deepcopy(stage)

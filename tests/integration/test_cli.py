@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------
+# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
 
 TRAIN = ("app=train", *DATA, *SMALL)
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -58,7 +58,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
     "missing": ((*TRAIN, "partition_dir=elsewhere"), ("elsewhere", "app=partition_data")),
     "missing method": ((*TRAIN, "partition_method=metis"), ("toy-metis-vol-2",)),
-    "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),
+    "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),  # noqa: E501
     "flipped": ((*TRAIN, "partition_dir=flipped"), ("node_feat.dgl", "checksum")),
     "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),
     "no such file": (("app=partition_data", "dataset_name=file", "dataset_file=none.npz"), ("none.npz",)),
@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
     "contradiction": ((*TRAIN, "split.seed=99"), ("split.seed", "99")),
     "optimizer": ((*TRAIN, "optimizer._target_=os.system"), ("os.system", "torch.optim")),
-    "port": ((*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"), ("master_port={port}",)),
+    "port": ((*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"), ("master_port={port}",)),  # noqa: E501
     "loopback": ((*TRAIN, "parts_per_node=1", "distributed.master_port={port}"), ("loopback", "distributed.interface")),
 }  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[End
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
-# --- a run that is under way -------------------------------------------------------------------------------------------
+# --- a run that is under way -------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def start_long(place: Path, folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
@@ -143,7 +143,7 @@ def sockets(process: psutil.Process) -> list[str]:
     inodes = set()
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
-            target = os.readlink(link)
+            target = str(link.readlink())
         except OSError:
             continue
         if target.startswith("socket:["):
@@ -222,7 +222,7 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
         kill_group(process.pid)
 
 
-# --- two nodes on one machine ------------------------------------------------------------------------------------------
+# --- two nodes on one machine ------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: str) -> list[Ended]:
@@ -259,7 +259,7 @@ def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_pat
         assert "Traceback" not in ended.output
 
 
-# --- every configuration, in this process's workers --------------------------------------------------------------------
+# --- every configuration, in this process's workers --------------------------------------------------------------------  # noqa: E501
 
 FIELDS = {
     "status", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes", "peak_memory_bytes",
@@ -334,7 +334,10 @@ def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
     assert first["test"] == again["test"]
     assert first["rounds"] == again["rounds"]
     lines = [
-        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "run/metrics.jsonl").read_text().splitlines()]
+        [
+            {**json.loads(line), "seconds": 0}
+            for line in (tmp_path / name / "run/metrics.jsonl").read_text().splitlines()
+        ]
         for name in ("a", "b")
     ]
     assert lines[0] == lines[1]

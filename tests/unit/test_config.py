@@ -13,7 +13,7 @@ CONFIGS = ("node_classification", "node_classification_gcn", "node_classificatio
 
 def refused(*overrides: str) -> str:
     """The message for settings that are refused."""
-    with pytest.raises(Exception, match=".") as error:
+    with pytest.raises(Exception, match=r".") as error:
         compose(overrides)
     assert not isinstance(error.value, AssertionError | TypeError | AttributeError | KeyError)
     return str(error.value)
@@ -124,14 +124,14 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
 
 @pytest.mark.parametrize("name", ["num_round", "hiden_dim", "distributed.master_adr", "stopping.patiense", "split.sed"])
 def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str) -> None:
-    nearest = {"num_round": "num_rounds", "hiden_dim": "hidden_dim", "distributed.master_adr": "distributed.master_addr",
+    nearest = {"num_round": "num_rounds", "hiden_dim": "hidden_dim", "distributed.master_adr": "distributed.master_addr",  # noqa: E501
                "stopping.patiense": "stopping.patience", "split.sed": "split.seed"}[name]  # fmt: skip
     message = refused(f"+{name}=1")
     assert name in message
     assert f"did you mean {nearest}?" in message
 
 
-@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "torch.optim.Optimizer", "torch.optim.lr_scheduler.StepLR",
+@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "torch.optim.Optimizer", "torch.optim.lr_scheduler.StepLR",  # noqa: E501
                                     "torch.optim.Adm", "torch.load", "Adam", "", "torch.optim.functional"])  # fmt: skip
 def test_only_optimizers_of_torch_are_called(target: str) -> None:
     assert "must be a class of torch.optim" in refused(f"optimizer._target_='{target}'")

@@ -27,9 +27,7 @@ def within(name: str, package: str) -> bool:
 
 def importers(package: str) -> set[str]:
     """Files, relative to the root, that import a package or something of it."""
-    return {
-        path.relative_to(ROOT).as_posix() for path in FILES if any(within(name, package) for name in imports(path))
-    }
+    return {path.relative_to(ROOT).as_posix() for path in FILES if any(within(name, package) for name in imports(path))}
 
 
 def test_there_is_something_to_read() -> None:

@@ -25,9 +25,15 @@ def test_multiclass_equals_torchmetrics(num_nodes: int, num_classes: int) -> Non
     logits, labels = drawn(num_nodes, num_classes, False, num_nodes)
     found = score(NodeClassification(num_classes, False).counts(logits, labels), num_nodes, False)
     kind = {"num_classes": num_classes}
-    assert found.accuracy == pytest.approx(float(classification.multiclass_accuracy(logits, labels, average="micro", **kind)))
-    assert found.micro_f1 == pytest.approx(float(classification.multiclass_f1_score(logits, labels, average="micro", **kind)))
-    assert found.macro_f1 == pytest.approx(float(classification.multiclass_f1_score(logits, labels, average="macro", **kind)))
+    assert found.accuracy == pytest.approx(
+        float(classification.multiclass_accuracy(logits, labels, average="micro", **kind))
+    )
+    assert found.micro_f1 == pytest.approx(
+        float(classification.multiclass_f1_score(logits, labels, average="micro", **kind))
+    )
+    assert found.macro_f1 == pytest.approx(
+        float(classification.multiclass_f1_score(logits, labels, average="macro", **kind))
+    )
 
 
 @pytest.mark.parametrize("num_nodes", [2, 200])
@@ -53,7 +59,9 @@ def test_nothing_to_count(multi: bool) -> None:
     counts = task.counts(*drawn(0, 3, multi, 0))
     assert counts.tolist() == [[0, 0, 0]] * 3
     found = score(counts, 0, multi)
-    assert math.isnan(found.accuracy) and math.isnan(found.micro_f1) and math.isnan(found.macro_f1)  # noqa: PT018
+    assert math.isnan(found.accuracy)
+    assert math.isnan(found.micro_f1)
+    assert math.isnan(found.macro_f1)
     assert micro_f1(counts.sum(dim=1)) == 0.0
 
 

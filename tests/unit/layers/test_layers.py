@@ -145,7 +145,7 @@ def test_a_block_without_edges() -> None:
     assert len(block.src) == 0
 
 
-# --- sparse matrices ---------------------------------------------------------------------------------------------------
+# --- sparse matrices ---------------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:

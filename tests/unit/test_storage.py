@@ -1,0 +1,259 @@
+"""The partition directory: what goes in comes out, DGL reads it, and damage is named."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import described, make_graph, random_graph, thirds, write_partitions
+
+from partitioning import storage
+from partitioning.dgl_import import dgl
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.storage import Partition, PartitionDirectory
+
+PARTS = np.random.default_rng(3).integers(3, size=40)
+GRAPH, MASKS = random_graph(), thirds(40)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> PartitionDirectory:
+    return write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
+
+
+def global_ids(parts: list[Partition], part: Partition) -> list[int]:
+    """The data set's node at each local id."""
+    inner = part.node_ids.tolist()
+    pairs = zip(part.halo_owner.tolist(), part.halo_index.tolist(), strict=True)
+    return [*inner, *(int(parts[owner].node_ids[index]) for owner, index in pairs)]
+
+
+def test_round_trip(directory: PartitionDirectory) -> None:
+    parts = [directory.read(rank) for rank in range(3)]
+    edges = []
+    out, into = (np.bincount(ends[GRAPH.src != GRAPH.dst], minlength=40) for ends in (GRAPH.src, GRAPH.dst))
+    for rank, part in enumerate(parts):
+        nodes = part.node_ids.numpy() - 1000
+        assert (PARTS[nodes] == rank).all()
+        assert part.features.numpy().tolist() == GRAPH.features[nodes].tolist()
+        assert part.labels.tolist() == GRAPH.labels[nodes].tolist()
+        for name, mask in MASKS.items():
+            assert getattr(part, name).tolist() == mask[nodes].tolist()
+        everyone = np.array(global_ids(parts, part)) - 1000
+        assert part.in_degree.tolist() == into[nodes].tolist()
+        assert part.out_degree is not None
+        assert part.out_degree.tolist() == out[everyone].tolist()
+        assert (part.halo_owner != rank).all()
+        edges += list(zip(everyone[part.src].tolist(), everyone[part.dst].tolist(), strict=True))
+    pairs = zip(GRAPH.src.tolist(), GRAPH.dst.tolist(), strict=True)
+    assert sorted(edges) == sorted(pair for pair in pairs if pair[0] != pair[1])
+    assert sum(part.self_loops for part in parts) == int((GRAPH.src == GRAPH.dst).sum())
+
+
+def test_meta_counts(directory: PartitionDirectory) -> None:
+    assert directory.meta is not None
+    assert (directory.meta.num_nodes, directory.meta.num_edges) == (40, GRAPH.num_edges)
+    for rank, counts in enumerate(directory.meta.parts):
+        part = directory.read(rank)
+        assert (counts.nodes, counts.halo, counts.train) == (part.num_inner, part.num_halo, int(part.train_mask.sum()))
+        assert counts.edges == len(part.src) + part.self_loops
+
+
+def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(3):
+        config = directory.path / f"{directory.path.name}.json"
+        structure, feats, _, book, name, ntypes, etypes = dgl.distributed.load_partition(str(config), rank)
+        part = directory.read(rank)
+        assert name == directory.path.name
+        assert (ntypes, etypes) == (["_N"], [("_N", "_E", "_N")])
+        assert int(structure.ndata["inner_node"].sum()) == part.num_inner
+        assert structure.num_nodes() == part.num_inner + part.num_halo
+        assert structure.num_edges() == len(part.src) + part.self_loops
+        assert torch.equal(feats["_N/feat"], part.features)
+        assert feats["_N/orig_id"].tolist() == part.node_ids.tolist()
+        assert feats["_N/in_deg"].tolist() == part.in_degree.tolist()
+        assert torch.equal(structure.ndata["out_deg"], part.out_degree)
+        assert book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
+
+
+def dgl_directory(
+    folder: Path, graph: GraphData, masks: dict[str, np.ndarray], parts: np.ndarray
+) -> PartitionDirectory:
+    """What DGL's own partition_graph makes of an assignment."""
+    whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
+    whole.ndata["feat"] = torch.from_numpy(graph.features)
+    whole.ndata["label"] = torch.from_numpy(graph.labels)
+    whole.ndata["orig_id"] = torch.from_numpy(graph.node_ids)
+    for name, mask in masks.items():
+        whole.ndata[name] = torch.from_numpy(mask)
+    original = dgl.distributed.partition.metis_partition_assignment
+    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(parts)
+    try:
+        dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
+    finally:
+        dgl.distributed.partition.metis_partition_assignment = original
+    return storage.find([folder], int(parts.max()) + 1)
+
+
+def test_equal_to_what_dgl_makes_of_the_assignment(directory: PartitionDirectory, tmp_path: Path) -> None:
+    theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
+    assert theirs.meta is None
+    mine, others = ([place.read(rank) for rank in range(3)] for place in (directory, theirs))
+    for own, other in zip(mine, others, strict=True):
+        assert sorted(own.node_ids.tolist()) == sorted(other.node_ids.tolist())
+        assert other.out_degree is None
+        found = []
+        for parts, part in ((mine, own), (others, other)):
+            ids = np.array(global_ids(parts, part))
+            found.append(
+                (sorted(zip(ids[part.src], ids[part.dst], strict=True)), sorted(ids[part.num_inner :].tolist()))
+            )
+        assert found[0] == found[1]
+
+
+def test_an_empty_part(tmp_path: Path) -> None:
+    directory = write_partitions(tmp_path, GRAPH, MASKS, np.zeros(40), 2)
+    directory.verify(1)
+    part = directory.read(1)
+    assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
+    assert part.features.shape == (0, 6)
+
+
+def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
+    labels = np.array([[0, 1], [np.nan, np.nan], [1, 1]])
+    masks = {name: np.array([name == "train_mask", False, name == "val_mask"]) for name in MASKS}
+    part = write_partitions(tmp_path, make_graph([(0, 1)], np.eye(3), labels), masks, [0, 0, 0], 1).read(0)
+    assert part.multilabel
+    np.testing.assert_array_equal(part.labels.numpy(), labels)
+
+
+# --- damage ------------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl"])
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.99])
+def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where: float) -> None:
+    path = directory.path / "part1" / name
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 4
+    path.write_bytes(content)
+    directory.verify(0)
+    with pytest.raises(InputError, match=f"{name}: its checksum"):
+        directory.verify(1)
+
+
+def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
+    path = directory.path / "part0" / "node_feat.dgl"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="checksum"):
+        directory.verify(0)
+
+
+def test_a_missing_file_is_found(directory: PartitionDirectory) -> None:
+    (directory.path / "part2" / "graph.dgl").unlink()
+    with pytest.raises(InputError, match=r"graph\.dgl: missing"):
+        directory.verify(2)
+
+
+def swap(folder: Path) -> None:
+    (folder / "part0").rename(folder / "other")
+    (folder / "part1").rename(folder / "part0")
+    (folder / "other").rename(folder / "part1")
+
+
+def test_swapped_parts_are_found(directory: PartitionDirectory) -> None:
+    swap(directory.path)
+    with pytest.raises(InputError, match="checksum"):
+        directory.verify(0)
+
+
+def test_swapped_parts_without_checksums_are_found(directory: PartitionDirectory) -> None:
+    swap(directory.path)
+    (directory.path / "meta.json").unlink()
+    with pytest.raises(InputError, match="inner nodes"):
+        storage.find([directory.path], 3).verify(0)
+
+
+def change_config(directory: PartitionDirectory, **fields: Any) -> None:
+    """Edit DGL's config of a directory, and drop our meta.json, which would show it."""
+    path = directory.path / f"{directory.path.name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_an_edited_config_is_found(directory: PartitionDirectory) -> None:
+    change_config(directory, num_nodes=40, extra=1)
+    with pytest.raises(InputError, match="checksum"):
+        storage.find([directory.path], 3)
+
+
+@pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd", "part0/../../x"])
+def test_a_config_cannot_point_outside(directory: PartitionDirectory, file: str) -> None:
+    (directory.path / "meta.json").unlink()
+    change_config(directory, **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}})
+    with pytest.raises(InputError, match="outside of the directory"):
+        storage.find([directory.path], 3).read(0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"num_parts": "three"}, {"node_map": {"_N": [[0, 1], [1, 40]]}}, {"node_map": {"_N": [[0, 5], [6, 9], [9, 40]]}},
+     {"node_map": {"a": [], "b": []}}, {"num_nodes": 41}],
+)  # fmt: skip
+def test_a_config_that_makes_no_sense(directory: PartitionDirectory, fields: dict[str, Any]) -> None:
+    (directory.path / "meta.json").unlink()
+    change_config(directory, **fields)
+    with pytest.raises(InputError, match="json"):
+        storage.find([directory.path], 3)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"version": 99}', '{"version": 1}'])
+def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
+    (directory.path / "meta.json").write_text(content)
+    with pytest.raises(InputError, match=r"meta\.json"):
+        storage.find([directory.path], 3)
+
+
+def test_the_number_of_parts(directory: PartitionDirectory) -> None:
+    with pytest.raises(InputError, match="3 parts, num_partitions=2"):
+        storage.find([directory.path], 2)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="app=partition_data"):
+        storage.find([tmp_path / "none"], 2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type) -> None:
+    def interrupted(*_args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(storage, "_write_dgl_config", interrupted)
+    with pytest.raises(error):
+        write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, base = directory.digest(), directory.path.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_make_meta", lambda *_args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            storage.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, described=described(GRAPH, PARTS, 3))
+    assert storage.find([directory.path], 3).digest() == digest
+    assert [path.name for path in base.iterdir()] == [directory.path.name]
+
+
+def test_writing_again_replaces(directory: PartitionDirectory) -> None:
+    again = write_partitions(directory.path.parent, GRAPH, MASKS, (PARTS + 1) % 3, 3)
+    assert again.digest() != directory.digest()
+    assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
+
+
+def test_digests_are_equal_for_equal_directories(directory: PartitionDirectory, tmp_path: Path) -> None:
+    shutil.copytree(directory.path, tmp_path / "copy" / directory.path.name)
+    assert storage.find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()
