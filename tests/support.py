@@ -22,6 +22,7 @@ import psutil
 import torch
 
 from partitioning import storage
+from partitioning.dgl_import import dgl
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.comm.group import Rendezvous, loopback, process_group
@@ -168,6 +169,25 @@ def write_partitions(
     details = described(graph, assignment, num_parts)
     storage.write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
     return storage.find([directory], num_parts)
+
+
+def dgl_directory(
+    folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray
+) -> storage.PartitionDirectory:
+    """What DGL's own partition_graph makes of an assignment."""
+    whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
+    whole.ndata["feat"] = torch.from_numpy(graph.features)
+    whole.ndata["label"] = torch.from_numpy(graph.labels)
+    whole.ndata["orig_id"] = torch.from_numpy(graph.node_ids)
+    for name, mask in masks.items():
+        whole.ndata[name] = torch.from_numpy(mask)
+    original = dgl.distributed.partition.metis_partition_assignment
+    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(parts)
+    try:
+        dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
+    finally:
+        dgl.distributed.partition.metis_partition_assignment = original
+    return storage.find([folder], int(parts.max()) + 1)
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:

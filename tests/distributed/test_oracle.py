@@ -171,7 +171,8 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray]]:
 
 def assert_same(got: Any, wanted: Any) -> None:
     assert [line[:2] for line in got[0]] == [line[:2] for line in wanted[0]]
-    np.testing.assert_allclose([line[2] for line in got[0]], [line[2] for line in wanted[0]], rtol=1e-8)
+    losses = [np.array([line[2] for line in rounds], float) for rounds in (got[0], wanted[0])]  # None becomes NaN
+    np.testing.assert_allclose(*losses, rtol=1e-8)
     assert [line[3] for line in got[0]] == [line[3] for line in wanted[0]]
     for layer, (rows, expected) in enumerate(zip(got[1], wanted[1], strict=True)):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11, err_msg=f"layer {layer}")

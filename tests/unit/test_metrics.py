@@ -93,3 +93,10 @@ def test_digits_hold_what_one_float_does_not() -> None:
     count = 2**24 + 1
     assert int(torch.tensor([count]).float()) != count
     assert from_digits(to_digits(torch.tensor([count]), torch.float32)).tolist() == [count]
+
+
+def test_digits_add_up_over_as_many_workers_as_promised() -> None:
+    counts = torch.tensor([2**24 - 1, 4095])
+    total = to_digits(counts, torch.float32) * 4096
+    assert float(total.max()) < 2**24  # so that each partial sum is exact, too
+    assert from_digits(total).tolist() == [4096 * (2**24 - 1), 4096 * 4095]

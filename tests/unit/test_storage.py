@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import described, make_graph, random_graph, thirds, write_partitions
+from support import described, dgl_directory, make_graph, random_graph, thirds, write_partitions
 
 from partitioning import storage
 from partitioning.dgl_import import dgl
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
 from partitioning.storage import Partition, PartitionDirectory
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
@@ -78,25 +77,6 @@ def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixtu
         assert feats["_N/in_deg"].tolist() == part.in_degree.tolist()
         assert torch.equal(structure.ndata["out_deg"], part.out_degree)
         assert book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
-
-
-def dgl_directory(
-    folder: Path, graph: GraphData, masks: dict[str, np.ndarray], parts: np.ndarray
-) -> PartitionDirectory:
-    """What DGL's own partition_graph makes of an assignment."""
-    whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
-    whole.ndata["feat"] = torch.from_numpy(graph.features)
-    whole.ndata["label"] = torch.from_numpy(graph.labels)
-    whole.ndata["orig_id"] = torch.from_numpy(graph.node_ids)
-    for name, mask in masks.items():
-        whole.ndata[name] = torch.from_numpy(mask)
-    original = dgl.distributed.partition.metis_partition_assignment
-    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(parts)
-    try:
-        dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
-    finally:
-        dgl.distributed.partition.metis_partition_assignment = original
-    return storage.find([folder], int(parts.max()) + 1)
 
 
 def test_equal_to_what_dgl_makes_of_the_assignment(directory: PartitionDirectory, tmp_path: Path) -> None:
