@@ -36,18 +36,25 @@ def main() -> int:
     from partitioning.errors import InputError
     from retexo.errors import TrainingError
 
+    statuses = [0]
+
+    def job(config: "DictConfig") -> None:
+        """One job of Hydra's; of several (--multirun) the others go on when one fails."""
+        try:
+            run(config)
+        except (InputError, TrainingError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            statuses.append(2 if isinstance(error, InputError) else 1)
+
     try:
-        hydra.main(version_base="1.3", config_path="conf", config_name="node_classification")(run)()
+        hydra.main(version_base="1.3", config_path="conf", config_name="node_classification")(job)()
     except (InputError, HydraException, OmegaConfBaseException) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 2
-    except TrainingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
+    return max(statuses)
 
 
 def explain(error: Exception) -> str:

@@ -313,6 +313,10 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class MissingPartitions(InputError):
+    """There is no partition directory where one was looked for."""
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -367,10 +371,7 @@ def find(candidates: list[Path], num_parts: int) -> PartitionDirectory:
         directory = PartitionDirectory(path, _checked_config(config_file), Meta.read(path))
         _check_descriptions(directory, config_file, num_parts)
         return directory
-    raise InputError(
-        f"no partition directory at {candidates[0]}; make it with app=partition_data and the same dataset_name, "
-        "partition_method, part_obj, num_partitions and partition_dir"
-    )
+    raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
 
 
 def _dgl_config_file(path: Path) -> Path | None:

@@ -293,6 +293,7 @@ def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
     """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
     try:
         checked = OmegaConf.merge(OmegaConf.structured(_Schema), config)
+        check_at_least("seed", checked.seed, 0)  # before the seeds that default to it
         schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (ConfigKeyError, ConfigAttributeError) as error:

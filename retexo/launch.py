@@ -26,7 +26,8 @@ GRACE = 2.0
 
 def warm_up() -> None:
     """Start the server that workers are forked from; it imports torch while the parent checks its input."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker"])
+    # Building an optimiser imports torch._dynamo, which takes a second; once is enough.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
 
 

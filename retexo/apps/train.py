@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
+from partitioning import datasets
 from partitioning.errors import InputError
-from partitioning.storage import PartitionDirectory, find
+from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
 from retexo.apps.partition_data import directory_of, requested
 from retexo.config import Settings
@@ -47,7 +48,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         try:
             results = launch.run_workers(cluster.local_ranks, main, job)
         except BaseException as error:
-            write(run_dir, {**summary, "status": "failed", "error": str(error) or type(error).__name__})
+            write(run_dir, {**summary, "status": "failed", "error": _reason(error)})
             raise
     result = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
@@ -56,6 +57,12 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     return summary
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "terminated (SIGTERM)"
+    return str(error) or type(error).__name__
 
 
 def _check_unused(run_dir: Path) -> None:
@@ -69,10 +76,26 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     partition = settings.partition
     named = directory_of(partition)
     base = Path(partition.dir)
-    directory = find([named, base / partition.dataset.name, base], partition.num_partitions)
+    candidates = [named, base / partition.dataset.name, base]
+    try:
+        directory = find(candidates, partition.num_partitions)
+    except MissingPartitions as error:
+        raise _not_found(named, partition.dataset.name) from error
     if directory.meta is not None:
         _check_same_data(settings, directory)
     return directory
+
+
+def _not_found(named: Path, dataset: str) -> InputError:
+    """The error for partitions that are not there; it names those that are, or the nearest data set."""
+    others = sorted(path.name for path in named.parent.glob(f"{dataset}-*-*-*"))
+    if not others and dataset not in datasets.NAMES:
+        datasets.canonical_name(dataset)  # raises
+    there = f"{named.parent} has {', '.join(others)}. " if others else ""
+    return InputError(
+        f"no partition directory at {named}. {there}Make it with app=partition_data and the same dataset_name, "
+        "partition_method, part_obj, num_partitions and partition_dir"
+    )
 
 
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
