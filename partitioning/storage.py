@@ -53,6 +53,8 @@ class PartCounts:
     train: int
     val: int
     test: int
+    content: str
+    """sha256 (hex) of the edges, ids and tensors. DGL's files hold memory addresses, too: equal parts, other bytes."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class Meta:
     """sha256 of every other file, by its path in the directory."""
 
     def digest(self) -> str:
-        """sha256 (hex) of the whole; equal on two machines exactly if their directories are."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """sha256 (hex) of all but the files' checksums; equal on two machines exactly if their partitions are."""
+        content = {name: value for name, value in asdict(self).items() if name != "checksums"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
@@ -249,8 +252,17 @@ def _write_part(
     dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])
     dgl.data.utils.save_tensors(str(part_dir / "node_feat.dgl"), feats)
     dgl.data.utils.save_tensors(str(part_dir / "edge_feat.dgl"), {})
-    counts = (int(masks[name][inner].sum()) for name in MASK_NAMES)
-    return PartCounts(int(end - first), len(src), len(halo), *counts)
+    train, val, test = (int(masks[name][inner].sum()) for name in MASK_NAMES)
+    content = _digest_of([*map(torch.from_numpy, (nodes, local_src, dst)), *feats.values()])
+    return PartCounts(int(end - first), len(src), len(halo), train, val, test, content)
+
+
+def _digest_of(tensors: list[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _node_tensors(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Tensor]:

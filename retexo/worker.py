@@ -83,6 +83,8 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         facts = agree_on_facts(comm, partition, job.directory, job.settings_digest)
         with clock.phase("plan"):
             context = make_context(settings, partition, facts, comm, clock=clock, log=log, run_dir=job.run_dir)
+        if rank == 0 and facts.num_val == 0 and settings.best_val_model:
+            logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         architecture = make_architecture(settings, facts)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 def run(settings: PartitionSettings) -> Meta:
     """Make the partition directory, unless it is there with the same settings; return its description."""
-    datasets.canonical_name(settings.dataset.name)
+    check_dataset_name(settings.dataset.name)
     directory = directory_of(settings)
     request = requested(settings)
     found = _existing(directory, request, settings.overwrite)
@@ -47,6 +47,11 @@ def run(settings: PartitionSettings) -> Meta:
         f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
     )
     return meta
+
+
+def check_dataset_name(name: str) -> None:
+    """Refuse a data set that nobody knows, with the nearest names."""
+    datasets.canonical_name(name)
 
 
 def directory_of(settings: PartitionSettings) -> Path:
@@ -137,4 +142,4 @@ def _print_report(meta: Meta, directory: Path) -> None:
     columns = ("part", "nodes", "edges", "halo", "train", "val", "test")
     print(" ".join(f"{column:>10}" for column in columns))
     for part, counts in enumerate(meta.parts):
-        print(" ".join(f"{value:>10,}" for value in (part, *asdict(counts).values())))
+        print(" ".join(f"{value:>10,}" for value in (part, *(getattr(counts, column) for column in columns[1:]))))

@@ -12,11 +12,10 @@ from typing import Any
 
 import psutil
 
-from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
-from retexo.apps.partition_data import directory_of, requested
+from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import Settings
 from retexo.worker import Job, choose_device, main
 
@@ -89,8 +88,8 @@ def open_directory(settings: Settings) -> PartitionDirectory:
 def _not_found(named: Path, dataset: str) -> InputError:
     """The error for partitions that are not there; it names those that are, or the nearest data set."""
     others = sorted(path.name for path in named.parent.glob(f"{dataset}-*-*-*"))
-    if not others and dataset not in datasets.NAMES:
-        datasets.canonical_name(dataset)  # raises
+    if not others:
+        check_dataset_name(dataset)
     there = f"{named.parent} has {', '.join(others)}. " if others else ""
     return InputError(
         f"no partition directory at {named}. {there}Make it with app=partition_data and the same dataset_name, "
@@ -103,12 +102,20 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     assert directory.meta is not None
     wanted, made = requested(settings.partition), directory.meta.request
     for name in sorted(settings.given & wanted.keys()):
-        differs = made.get(name) != wanted[name]
-        if differs and not (name == "split" and settings.partition.dataset.split.kind == "default"):
+        here, there = wanted[name], made.get(name)
+        if name == "split" and settings.partition.dataset.split.kind == "default":
+            continue
+        if isinstance(here, dict) and here["sha256"] is None:  # the data itself need not be where training is
+            continue
+        if here != there:
             raise InputError(
-                f"{name}={wanted[name]}: {directory.path} was made with {name}={made.get(name)}; leave it out, "
+                f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; leave it out, "
                 "or partition again (app=partition_data overwrite=true)"
             )
+
+
+def _shown(value: Any) -> str:
+    return f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if isinstance(value, dict) else str(value)
 
 
 def _settings_digest(settings: Settings) -> str:

@@ -54,5 +54,7 @@ class SAGEPool(Convolution):
         assert inputs.block is not None
         rows, own = inputs.matrices
         messages = torch.relu(self.dropped(rows) @ self.weight_pool + self.bias_pool)
-        pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)  # DGL gives 0 to a node without in-edges
+        pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
+        # DGL's maximum of nothing is -inf.
+        pooled = torch.where((inputs.block.in_degree > 0)[:, None], pooled, 0.0)
         return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias

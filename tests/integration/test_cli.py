@@ -374,7 +374,6 @@ def test_without_validation_nodes_the_last_round_is_kept(without_validation: Any
     assert summary["val"]["accuracy"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="settings.md: 'without validation nodes ... a warning says so'; nothing warns")
 def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> None:
     assert "validation nodes" in without_validation[0].stderr.lower()
 

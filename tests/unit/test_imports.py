@@ -54,7 +54,7 @@ def test_one_module_imports_dgl() -> None:
 
 
 def test_retexo_takes_little_of_partitioning() -> None:
-    everywhere = ("partitioning.storage", "partitioning.errors", "partitioning.dgl_import")
+    everywhere = ("partitioning.storage", "partitioning.errors", "partitioning.dgl_import", "partitioning.ogb_import")
     for path in FILES:
         file = path.relative_to(ROOT).as_posix()
         if not file.startswith("retexo/") or file == "retexo/apps/partition_data.py":

@@ -96,12 +96,9 @@ LAYERS = {
 }
 
 
-POOL_BUG = pytest.mark.xfail(
-    strict=True, reason="layers/sage.py: copy_u_max gives -inf to a node without in-edges, and source 0 its gradient"
-)
 NODE_SETS = ([0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3])
 CLOSED = [
-    pytest.param(name, nodes, marks=POOL_BUG if name == "sage-pool" and 1 in nodes else ())
+    pytest.param(name, nodes)
     for name in LAYERS
     for nodes in NODE_SETS
 ]
@@ -118,7 +115,7 @@ def test_closed_form(name: str, nodes: list[int], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=POOL_BUG if name == "sage-pool" else ()) for name in LAYERS])
+@pytest.mark.parametrize("name", [pytest.param(name) for name in LAYERS])
 def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
     layer, arguments, formula = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
