@@ -174,7 +174,7 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     partition, totals = context.partition, context.totals
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
     counts = torch.stack([context.task.counts(logits[mask], partition.labels[mask]) for mask in masks.values()])
-    context.comm.all_reduce(counts, Purpose("metrics"))
+    context.comm.all_reduce(counts.view(-1), Purpose("metrics"))
     return {
         name: score(counts[place], getattr(totals, name), context.task.multilabel) for place, name in enumerate(masks)
     }

@@ -3,12 +3,13 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.traffic import KINDS, Purpose, TrafficMeter, ring_share
+from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
 
 
 class PeerLost(RuntimeError):
@@ -32,17 +33,21 @@ class Communicator:
         self._sleep_time = sleep_time
 
     def all_reduce(self, tensor: Tensor, purpose: Purpose) -> None:
-        """Add up a tensor over all workers, in place; bit for bit the same sum everywhere.
+        """Add up a 1-D tensor over all workers, in place; bit for bit the same sum everywhere.
+
+        Every worker adds up one chunk, in the order of ranks, and sends the sum to all. That is as many bytes as
+        gloo's ring sends, in 2 sequential hops instead of 2 (W - 1).
 
         4 workers with [1.], [2.], [3.], [4.] all end with [10.].
         """
-        size = tensor.numel() * tensor.element_size()
-        self._count(purpose, self._next, ring_share(self.rank, self.world_size, size), 2 * (self.world_size - 1))
-        on_host = tensor.cpu()
-        with _naming_failure(purpose):
-            dist.all_reduce(on_host)
-        if on_host is not tensor:
-            tensor.copy_(on_host)
+        if self.world_size == 1:
+            return
+        bounds = [tensor.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
+        sizes = [end - first for first, end in pairwise(bounds)]
+        mine = sizes[self.rank]
+        shares = self.all_to_all(list(torch.split(tensor.cpu(), sizes)), [mine] * self.world_size, purpose)
+        total = torch.stack(shares).sum(dim=0)
+        tensor.copy_(torch.cat(self.all_to_all([total] * self.world_size, sizes, purpose)))
 
     def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
         """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""

@@ -1,9 +1,9 @@
 """The account of bytes: what this worker hands to the transport, counted once, where it is sent.
 
 A collective counts what its algorithm sends. W workers, N bytes a worker puts in:
-    ring all-reduce    2 (W - 1) N over all workers, each to its neighbour in the ring
-    ring all-gather    each worker passes on W - 1 blocks to its neighbour
     all-to-all         what goes to each peer; nothing to itself
+    all-reduce         2 (W - 1) N over all workers: two all-to-alls of chunks (see collectives.py)
+    all-gather         gloo's ring: each worker passes on W - 1 blocks to the next rank
 Payload only: no headers of gloo, TCP or IP.
 """
 
@@ -45,9 +45,3 @@ class TrafficMeter:
         for (purpose, peer), num_bytes in self._sent.items():
             table[KINDS.index(purpose.kind), purpose.layer, peer] += num_bytes
         return table
-
-
-def ring_share(rank: int, world_size: int, num_bytes: int) -> int:
-    """What one worker sends in a ring all-reduce of num_bytes, so that all together send 2 (W - 1) num_bytes."""
-    total = 2 * (world_size - 1) * num_bytes
-    return total // world_size + (rank < total % world_size)
