@@ -4,7 +4,8 @@
 #   bash scripts/setup.sh [--dev] [--cuda]
 #
 #   --dev    what the tests need, too
-#   --cuda   torch's CUDA build (several GB); else a new environment gets the CPU build, and an old one keeps its own
+#   --cuda   torch's CUDA build (several GB); else a new environment gets the CPU build where one is offered, and an
+#            old one keeps its own
 #
 # Exit status: 0 ready; 2 something is missing that the message names; 1 pip failed.
 set -euo pipefail
@@ -86,8 +87,9 @@ install_torch() {
         echo "setup: torch $torch, CPU build from $cpu_index: about 200 MB"
         command+=("torch==$torch+cpu" --extra-index-url "$cpu_index")
     else
-        fail 2 "no CPU build of torch $torch can be reached. Point pip at one (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL),
-       or take the CUDA build, a download of several GB: run the same command with --cuda"
+        echo "setup: torch $torch: no CPU build is offered here, so the index's own: on Linux the CUDA build, several GB."
+        echo "setup: to avoid that, stop now and point pip at a CPU build (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL)"
+        command+=("torch==$torch")
     fi
     pip_ "${command[@]}" || fail 1 "pip failed; the same command tries again"
 }
@@ -96,7 +98,7 @@ has_torch() {
     local version
     version=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null) || return 1
     case $build in
-    cpu) [[ $version == "$torch+cpu" ]] ;;
+    cpu) [[ $version == "$torch+cpu" || $version == "$torch" ]] ;;
     cuda) [[ $version == "$torch" || $version == "$torch+cu"* ]] ;;
     esac
 }

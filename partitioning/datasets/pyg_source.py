@@ -37,7 +37,9 @@ def load(settings: DatasetSettings) -> GraphData:
     try:
         import torch_geometric.datasets as library_datasets
     except ImportError:
-        raise InputError(f"dataset_name={name} needs torch_geometric: pip install 'retexo[pyg]'") from None
+        raise InputError(
+            f"dataset_name={name} needs torch_geometric: pip install -e '.[pyg]' -c constraints.txt"
+        ) from None
     files = remotes(name, settings.dir)
     ensure_files(name, files)
     with tempfile.TemporaryDirectory() as processed, library(name, files[0].path.parent):

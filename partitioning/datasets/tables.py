@@ -89,13 +89,17 @@ def read_frame(path: Path) -> "pd.DataFrame":
     try:
         import pandas as pd
     except ImportError:
-        raise InputError(f"{path}: reading tables needs pandas; pip install 'retexo[tables]'") from None
+        raise InputError(
+            f"{path}: reading tables needs pandas; pip install -e '.[tables]' -c constraints.txt"
+        ) from None
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
         return pd.read_csv(path, header=0 if _has_header(path) else None, skipinitialspace=True, skip_blank_lines=False)
     except ImportError:
-        raise InputError(f"{path}: reading parquet needs pyarrow; pip install 'retexo[tables]'") from None
+        raise InputError(
+            f"{path}: reading parquet needs pyarrow; pip install -e '.[tables]' -c constraints.txt"
+        ) from None
     except (OSError, ValueError) as error:  # pandas and pyarrow derive their parser errors from these
         reason = (str(error).strip().splitlines() or ["empty"])[0]
         raise InputError(f"{path}: not a readable {path.suffix[1:]} table ({reason})") from None

@@ -344,7 +344,7 @@ def test_musae(tmp_path, name, file):
 
 def test_a_missing_torch_geometric_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.datasets", None)
-    with pytest.raises(InputError, match=r"needs torch_geometric: pip install 'retexo\[pyg\]'"):
+    with pytest.raises(InputError, match=r"needs torch_geometric: pip install -e '.\[pyg\]'"):
         load("facebook", tmp_path)
 
 
