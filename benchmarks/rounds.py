@@ -4,30 +4,37 @@
 
 Cora, GCN, 4 random parts and 4 workers, 200 rounds a layer with stopping off. The floor is the same matrix products
 (forward and backward on the training rows, forward on the validation rows) of all workers' rows, and nothing else: no
-message, no optimiser, no loss. It runs in one process on all cores, interleaved with the training runs; the ratio is
-one of medians.
+message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the same all-reduces between
+4 workers that do nothing else. All three are interleaved; ratios are of medians.
 """
 
 import argparse
 import contextlib
 import io
+import json
 import logging
 import platform
 import statistics
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
 from partitioning import datasets, splits
-from retexo import config
+from retexo import config, launch
 from retexo.apps import partition_data, train
+from retexo.comm.collectives import Communicator
+from retexo.comm.group import Rendezvous, process_group
+from retexo.comm.traffic import Purpose
 from retexo.layers.base import Inputs
 from retexo.layers.block import InEdges
+from retexo.rounds import Message
 from retexo.stage import Architecture, build_stage
 
 ROUNDS = 200
+WORKERS = 4
 DATA = ["dataset_name=cora", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
 
 
@@ -66,6 +73,30 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
     return time.perf_counter() - start
 
 
+def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connection) -> None:
+    """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
+    meeting, sizes = job
+    torch.set_num_threads(1)
+    with process_group(meeting, rank):
+        comm = Communicator(rank, WORKERS)
+        start = time.perf_counter()
+        for size in sizes:
+            message = torch.zeros(size)
+            for _ in range(ROUNDS):
+                comm.all_reduce(message, Purpose("gradients", 0))
+        parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
+
+
+def message_seconds() -> float:
+    settings = config.compose(DATA, "node_classification_gcn").train
+    architecture = Architecture(**vars(settings.model), num_features=1433, num_classes=7)
+    stages = [build_stage(architecture, layer, 0) for layer in range(settings.model.num_layers)]
+    sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
+    launch.warm_up()
+    with launch.rendezvous(settings.cluster) as meeting:
+        return float(launch.run_workers(range(WORKERS), messages_alone, (meeting, sizes))[0])
+
+
 def training(folder: Path) -> dict:
     """summary.json of one training run."""
     settings = config.compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
@@ -80,10 +111,13 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [(training(Path(folder))["seconds"], floor_seconds()) for _ in range(arguments.repeats)]
-    rounds = [seconds["phase"]["rounds"] for seconds, _ in pairs]
-    floors = [floor for _, floor in pairs]
-    whole = [seconds["train"] for seconds, _ in pairs]
+        trained = [
+            (training(Path(folder))["seconds"], floor_seconds(), message_seconds()) for _ in range(arguments.repeats)
+        ]
+    rounds = [seconds["phase"]["rounds"] for seconds, _, _ in trained]
+    floors = [floor for _, floor, _ in trained]
+    messages = [alone for _, _, alone in trained]
+    whole = [seconds["train"] for seconds, _, _ in trained]
     median = statistics.median(rounds)
     print(
         f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores; {arguments.repeats} repeats"
@@ -91,7 +125,10 @@ def main() -> None:
     print(f"training, whole      {statistics.median(whole):.2f} s (median; {min(whole):.2f} to {max(whole):.2f})")
     print(f"its {2 * ROUNDS} rounds       {median:.2f} s ({2 * ROUNDS / median:.0f} rounds a second)")
     print(f"floor of products    {statistics.median(floors):.2f} s ({min(floors):.2f} to {max(floors):.2f})")
-    print(f"ratio                {median / statistics.median(floors):.2f}")
+    print(f"messages alone       {statistics.median(messages):.2f} s ({min(messages):.2f} to {max(messages):.2f})")
+    print(f"ratio to the products           {median / statistics.median(floors):.2f}")
+    both = statistics.median(floors) + statistics.median(messages)
+    print(f"ratio to products and messages  {median / both:.2f}")
 
 
 if __name__ == "__main__":
