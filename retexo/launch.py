@@ -132,10 +132,9 @@ def _cause(failures: dict[int, dict[str, str]]) -> TrainingError:
 
 
 def _end_all(workers: dict[int, tuple[BaseProcess, Connection]]) -> None:
-    for process, receiver in workers.values():
+    """A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit."""
+    for _, receiver in workers.values():
         receiver.close()
-        if process.is_alive():
-            process.join(timeout=0 if process.exitcode is None else 5)
     for stop in ("terminate", "kill"):
         alive = [process for process, _ in workers.values() if process.is_alive()]
         for process in alive:
