@@ -41,6 +41,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     with launch.rendezvous(cluster) as rendezvous:
         job = Job(settings.train, directory, run_dir, rendezvous, _settings_digest(settings))
         run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.json").write_text(json.dumps(settings.resolved, indent=2) + "\n")
         summary = {"status": "running", "versions": _versions(), "settings": settings.resolved}
         write = _write_summary if cluster.node_rank == 0 else _write_nothing
         write(run_dir, summary)
