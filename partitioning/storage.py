@@ -84,6 +84,14 @@ class Meta:
         content = {name: value for name, value in asdict(self).items() if name != "checksums"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def first_damaged(self, directory: Path, below: str = "") -> Path | None:
+        """The first file, of those whose path in the directory begins with `below`, that is missing or was changed."""
+        for file, checksum in self.checksums.items():
+            path = directory / file
+            if file.startswith(below) and not (path.is_file() and file_checksum(path) == checksum):
+                return path
+        return None
+
     @classmethod
     def read(cls, directory: Path) -> Self | None:
         """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
@@ -357,17 +365,15 @@ class PartitionDirectory:
         if self.meta is None:
             self.read(part)
             return
-        for file, checksum in self.meta.checksums.items():
-            if not file.startswith(f"part{part}/"):
-                continue
-            path = self.path / file
-            if not path.is_file():
-                raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
-            if file_checksum(path) != checksum:
-                raise InputError(
-                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
-                    "copy it again, or partition again with overwrite=true"
-                )
+        path = self.meta.first_damaged(self.path, below=f"part{part}/")
+        if path is None:
+            return
+        if not path.is_file():
+            raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+        raise InputError(
+            f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
+            "copy it again, or partition again with overwrite=true"
+        )
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""

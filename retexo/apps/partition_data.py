@@ -122,15 +122,10 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
             f"{directory}: exists with other settings: {changes}; "
             "set overwrite=true to replace it, or another partition_dir"
         )
-    _check_complete(directory, meta)
+    damaged = meta.first_damaged(directory)
+    if damaged is not None:
+        raise InputError(f"{damaged}: missing or damaged; set overwrite=true to partition again")
     return meta
-
-
-def _check_complete(directory: Path, meta: Meta) -> None:
-    for file, checksum in meta.checksums.items():
-        path = directory / file
-        if not path.is_file() or storage.file_checksum(path) != checksum:
-            raise InputError(f"{path}: missing or damaged; set overwrite=true to partition again")
 
 
 def _print_report(meta: Meta, directory: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import math
 import platform
 import time
@@ -16,10 +15,8 @@ from partitioning.errors import InputError
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
-from retexo.config import Settings
+from retexo.config import ClusterSettings, Settings
 from retexo.worker import Job, choose_device, main
-
-logger = logging.getLogger(__name__)
 
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
 PER_NODE = ("node_rank", "cluster", "distributed", "partition_dir", "dataset_dir", "dataset_file", "log_every")
@@ -43,17 +40,16 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "config.json").write_text(json.dumps(settings.resolved, indent=2) + "\n")
         summary = {"status": "running", "versions": _versions(), "settings": settings.resolved}
-        write = _write_summary if cluster.node_rank == 0 else _write_nothing
-        write(run_dir, summary)
+        _write_summary(cluster, run_dir, summary)
         try:
             results = launch.run_workers(cluster.local_ranks, main, job)
         except BaseException as error:
-            write(run_dir, {**summary, "status": "failed", "error": _reason(error)})
+            _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
             raise
     result = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     summary = {**summary, "status": "done", **result}
-    write(run_dir, summary)
+    _write_summary(cluster, run_dir, summary)
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     return summary
@@ -129,14 +125,13 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
-def _write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
+    """Node 0 writes what is written once."""
+    if cluster.node_rank != 0:
+        return
     unfinished = run_dir / ".summary.json"
     unfinished.write_text(json.dumps(_plain(summary), indent=2) + "\n")
     unfinished.replace(run_dir / "summary.json")
-
-
-def _write_nothing(run_dir: Path, summary: dict[str, Any]) -> None:
-    """Node 0 writes what is written once."""
 
 
 def _plain(value: Any) -> Any:

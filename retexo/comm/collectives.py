@@ -52,7 +52,8 @@ class Communicator:
     def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
         """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
         size = tensor.numel() * tensor.element_size()
-        self._count(purpose, self._next, size * (self.world_size - 1), self.world_size - 1)
+        self.meter.add(purpose, self._next, size * (self.world_size - 1))
+        self._sleep(self.world_size - 1)
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         with _naming_failure(purpose):
             dist.all_gather(gathered, tensor)
@@ -85,11 +86,6 @@ class Communicator:
     @property
     def _next(self) -> int:
         return (self.rank + 1) % self.world_size
-
-    def _count(self, purpose: Purpose, peer: int, num_bytes: int, hops: int) -> None:
-        if num_bytes:
-            self.meter.add(purpose, peer, num_bytes)
-        self._sleep(hops)
 
     def _sleep(self, hops: int) -> None:
         """The setting sleep_time: latency added once a sequential hop, to see how a method fares on slow links."""

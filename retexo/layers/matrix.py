@@ -16,7 +16,7 @@ warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta"
 warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # SciPy made the indices
 
 SPARSE_BELOW = 0.15
-"""Share of stored values up to which a sparse product is the faster one (benchmarks/rounds.py)."""
+"""Share of stored values up to which rows are kept sparse."""
 
 
 @dataclass(frozen=True, eq=False)
