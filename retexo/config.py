@@ -8,7 +8,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -98,15 +98,40 @@ class GradientSettings:
     mode: str
     """sync: every round one exact full-batch step. local: local_epochs steps, then the average of the changes."""
     local_epochs: int
+    precision: str
+    """What travels: fp32, or rounded to bf16."""
+    compression: str
+    """none, or powersgd: low-rank factors of each matrix, with error feedback."""
+    rank: int
+    """powersgd: columns of each factor."""
 
     def __post_init__(self) -> None:
         check_choice("gradient", self.mode, ("sync", "local"))
+        check_choice("gradient.precision", self.precision, ("fp32", "bf16"))
+        check_choice("gradient.compression", self.compression, ("none", "powersgd"))
+        check_at_least("gradient.rank", self.rank, 1)
         check_at_least("local_epochs", self.local_epochs, 1)
         if self.mode == "sync" and self.local_epochs != 1:
             raise InputError(
                 f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
                 "set gradient=local, or local_epochs=1"
             )
+
+
+@dataclass  # OmegaConf cannot merge into a frozen one
+class ExchangeSettings:
+    """How boundary rows are sent."""
+
+    mode: str
+    """exact: as few bytes as serve every edge. plain: the row of every halo node, dense."""
+    precision: str
+    """fp32 is exact; bf16, or int8 with a scale a row, is not."""
+
+    def __post_init__(self) -> None:
+        check_choice("exchange", self.mode, ("exact", "plain"))
+        check_choice("exchange.precision", self.precision, ("fp32", "bf16", "int8"))
+        if self.mode == "plain" and self.precision != "fp32":
+            raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
 
 
 @dataclass(frozen=True)
@@ -160,6 +185,7 @@ class TrainSettings:
 
     model: ModelSettings
     optimizer: OptimizerSettings
+    exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
     cluster: ClusterSettings
@@ -215,6 +241,9 @@ class _Model:
 @dataclass
 class _Gradient:
     mode: str
+    precision: str
+    compression: str
+    rank: int
 
 
 @dataclass
@@ -267,6 +296,7 @@ class _Schema:
     learning_rate: list[float]
     weight_decay: float
     optimizer: dict[str, Any]
+    exchange: ExchangeSettings
     gradient: _Gradient
     local_epochs: int
     stopping: StoppingSettings
@@ -351,7 +381,8 @@ def _train_settings(schema: _Schema) -> TrainSettings:
     return TrainSettings(
         model=_model_settings(schema),
         optimizer=_optimizer_settings(schema),
-        gradient=GradientSettings(schema.gradient.mode, schema.local_epochs),
+        exchange=schema.exchange,
+        gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
         stopping=schema.stopping,
         cluster=_cluster_settings(schema),
         num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),

@@ -4,7 +4,7 @@ P parameters of a stage.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,20 +14,45 @@ from torch import Tensor, nn
 from retexo.config import GradientSettings, OptimizerSettings, optimizer_arguments, optimizer_class
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One parameter's place in the flat vectors."""
+
+    place: slice
+    shape: torch.Size
+    used: Tensor | None
+    """Rows [F, ...] that can have a gradient, int64 ascending; None for all."""
+
+
 class FlatParameters:
     """The parameters of a module, and their gradients, as one vector each."""
 
-    def __init__(self, module: nn.Module, gradient: Tensor) -> None:
-        """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P]."""
+    def __init__(self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None) -> None:
+        """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P].
+
+        used: for some parameters the rows, bool [F], that can have a gradient on any worker; the other rows' is zero.
+        """
         parameters = list(module.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self.gradient = gradient
+        self.parts: list[Part] = []
         first = 0
         for parameter in parameters:
             part = slice(first, first + parameter.numel())
             parameter.data = self.values[part].view(parameter.shape)
             parameter.grad = gradient[part].view(parameter.shape)
+            rows = (used or {}).get(parameter)
+            some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
+            self.parts.append(Part(part, parameter.shape, some))
             first = part.stop
+
+    def used(self) -> Tensor | None:
+        """Places in the flat vectors that can have a gradient, int64 ascending; None for all."""
+        if all(part.used is None for part in self.parts):
+            return None
+        places = torch.arange(len(self.gradient), device=self.gradient.device)
+        each = [(places[part.place].view(part.shape), part.used) for part in self.parts]
+        return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
 def build_optimizer(settings: OptimizerSettings, learning_rate: float, module: nn.Module) -> torch.optim.Optimizer:
@@ -88,25 +113,31 @@ class Synchronous:
 class LocalSteps:
     """Several optimiser steps on each worker's own nodes, then the mean change, weighted by training nodes.
 
-    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Each worker keeps its optimiser's state; one
-    without training nodes proposes no change, with weight 0.
+    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. Each worker keeps its optimiser's state. What
+    has no gradient anywhere changes alike on every worker (by weight decay), so it is not sent: each takes its own.
     """
 
     def __init__(self, learner: Learner, num_steps: int) -> None:
         self.learner, self.num_steps = learner, num_steps
+        self._weight = torch.full_like(learner.flat.values, learner.num_train)
+        used = learner.flat.used()
+        if used is not None:
+            unused = torch.ones_like(learner.flat.values, dtype=torch.bool)
+            unused[used] = False
+            self._weight[unused] = learner.total_train
 
     def propose(self) -> float:
-        learner, flat = self.learner, self.learner.flat
+        flat = self.learner.flat
         start = flat.values.clone()
-        losses = [self._step() for _ in range(self.num_steps if learner.num_train else 0)]
+        losses = [self._step() for _ in range(self.num_steps)]
         torch.sub(flat.values, start, out=flat.gradient)
-        flat.gradient *= learner.num_train
+        flat.gradient *= self._weight
         flat.values.copy_(start)
-        return losses[0] if losses else 0.0
+        return losses[0]
 
     def _step(self) -> float:
         loss = self.learner.backward()
-        self.learner.flat.gradient /= self.learner.num_train
+        self.learner.flat.gradient /= max(1, self.learner.num_train)
         self.learner.optimizer.step()
         return loss
 

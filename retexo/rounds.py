@@ -11,20 +11,34 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator
+from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.traffic import Purpose
 from retexo.config import TrainSettings
 from retexo.errors import TrainingError
-from retexo.gradients import Agreement, FlatParameters, Learner, build_agreement, build_optimizer
+from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
 from retexo.layers.base import Inputs
 from retexo.metrics import NodeClassification, from_digits, micro_f1, to_digits
 from retexo.stage import Stage
+from retexo.sums import GradientSum, Wire, build_sum, used_rows
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Nodes of each split over all workers."""
+
+    train: int
+    val: int
+    test: int
+    untrained: frozenset[int]
+    """Ranks without training nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
     """Nodes of this worker with their inputs and labels."""
 
+    nodes: Tensor
+    """int64 [n]"""
     inputs: Inputs | None
     """None without nodes."""
     labels: Tensor
@@ -37,15 +51,14 @@ class Labelled:
 
 @dataclass(frozen=True, eq=False)
 class LayerTask:
-    """What the rounds of one layer work on. `train` and `val` are this worker's, the totals are of all workers."""
+    """What the rounds of one layer work on; `train` and `val` are this worker's."""
 
     layer: int
     stage: Stage
     task: NodeClassification
     train: Labelled
     val: Labelled
-    total_train: int
-    total_val: int
+    totals: Totals
 
 
 class RoundLog(Protocol):
@@ -62,15 +75,19 @@ class Convergence:
         self.patience, self.min_delta = patience, min_delta
         self.best_round, self.best_metric = 0, -math.inf
 
+    def is_better(self, metric: float) -> bool:
+        return metric > self.best_metric + (self.min_delta if math.isfinite(self.best_metric) else 0)
+
     def improved(self, number: int, metric: float) -> bool:
         """Take note of the metric after `number` rounds; whether it is the best."""
         # The untrained parameters of round 0 are no candidate, but the first that comes is.
-        if number == 0 or metric <= self.best_metric + (self.min_delta if math.isfinite(self.best_metric) else 0):
+        if number == 0 or not self.is_better(metric):
             return False
         self.best_round, self.best_metric = number, metric
         return True
 
     def exhausted(self, number: int) -> bool:
+        """Whether the layer ends after `number` rounds, unless these are better than all before."""
         return self.patience is not None and number - self.best_round >= self.patience
 
 
@@ -79,20 +96,26 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
 
     The stage ends with the parameters of the best validation round, the same on every worker.
     """
-    message = Message(layer_task)
-    flat = FlatParameters(layer_task.stage, message.gradient)
-    agreement = _agreement(layer_task, settings, flat)
+    flat = flat_parameters(layer_task, comm)
+    learner = _learner(layer_task, settings, flat)
+    agreement = build_agreement(settings.gradient, learner)
+    message = Message(layer_task, comm, build_sum(settings.gradient, flat, _wire(layer_task, settings, comm)), flat)
     convergence = Convergence(settings.stopping.patience, settings.stopping.min_delta)
     best = flat.values.clone()
     number, limit = 0, settings.num_rounds[layer_task.layer]
     while True:
-        val_totals = _validate(layer_task)
-        loss = agreement.propose() if number < limit else 0.0
-        loss, metric = message.share(loss, val_totals, comm, with_step=number < limit)
-        log.round(layer_task.layer, number, loss if number < limit else None, metric)
+        val_counts = _validate(layer_task)
+        loss = None
+        # Where this may be the end, the counts go first, alone: a step that nobody takes is not sent.
+        ends = number == limit or convergence.exhausted(number)
+        metric = message.share_counts(val_counts) if ends else None
+        ends = number == limit or (ends and metric is not None and not convergence.is_better(metric))
+        if not ends:
+            loss, metric = message.share_step(agreement.propose(), val_counts)
+        log.round(layer_task.layer, number, loss, metric)
         if metric is None or convergence.improved(number, metric) or not settings.best_val_model:
             best.copy_(flat.values)
-        if number == limit or (metric is not None and convergence.exhausted(number)):
+        if ends:
             break
         agreement.apply()
         number += 1
@@ -100,7 +123,21 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
     return number
 
 
-def _agreement(layer_task: LayerTask, settings: TrainSettings, flat: FlatParameters) -> Agreement:
+def flat_parameters(layer_task: LayerTask, comm: Communicator) -> FlatParameters:
+    """The parameters of the stage, with what of them can have a gradient on any worker."""
+    stage, inputs = layer_task.stage, layer_task.train.inputs
+    matrices = () if inputs is None else inputs.matrices
+    used = used_rows(stage.conv.first_weights, matrices, comm, Purpose("setup", layer_task.layer))
+    size = sum(parameter.numel() for parameter in stage.parameters())
+    return FlatParameters(stage, next(stage.parameters()).new_zeros(size), used)
+
+
+def _wire(layer_task: LayerTask, settings: TrainSettings, comm: Communicator) -> Wire:
+    dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
+    return Wire(comm, Purpose("gradients", layer_task.layer), dtype, layer_task.totals.untrained)
+
+
+def _learner(layer_task: LayerTask, settings: TrainSettings, flat: FlatParameters) -> Learner:
     stage, train = layer_task.stage, layer_task.train
 
     def loss_sum() -> Tensor:
@@ -109,8 +146,7 @@ def _agreement(layer_task: LayerTask, settings: TrainSettings, flat: FlatParamet
         return layer_task.task.loss_sum(stage.logits(train.inputs), train.labels)
 
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer_task.layer], stage)
-    learner = Learner(flat, optimizer, loss_sum, train.count, layer_task.total_train)
-    return build_agreement(settings.gradient, learner)
+    return Learner(flat, optimizer, loss_sum, train.count, layer_task.totals.train)
 
 
 @torch.no_grad()
@@ -124,27 +160,33 @@ def _validate(layer_task: LayerTask) -> Tensor:
 
 
 class Message:
-    """The one message of a round: gradient [P], then the loss, then the digits of three validation counts."""
+    """The one message of a round: the step, and its tail: the loss, then the digits of three validation counts."""
 
     TAIL = 1 + 2 * 3
 
-    def __init__(self, layer_task: LayerTask) -> None:
-        parameters = list(layer_task.stage.parameters())
-        size = sum(parameter.numel() for parameter in parameters)
-        self._all = torch.zeros(size + self.TAIL, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.gradient, self._tail = self._all[:size], self._all[size:]
-        self._layer, self._total_train, self._total_val = layer_task.layer, layer_task.total_train, layer_task.total_val
+    def __init__(self, layer_task: LayerTask, comm: Communicator, gradient: GradientSum, flat: FlatParameters) -> None:
+        self._tail = flat.gradient.new_zeros(self.TAIL)
+        self._gradient, self._comm = gradient, comm
+        self._layer, self._totals = layer_task.layer, layer_task.totals
 
-    def share(self, loss: float, val_totals: Tensor, comm: Communicator, with_step: bool) -> tuple[float, float | None]:
-        """Add up the message over all workers; return the mean training loss and the validation metric."""
-        self._tail[0] = loss
-        self._tail[1:] = to_digits(val_totals, self._tail.dtype)
-        if with_step:
-            comm.all_reduce(self._all, Purpose("gradients", self._layer))
-        else:
-            comm.all_reduce(self._tail, Purpose("metrics", self._layer))
-        mean_loss = float(self._tail[0]) / self._total_train
+    def share_step(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
+        """Add up the step over all workers; return the mean training loss and the validation metric."""
+        self._fill(loss, val_counts)
+        self._gradient.add_up(self._tail)
+        mean_loss = float(self._tail[0]) / self._totals.train
         if not math.isfinite(mean_loss):
             raise TrainingError(f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate")
-        metric = micro_f1(from_digits(self._tail[1:])) if self._total_val else None
-        return mean_loss, metric
+        return mean_loss, self._metric()
+
+    def share_counts(self, val_counts: Tensor) -> float | None:
+        """The validation metric alone."""
+        self._fill(0.0, val_counts)
+        self._comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._layer))
+        return self._metric()
+
+    def _fill(self, loss: float, val_counts: Tensor) -> None:
+        self._tail[0] = loss
+        self._tail[1:] = to_digits(val_counts, self._tail.dtype)
+
+    def _metric(self) -> float | None:
+        return micro_f1(from_digits(self._tail[1:])) if self._totals.val else None

@@ -26,10 +26,19 @@ class Facts:
     num_features: int
     num_classes: int
     multilabel: bool
+    part_sizes: tuple[int, ...]
+    """Inner nodes by rank."""
+    untrained: frozenset[int]
+    """Ranks without training nodes."""
     degrees_stored: bool
     """Whether every part knows the out-degrees of its halo nodes."""
     ogb_name: str | None
     """The Open Graph Benchmark's name of the graph, if it is one of its."""
+
+    @property
+    def all_nodes_used(self) -> bool:
+        """Whether every node is a training, validation or test node."""
+        return self.num_train + self.num_val + self.num_test == sum(self.part_sizes)
 
 
 def agree_on_facts(comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str) -> Facts:
@@ -62,6 +71,8 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
         num_features=int(everyone[:, 5].max()),
         num_classes=int(everyone[:, 6].max()),
         multilabel=bool(everyone[:, 8].max()),
+        part_sizes=tuple(everyone[:, 7].tolist()),
+        untrained=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
         degrees_stored=bool(everyone[:, 9].min()),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )

@@ -20,18 +20,20 @@ import torch
 from partitioning.errors import InputError
 from partitioning.storage import Partition, PartitionDirectory
 from retexo.checkpoint import save_layer, save_model
-from retexo.comm.collectives import Communicator, PeerLost
+from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
 from retexo.config import TrainSettings
-from retexo.exchange.plan import make_plan, whole_out_degree
+from retexo.exchange.plan import Demand, make_plan, whole_out_degree
+from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
+from retexo.rounds import Totals
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters
 from retexo.stage import Architecture, Stage, build_stage
 from retexo.trainers import lazy
-from retexo.trainers.context import PHASES, Clock, Context, Totals
+from retexo.trainers.context import PHASES, Clock, Context
 
 logger = logging.getLogger(__name__)
 
@@ -81,13 +83,15 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         start = time.perf_counter()
         comm = Communicator(rank, partition.num_parts, settings.sleep_time)
         facts = agree_on_facts(comm, partition, job.directory, job.settings_digest)
-        with clock.phase("plan"):
-            context = make_context(settings, partition, facts, comm, clock=clock, log=log, run_dir=job.run_dir)
-        if rank == 0 and facts.num_val == 0 and settings.best_val_model:
-            logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         architecture = make_architecture(settings, facts)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
+        with clock.phase("plan"):
+            context = make_context(
+                settings, partition, facts, comm, stages[0].conv, clock=clock, log=log, run_dir=job.run_dir
+            )
+        if rank == 0 and facts.num_val == 0 and settings.best_val_model:
+            logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
             scores = evaluate(context, trained.logits)
@@ -135,16 +139,27 @@ def make_context(
     partition: Partition,
     facts: Facts,
     comm: Communicator,
+    conv: Convolution,
     *,
     clock: Clock,
     log: RunLog,
     run_dir: Path,
     dtype: torch.dtype = torch.float32,
 ) -> Context:
-    """Make the exchange plan and everything else that a trainer needs."""
+    """Make the exchange plan and everything else that a trainer needs; conv is of the kind that all layers have."""
     device = choose_device(settings.cluster.device, comm.rank - settings.cluster.local_ranks.start)
-    plan = make_plan(partition, comm)
-    out_degree = partition.out_degree if facts.degrees_stored else whole_out_degree(partition, plan, comm)
+    demand = Demand(
+        num_layers=settings.model.num_layers,
+        part_sizes=facts.part_sizes,
+        all_nodes=facts.all_nodes_used,
+        sums=conv.adds_up,
+        plain=settings.exchange.mode == "plain",
+    )
+    plan = make_plan(partition, demand, comm)
+    out_degree = partition.out_degree
+    if not facts.degrees_stored:
+        nodes = partition.num_inner + partition.num_halo
+        out_degree = whole_out_degree(partition, facts.part_sizes, comm) if conv.scales_sources else torch.zeros(nodes)
     assert out_degree is not None
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
 
@@ -159,7 +174,7 @@ def make_context(
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,
-        totals=Totals(facts.num_train, facts.num_val, facts.num_test),
+        totals=Totals(facts.num_train, facts.num_val, facts.num_test, facts.untrained),
         task=NodeClassification(facts.num_classes, facts.multilabel),
         comm=comm,
         device=device,
@@ -174,7 +189,7 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     partition, totals = context.partition, context.totals
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
     counts = torch.stack([context.task.counts(logits[mask], partition.labels[mask]) for mask in masks.values()])
-    context.comm.all_reduce(counts.view(-1), Purpose("metrics"))
+    context.comm.all_reduce([Summand(counts.view(-1))], Purpose("metrics"))
     return {
         name: score(counts[place], getattr(totals, name), context.task.multilabel) for place, name in enumerate(masks)
     }
@@ -184,13 +199,15 @@ def ogb_test_score(context: Context, logits: torch.Tensor, counted: Score, name:
     """The test score with the accuracy of the Open Graph Benchmark's evaluator."""
     mask = context.partition.test_mask
     correct = torch.tensor([ogb_correct(name, logits[mask], context.partition.labels[mask])])
-    context.comm.all_reduce(correct, Purpose("metrics"))
+    context.comm.all_reduce([Summand(correct)], Purpose("metrics"))
     return replace(counted, accuracy=int(correct) / max(1, context.totals.test))
 
 
-def account(comm: Communicator, num_layers: int) -> dict[str, Any]:
-    """The bytes that all workers sent, the sending of this account included."""
+def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
+    """At rank 0 the bytes that all workers sent, the sending of this account included; None elsewhere."""
     table = comm.whole_account(num_layers)
+    if not len(table):
+        return None
     by_layer = table.sum(dim=(0, 1, 3)).tolist()
     by_kind = table.sum(dim=(0, 2, 3)).tolist()
     return {
@@ -203,9 +220,10 @@ def account(comm: Communicator, num_layers: int) -> dict[str, Any]:
 
 
 def _slowest(comm: Communicator, clock: Clock) -> dict[str, float]:
-    """Seconds of each phase on the worker that took longest."""
+    """Seconds of each phase, at rank 0 on the worker that took longest."""
     seconds = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
-    slowest = comm.all_gather(seconds, Purpose("metrics")).max(dim=0).values
+    gathered = comm.gather(seconds, Purpose("metrics"))
+    slowest = gathered.amax(dim=0) if len(gathered) else seconds
     return dict(zip(PHASES, slowest.tolist(), strict=True))
 
 
@@ -241,5 +259,5 @@ def _status(field: str) -> int:
 
 def _memory(comm: Communicator, memory: MemoryWatch) -> dict[str, list[int]]:
     memory.sample()
-    peaks = comm.all_gather(torch.tensor([memory.resident, memory.private]), Purpose("metrics"))
+    peaks = comm.gather(torch.tensor([memory.resident, memory.private]), Purpose("metrics"))
     return {"peak_memory_bytes": peaks[:, 0].tolist(), "peak_private_bytes": peaks[:, 1].tolist()}

@@ -1,9 +1,12 @@
-"""The only messages that workers exchange; each is counted, by what it is for."""
+"""The only messages that workers exchange; each is counted, by what it is for.
+
+All of them are made of one primitive, the all-to-all: what a worker sends to each of the others, and gets from each.
+"""
 
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -24,6 +27,22 @@ def _naming_failure(purpose: Purpose) -> Iterator[None]:
         raise PeerLost(f"lost a peer while sending {purpose.kind}: {str(error).splitlines()[0]}") from error
 
 
+@dataclass(frozen=True, eq=False)
+class Summand:
+    """A worker's share of a sum over all workers."""
+
+    tensor: Tensor
+    """[n], on any device; holds the sum afterwards."""
+    wire: torch.dtype | None = None
+    """The type that travels, if not the tensor's; bfloat16 is added up in the tensor's own type, and rounded twice."""
+    silent: frozenset[int] = frozenset()
+    """Ranks whose share is known to be zero: they send none."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.wire or self.tensor.dtype
+
+
 class Communicator:
     """This worker's end of the process group. Tensors on a GPU travel by way of the host."""
 
@@ -32,62 +51,106 @@ class Communicator:
         self.meter = TrafficMeter(world_size)
         self._sleep_time = sleep_time
 
-    def all_reduce(self, tensor: Tensor, purpose: Purpose) -> None:
-        """Add up a 1-D tensor over all workers, in place; bit for bit the same sum everywhere.
-
-        Every worker adds up one chunk, in the order of ranks, and sends the sum to all. That is as many bytes as
-        gloo's ring sends, in 2 sequential hops instead of 2 (W - 1).
-
-        4 workers with [1.], [2.], [3.], [4.] all end with [10.].
-        """
-        if self.world_size == 1:
-            return
-        bounds = [tensor.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
-        sizes = [end - first for first, end in pairwise(bounds)]
-        mine = sizes[self.rank]
-        shares = self.all_to_all(list(torch.split(tensor.cpu(), sizes)), [mine] * self.world_size, purpose)
-        total = torch.stack(shares).sum(dim=0)
-        tensor.copy_(torch.cat(self.all_to_all([total] * self.world_size, sizes, purpose)))
-
-    def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
-        """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
-        size = tensor.numel() * tensor.element_size()
-        self.meter.add(purpose, self._next, size * (self.world_size - 1))
-        self._sleep(self.world_size - 1)
-        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        with _naming_failure(purpose):
-            dist.all_gather(gathered, tensor)
-        return torch.stack(gathered)
-
     def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
         Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []).
         """
-        sizes = [tensor.numel() for tensor in to_peers]
-        element = to_peers[0].element_size()
-        for peer, size in enumerate(sizes):
-            if peer != self.rank and size:
-                self.meter.add(purpose, peer, size * element)
-        self._sleep(1)
-        received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
+        for peer, tensor in enumerate(to_peers):
+            if peer != self.rank and tensor.numel():
+                self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
+        if self._sleep_time and self.world_size > 1:
+            time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
         with _naming_failure(purpose):
-            dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
+            return self._swap(to_peers, from_sizes)
+
+    def _swap(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
+        received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
+        sizes = [tensor.numel() for tensor in to_peers]
+        dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
         return list(torch.split(received, list(from_sizes)))
 
+    def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
+        """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
+        sizes = [tensor.numel()] * self.world_size
+        received = self.all_to_all([tensor.flatten()] * self.world_size, sizes, purpose)
+        return torch.cat(received).view(self.world_size, *tensor.shape)
+
+    def gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
+        """At rank 0 the tensors of all workers, of equal shape [...], stacked by rank: [W, ...]; elsewhere [0, ...]."""
+        flat = tensor.flatten()
+        to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
+        incoming = tensor.numel() if self.rank == 0 else 0
+        received = self.all_to_all(to_peers, [incoming] * self.world_size, purpose)
+        return torch.cat(received).view(self.world_size if self.rank == 0 else 0, *tensor.shape)
+
+    def all_reduce(self, summands: Sequence[Summand], purpose: Purpose) -> None:
+        """Add up each tensor over all workers, in place, all in one message; the same sums everywhere, bit for bit.
+
+        Every worker adds up one chunk of each, in the order of ranks, and sends the sums to all. That is as many bytes
+        as a ring sends, in 2 sequential hops instead of 2 (W - 1).
+
+        4 workers with [1.], [2.], [3.], [4.] all end with [10.].
+        """
+        if self.world_size == 1:
+            return
+        everyone = range(self.world_size)
+        chunks = [[_chunk(summand, rank, self.world_size) for summand in summands] for rank in everyone]
+        shares = [
+            [0 if rank in summand.silent else size for summand, size in zip(summands, chunks[self.rank], strict=True)]
+            for rank in everyone
+        ]
+        outgoing = [torch.cat([self._share(summand, rank) for summand in summands]) for rank in everyone]
+        received = self._split(outgoing, shares, purpose)
+        sums = [
+            _add_up(summand, column, size)
+            for summand, column, size in zip(summands, zip(*received, strict=True), chunks[self.rank], strict=True)
+        ]
+        answers = self._split([torch.cat(sums)] * self.world_size, chunks, purpose)
+        for summand, column in zip(summands, zip(*answers, strict=True), strict=True):
+            summand.tensor.copy_(torch.cat([_values(piece, summand.dtype) for piece in column]))
+
+    def _share(self, summand: Summand, rank: int) -> Tensor:
+        """What a rank is to add up of this worker's, as bytes."""
+        if self.rank in summand.silent:
+            return torch.empty(0, dtype=torch.uint8)
+        first, end = _bounds(summand, rank, self.world_size)
+        return summand.tensor[first:end].detach().to("cpu", summand.dtype).contiguous().view(torch.uint8)
+
+    def _split(self, outgoing: list[Tensor], sizes: list[list[int]], purpose: Purpose) -> list[tuple[Tensor, ...]]:
+        """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
+        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], purpose)
+        return [torch.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
+
     def whole_account(self, num_layers: int) -> Tensor:
-        """What every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this message included."""
+        """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
         purpose = Purpose("metrics")
         own = self.meter.table(num_layers)
-        if self.world_size > 1:
-            own[KINDS.index("metrics"), -1, self._next] += own.numel() * own.element_size() * (self.world_size - 1)
-        return self.all_gather(own, purpose)
+        if self.rank != 0:
+            own[KINDS.index("metrics"), -1, 0] += own.numel() * own.element_size()
+        return self.gather(own, purpose)
 
-    @property
-    def _next(self) -> int:
-        return (self.rank + 1) % self.world_size
 
-    def _sleep(self, hops: int) -> None:
-        """The setting sleep_time: latency added once a sequential hop, to see how a method fares on slow links."""
-        if self._sleep_time and self.world_size > 1:
-            time.sleep(self._sleep_time * hops)
+def _bounds(summand: Summand, rank: int, world_size: int) -> tuple[int, int]:
+    """First element, and the end, of the chunk that a rank adds up."""
+    size = summand.tensor.numel()
+    return size * rank // world_size, size * (rank + 1) // world_size
+
+
+def _chunk(summand: Summand, rank: int, world_size: int) -> int:
+    """Bytes of the chunk that a rank adds up."""
+    first, end = _bounds(summand, rank, world_size)
+    return (end - first) * summand.dtype.itemsize
+
+
+def _add_up(summand: Summand, shares: tuple[Tensor, ...], size: int) -> Tensor:
+    """The sum of a chunk, `size` bytes, from the shares in the order of ranks; silent ranks have none."""
+    values = [_values(share, summand.dtype).to(summand.tensor.dtype) for share in shares if len(share)]
+    if not values:
+        return torch.zeros(size, dtype=torch.uint8)
+    return torch.stack(values).sum(dim=0).to(summand.dtype).view(torch.uint8)
+
+
+def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of a copy, because a view of another type has to begin at a multiple of its size."""
+    return buffer.clone().view(dtype)

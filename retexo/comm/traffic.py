@@ -2,12 +2,14 @@
 
 A collective counts what its algorithm sends. W workers, N bytes a worker puts in:
     all-to-all         what goes to each peer; nothing to itself
-    all-reduce         2 (W - 1) N over all workers: two all-to-alls of chunks (see collectives.py)
-    all-gather         gloo's ring: each worker passes on W - 1 blocks to the next rank
+    all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
+    all-gather         N to each peer
+    gather             N to rank 0
 Payload only: no headers of gloo, TCP or IP.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,8 @@ class Purpose:
 
     kind: str
     layer: int = WHOLE_RUN
+    wave: int = 0
+    """Of rows: see retexo.exchange.plan. Not part of the account that is reported."""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind
@@ -38,6 +42,11 @@ class TrafficMeter:
 
     def add(self, purpose: Purpose, peer: int, num_bytes: int) -> None:
         self._sent[purpose, peer] += num_bytes
+
+    @property
+    def entries(self) -> Mapping[tuple[Purpose, int], int]:
+        """Bytes by purpose and peer."""
+        return self._sent
 
     def table(self, num_layers: int) -> Tensor:
         """int64 [K, L + 1, W] by kind, layer (the last entry is the whole run) and peer."""

@@ -104,6 +104,11 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> Ints:
     return np.concatenate(sizes)
 
 
+def dense_size(width: int, dtype: torch.dtype, precision: Precision) -> int:
+    """Return the bytes of every row of so many values in the "dense" encoding."""
+    return _value_bytes(width, dtype, precision)
+
+
 def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     """Return rows as bytes, uint8 [sum of row_sizes].
 

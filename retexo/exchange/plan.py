@@ -1,44 +1,212 @@
-"""Who needs which rows: made once, before the first layer.
+"""Who needs what of whom: made once, before the first layer.
 
-W workers, H halo nodes of a worker.
+The boundary rows of a layer cross the network in two waves:
+
+    ROUNDS    before the rounds: for the training and validation nodes, on which the rounds work
+    EMBED     once the layer is frozen: for the other nodes that a later layer or the final test needs
+
+Layer l of L needs its output at the labelled and test nodes, and at all nodes that these reach through the L - l - 1
+layers after it; nothing is sent for other nodes.
+
+A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
+row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
+partial sum for a destination: each destination is a target. Where only rows are sent (attention, pooling,
+exchange=plain) all destinations with the same need are one target.
+
+W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an
+edge into the receiver), R targets, E edges between them.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
+from retexo.exchange.ascending import code_size, read_ascending, write_ascending
 
 SETUP = Purpose("setup")
+ROUNDS, EMBED = 0, 1
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class BoundaryPlan:
-    """What this worker sends to each peer, and how much comes back."""
+class Boundary:
+    """The edges from one part into another, as both of them know them."""
 
-    send_rows: tuple[Tensor, ...]
-    """int64, one a peer: the inner nodes whose rows it needs, ascending."""
-    recv_counts: tuple[int, ...]
-    """Halo rows from each peer; joined in the order of ranks they are the halo nodes in their order."""
+    rows: Ints
+    """[L] ascending; to the sender its inner nodes, to the receiver numbers of its halo nodes."""
+    targets: Ints
+    """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
+    need: NDArray[np.uint8]
+    """[R] see ExchangePlan.need."""
+    source: Ints
+    """[E] in [0, L)."""
+    target: Ints
+    """[E] in [0, R)."""
+
+    def wanted(self, layer: int, wave: int, num_layers: int) -> Mask:
+        """Whether an edge counts in a wave of a layer, bool [E]."""
+        need = self.need[self.target]
+        return need == num_layers + 1 if wave == ROUNDS else (need > layer) & (need <= num_layers)
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangePlan:
+    """What this worker sends to each peer and receives from it, by rank."""
+
+    outgoing: tuple[Boundary, ...]
+    incoming: tuple[Boundary, ...]
+    need: Tensor
+    """uint8 [I]: L + 1 for what the rounds of every layer need; n in 1 ... L for what only layers 0 ... n - 1 embed; 0
+    for what nobody needs."""
+    num_layers: int
+    num_halo: int
+    sums: bool
+    """Whether partial sums may be sent."""
+    plain: bool
+    """Every row of every halo node, dense, in one wave."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the plan depends on besides the partition; the same on every worker."""
+
+    num_layers: int
+    part_sizes: tuple[int, ...]
+    """Inner nodes by rank."""
+    all_nodes: bool
+    """Whether every node of the graph is a training, validation or test node, so that all are needed anyway."""
+    sums: bool
+    """Whether the aggregator adds up."""
+    plain: bool
+
+
+def make_plan(partition: Partition, demand: Demand, comm: Communicator) -> ExchangePlan:
+    """Agree with every other worker on the edges between the two: how many, then which."""
+    need = _need(partition, demand, comm)
+    sums = demand.sums and not demand.plain
+    incoming = [_wanted_of(peer, partition, need.numpy(), sums) for peer in range(comm.world_size)]
+    sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
+    asked = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
+    formats = [_Request(edges, targets, partition.num_inner, demand.num_layers) for edges, targets in asked]
+    requests = [
+        _Request(len(boundary.source), len(boundary.targets), owned, demand.num_layers).write(
+            boundary, partition.halo_index.numpy()
+        )
+        for boundary, owned in zip(incoming, demand.part_sizes, strict=True)
+    ]
+    received = comm.all_to_all(requests, [request.size for request in formats], SETUP)
+    outgoing = [request.read(code) for request, code in zip(formats, received, strict=True)]
+    return ExchangePlan(
+        tuple(outgoing), tuple(incoming), need, demand.num_layers, partition.num_halo, sums, demand.plain
+    )
+
+
+def _need(partition: Partition, demand: Demand, comm: Communicator) -> Tensor:
+    last = demand.num_layers
+    if demand.plain:
+        return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
+    need = partition.test_mask.to(torch.uint8) * last
+    need[partition.train_mask | partition.val_mask] = last + 1
+    for layer in range(last - 1, 0, -1):
+        if not demand.all_nodes:
+            _reach(partition, demand, comm, need, layer)
+    return need
+
+
+def _reach(partition: Partition, demand: Demand, comm: Communicator, need: Tensor, layer: int) -> None:
+    """What `layer` aggregates, the layer before it has to embed: mark that in need, also at other owners."""
+    reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
+    reached[partition.src[need[partition.dst] > layer]] = True
+    inner, halo = reached[: partition.num_inner], reached[partition.num_inner :]
+    need[inner & (need < layer)] = layer
+    for nodes in tell_owners(partition, halo, demand.part_sizes, comm):
+        need[nodes[need[nodes] < layer]] = layer
+
+
+def tell_owners(partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator) -> list[Tensor]:
+    """Name halo nodes, bool [H], to their owners; by peer, the inner nodes int64 that it named here."""
+    owner, index = partition.halo_owner[halo], partition.halo_index[halo].numpy()
+    counts = torch.bincount(owner, minlength=comm.world_size)
+    named = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
+    lists = np.split(index, np.cumsum(counts.numpy())[:-1])
+    codes = [torch.from_numpy(write_ascending(nodes, size)) for nodes, size in zip(lists, part_sizes, strict=True)]
+    sizes = [code_size(int(count), partition.num_inner) for count in named]
+    received = comm.all_to_all(codes, sizes, SETUP)
+    return [
+        torch.from_numpy(read_ascending(code.numpy(), int(count), partition.num_inner))
+        for code, count in zip(received, named, strict=True)
+    ]
+
+
+def _wanted_of(peer: int, partition: Partition, need: NDArray[np.uint8], per_node: bool) -> Boundary:
+    """The needed edges from one peer, sorted by row, then target."""
+    src, dst = partition.src.numpy(), partition.dst.numpy()
+    first, end = np.searchsorted(partition.halo_owner.numpy(), (peer, peer + 1)) + partition.num_inner
+    edges = (src >= first) & (src < end) & (need[dst] > 0)
+    rows, source = np.unique(src[edges] - partition.num_inner, return_inverse=True)
+    if per_node:
+        targets, target = np.unique(dst[edges], return_inverse=True)
+        order = np.lexsort((target, source))
+        return Boundary(rows, targets, need[targets], source[order], target[order])
+    needs, target = np.unique(need[dst[edges]], return_inverse=True)
+    key = np.unique(source * max(len(needs), 1) + target)
+    source, target = np.divmod(key, max(len(needs), 1))
+    return Boundary(rows, np.full(len(needs), -1), needs, source, target)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """How a boundary is told to the owner of its rows: the edges as ascending numbers, then the needs of the targets.
+
+    A need takes as many bits as the largest, L + 1, has.
+    """
+
+    num_edges: int
+    num_targets: int
+    num_owned: int
+    """Inner nodes of the owner."""
+    num_layers: int
 
     @property
-    def num_halo(self) -> int:
-        return sum(self.recv_counts)
+    def _universe(self) -> int:
+        return self.num_owned * self.num_targets
+
+    @property
+    def _planes(self) -> int:
+        return (self.num_layers + 1).bit_length()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return code_size(self.num_edges, self._universe) + (self.num_targets * self._planes + 7) // 8
+
+    def write(self, boundary: Boundary, halo_index: Ints) -> Tensor:
+        """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
+        key = halo_index[boundary.rows[boundary.source]] * self.num_targets + boundary.target
+        bits = boundary.need[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
+        code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
+        return torch.from_numpy(np.concatenate(code))
+
+    def read(self, code: Tensor) -> Boundary:
+        """The boundary as the owner sees it; ValueError for what is none."""
+        edges = code_size(self.num_edges, self._universe)
+        key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
+        node, target = np.divmod(key, max(self.num_targets, 1))
+        rows, source = np.unique(node, return_inverse=True)
+        bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
+        need = (bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
+        return Boundary(rows, np.full(self.num_targets, -1), need, source, target)
 
 
-def make_plan(partition: Partition, comm: Communicator) -> BoundaryPlan:
-    """Every worker tells each owner which of its rows it needs, as int32; only the receiver knows its in-edges."""
-    wanted = torch.bincount(partition.halo_owner, minlength=comm.world_size)
-    counts = comm.all_to_all(list(torch.split(wanted, 1)), [1] * comm.world_size, SETUP)
-    indices = list(torch.split(partition.halo_index.to(torch.int32), wanted.tolist()))
-    asked = comm.all_to_all(indices, [int(count) for count in counts], SETUP)
-    return BoundaryPlan(tuple(rows.long() for rows in asked), tuple(wanted.tolist()))
-
-
-def whole_out_degree(partition: Partition, plan: BoundaryPlan, comm: Communicator) -> Tensor:
+def whole_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
     """Out-degrees in the whole graph, int64 [I + H], for a directory that does not store them.
 
     An edge is held by the part of its destination. So each part counts the edges that leave its halo nodes, the owner
@@ -46,9 +214,11 @@ def whole_out_degree(partition: Partition, plan: BoundaryPlan, comm: Communicato
     """
     counted = torch.bincount(partition.src, minlength=partition.num_inner + partition.num_halo)
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
-    sizes = [len(rows) for rows in plan.send_rows]
-    reports = comm.all_to_all(list(torch.split(halo.to(torch.int32), list(plan.recv_counts))), sizes, SETUP)
-    for rows, report in zip(plan.send_rows, reports, strict=True):
-        inner[rows] += report
-    answers = comm.all_to_all([inner[rows].to(torch.int32) for rows in plan.send_rows], plan.recv_counts, SETUP)
+    everything = torch.ones(partition.num_halo, dtype=torch.bool)
+    named = tell_owners(partition, everything, part_sizes, comm)
+    sizes = torch.bincount(partition.halo_owner, minlength=comm.world_size).tolist()
+    reports = comm.all_to_all(list(torch.split(halo.to(torch.int32), sizes)), [len(nodes) for nodes in named], SETUP)
+    for nodes, report in zip(named, reports, strict=True):
+        inner[nodes] += report
+    answers = comm.all_to_all([inner[nodes].to(torch.int32) for nodes in named], sizes, SETUP)
     return torch.cat((inner, *answers))

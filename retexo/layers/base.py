@@ -6,6 +6,7 @@ edges and a round is dense products only.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import scipy.sparse as sp
 import torch
@@ -23,6 +24,9 @@ class Inputs:
     matrices: tuple[Matrix, ...]
     num_rows: int
     """Rows of the output."""
+    late: Tensor
+    """What came after the weights. Where the aggregator adds up: its share of the product [N_dst, D]; else rows [m, D]
+    of the block's last sources. [0, 0] for none."""
     block: Block | None = None
 
 
@@ -30,13 +34,37 @@ class Convolution(nn.Module):
     """A graph convolution, [N_src, F] -> [N_dst, D]."""
 
     dropout_rate: float
+    adds_up: ClassVar[bool] = False
+    """Whether neighbours enter only by a sum of their rows, each with a factor of its own: then a partial sum can stand
+    for several of them, and A(HW) = (AH)W."""
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
-        """All that needs no parameters; rows are [N_src, F], of the block's nodes."""
+    scales_sources: ClassVar[bool] = False
+    """Whether `source_scale` is not one."""
+
+    def source_scale(self, out_degree: Tensor) -> Tensor | None:
+        """The factor of each source, from its out-degree in the whole graph, float [n]; None for ones."""
+        return None
+
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        """All that needs no parameters; [num_early, F] and [N_src - num_early, D] of the block's sources."""
         raise NotImplementedError
 
     def forward(self, inputs: Inputs) -> Tensor:
         """[N_dst, D]"""
+        raise NotImplementedError
+
+    def project(self, rows: Tensor) -> Tensor:
+        """What a neighbour's row is after the first weights that it meets, without dropout: [n, F] -> [n, D]."""
+        raise NotImplementedError
+
+    @property
+    def projected_width(self) -> int:
+        """D of `project`."""
+        raise NotImplementedError
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """The weights [F, D] that each of Inputs.matrices [n, F] is multiplied with, in that order."""
         raise NotImplementedError
 
     def dropped(self, matrix: Matrix) -> Matrix:
@@ -69,6 +97,12 @@ def neighbour_sum(
     """
     if rows.device.type == "cpu" and is_sparse(rows):
         return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
+    return _dense_sum(block, rows, src_scale, dst_scale, self_scale)
+
+
+def _dense_sum(
+    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
+) -> Tensor:
     total: Tensor = dgl.ops.copy_u_sum(block.graph, rows if src_scale is None else rows * src_scale[:, None])
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])
@@ -87,6 +121,32 @@ def _sparse_sum(
         weight, dst, src = torch.cat((weight, self_scale)), torch.cat((dst, own)), torch.cat((src, own))
     adjacency = sp.csr_array((weight.numpy(), (dst.numpy(), src.numpy())), shape=(block.num_dst, len(rows)))
     return adjacency @ sp.csr_array(rows.numpy())
+
+
+NO_LATE = torch.zeros(0, 0)
+"""[0, 0]"""
+
+
+class SumConvolution(Convolution):
+    """One whose aggregator adds up: dst_scale[v] (sum of source_scale[u] x[u]) + self_scale[v] x[v], then weights."""
+
+    adds_up = True
+
+    def total(
+        self, block: Block, rows: Tensor, late: Tensor, dst_scale: Tensor | None, self_scale: Tensor | None
+    ) -> tuple[Matrix, Tensor]:
+        """The sum over the early sources [N_dst, F], and over the late ones [N_dst, D]; [0, 0] without any."""
+        if not len(late):
+            return neighbour_sum(block, rows, self.source_scale(block.out_degree), dst_scale, self_scale), NO_LATE
+        early_block, late_block = block.split()
+        early_scale, late_scale = (self.source_scale(part.out_degree) for part in (early_block, late_block))
+        late_sum = _dense_sum(late_block, late, late_scale, dst_scale, None)
+        return neighbour_sum(early_block, rows, early_scale, dst_scale, self_scale), late_sum
+
+    def weighted(self, total: Matrix, weight: Tensor, late: Tensor) -> Tensor:
+        """[N_dst, F] @ [F, D], and what came after the weights."""
+        product = self.dropped(total) @ weight
+        return product + late if len(late) else product
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

@@ -2,11 +2,16 @@
 
 N_dst destinations (the nodes whose output is computed), N_src sources, E edges. As in DGL's blocks the destinations
 are the first sources, so that a layer finds a node's own row. No self loops: a layer adds what it needs.
+
+A neighbour that another part owns is there as its row, as its row after the layer's weights ("late"), or as a part of
+a sum of several. Such a partial sum is a source of its own, with one edge and the out-degree 0: every aggregator that
+adds up takes it as it is. I inner nodes, H halo nodes of the partition.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -15,12 +20,66 @@ from partitioning.dgl_import import dgl
 
 
 @dataclass(frozen=True, eq=False)
+class Arrival:
+    """Vectors that came from one peer: rows of halo nodes, then sums for inner nodes."""
+
+    vectors: Tensor
+    """[n, F]"""
+    halo: Tensor
+    """int64 [rows] the halo nodes."""
+    sum_dst: Tensor
+    """int64 [n - rows] the inner nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """What a worker holds of other parts' nodes: [n, F] rows and sums, in the order of their arrival."""
+
+    values: Tensor
+    halo: Tensor
+    """int64 [H] the place of each halo node's row in values, -1 where there is none."""
+    sums: Tensor
+    """int64 [S] the places of the sums."""
+    sum_dst: Tensor
+    """int64 [S] the inner node of each."""
+
+    @classmethod
+    def none(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return cls(torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing)
+
+    def extended(self, arrivals: Sequence[Arrival]) -> "Vectors":
+        if not arrivals:
+            return self
+        halo, sums, end = self.halo.clone(), [self.sums], len(self.values)
+        for arrival in arrivals:
+            first_sum = end + len(arrival.halo)
+            halo[arrival.halo] = torch.arange(end, first_sum)
+            end += len(arrival.vectors)
+            sums.append(torch.arange(first_sum, end))
+        values = torch.cat([self.values, *(arrival.vectors for arrival in arrivals)])
+        sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
+        return Vectors(values, halo, torch.cat(sums), sum_dst)
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """All vectors of other parts' nodes: those of the layer's input, [n, F], and late ones, [m, D]."""
+
+    early: Vectors
+    late: Vectors
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """In-edges of N_dst nodes, with the degrees that these and their sources have in the whole graph."""
 
     nodes: Tensor
-    """int64 [N_src] local ids (inner nodes, then halo nodes) of the sources; the first N_dst are the destinations."""
+    """int64 [N_src] sources: inner nodes, then I + place of an early vector, then I + n + place of a late one. The
+    first N_dst are the destinations; the others ascend."""
     num_dst: int
+    num_early: int
+    """Sources that are no late vectors; those come last."""
     src: Tensor
     """int64 [E] in [0, N_src)."""
     dst: Tensor
@@ -39,15 +98,25 @@ class Block:
     def to(self, device: torch.device) -> "Block":
         tensors = (self.src, self.dst, self.out_degree, self.in_degree)
         src, dst, out_degree, in_degree = (tensor.to(device) for tensor in tensors)
-        return Block(self.nodes, self.num_dst, src, dst, out_degree, in_degree)
+        return Block(self.nodes, self.num_dst, self.num_early, src, dst, out_degree, in_degree)
+
+    def split(self) -> tuple["Block", "Block"]:
+        """The edges of early sources, and those of late ones, of which the destinations are none."""
+        count, late = self.num_early, self.src >= self.num_early
+        return (
+            Block(self.nodes[:count], self.num_dst, count, self.src[~late], self.dst[~late], self.out_degree[:count],
+                  self.in_degree),
+            Block(self.nodes[count:], self.num_dst, 0, self.src[late] - count, self.dst[late], self.out_degree[count:],
+                  self.in_degree),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class InEdges:
-    """All in-edges of a partition, from which blocks are cut. I inner nodes, H halo nodes."""
+    """All in-edges of a partition, from which blocks are cut."""
 
     src: Tensor
-    """int64 [E] local ids, sorted by destination."""
+    """int64 [E] local ids: inner nodes, then halo nodes; sorted by destination."""
     row_ptr: Tensor
     """int64 [I + 1] the in-edges of inner node v are row_ptr[v] ... row_ptr[v + 1] - 1."""
     out_degree: Tensor
@@ -56,21 +125,51 @@ class InEdges:
     """float [I] in the whole graph."""
 
     @classmethod
-    def build(cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype) -> "InEdges":
+    def build(cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype) -> Self:
         order = torch.argsort(dst, stable=True)
         counts = torch.bincount(dst, minlength=len(in_degree))
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
         return cls(src[order], row_ptr, out_degree.to(dtype), in_degree.to(dtype))
 
-    def block(self, nodes: Tensor) -> Block:
-        """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct."""
+    def block(self, nodes: Tensor, sources: Sources) -> Block:
+        """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
+
+        An edge of a halo node whose row is not there is left out: a sum serves it.
+        """
+        src, dst = self._edges(nodes)
+        number, out_degree = self._numbered(sources)
+        src = number[src]
+        src, dst = src[src >= 0], dst[src >= 0]
+        num_inner = len(self.in_degree)
+        for vectors, first in ((sources.early, num_inner), (sources.late, num_inner + len(sources.early.values))):
+            place = torch.full((num_inner,), -1)
+            place[nodes] = torch.arange(len(nodes))
+            target = place[vectors.sum_dst]
+            src = torch.cat((src, vectors.sums[target >= 0] + first))
+            dst = torch.cat((dst, target[target >= 0]))
+        return self._compact(nodes, src, dst, out_degree, num_inner + len(sources.early.values))
+
+    def _edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Sources (local ids) and destinations (places in nodes) of their in-edges."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         dst = torch.repeat_interleave(torch.arange(len(nodes)), degree)
         first_of_node = degree.cumsum(0) - degree
         edges = torch.arange(len(dst)) - first_of_node[dst] + self.row_ptr[nodes][dst]
-        sources = self.src[edges]
-        place = torch.full((len(self.out_degree),), -1, dtype=torch.int64)
-        place[sources] = 0
+        return self.src[edges], dst
+
+    def _numbered(self, sources: Sources) -> tuple[Tensor, Tensor]:
+        """The number of each local id as a source, int64 [I + H], -1 for none; the out-degree of each source."""
+        num_inner, num_early = len(self.in_degree), len(sources.early.values)
+        early, late = sources.early.halo, sources.late.halo
+        halo = torch.where(late >= 0, late + num_early, early)
+        number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
+        out_degree = self.out_degree.new_zeros(num_inner + num_early + len(sources.late.values))
+        out_degree[number[number >= 0]] = self.out_degree[number >= 0]
+        return number, out_degree
+
+    def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, out_degree: Tensor, first_late: int) -> Block:
+        place = torch.full((len(out_degree),), -1)
+        place[src] = 0
         place[nodes] = -1
         others = (place == 0).nonzero()[:, 0]
         block_nodes = torch.cat((nodes, others))
@@ -78,8 +177,19 @@ class InEdges:
         return Block(
             nodes=block_nodes,
             num_dst=len(nodes),
-            src=place[sources],
+            num_early=len(nodes) + int((others < first_late).sum()),
+            src=place[src],
             dst=dst,
-            out_degree=self.out_degree[block_nodes],
+            out_degree=out_degree[block_nodes],
             in_degree=self.in_degree[nodes],
         )
+
+
+def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
+    """Of a block's sources the rows [num_early, F], and the late vectors [N_src - num_early, D]; own are [I, F]."""
+    nodes, late = block.nodes[: block.num_early], block.nodes[block.num_early :]
+    is_own = nodes < len(own)
+    rows = own.new_empty(len(nodes), own.shape[1])
+    rows[is_own] = own[nodes[is_own]]
+    rows[~is_own] = sources.early.values[nodes[~is_own] - len(own)]
+    return rows, sources.late.values[late - len(own) - len(sources.early.values)]

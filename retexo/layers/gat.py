@@ -28,14 +28,16 @@ class GAT(Convolution):
         self.heads, self.merge = heads, merge
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
-        return Inputs((as_matrix(rows),), block.num_dst, block)
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows),), block.num_dst, late, block)
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         (rows,) = inputs.matrices
         graph = inputs.block.graph
-        z = (self.dropped(rows) @ self.weight).view(-1, self.heads, self.weight.shape[1] // self.heads)
+        z = self.dropped(rows) @ self.weight
+        z = torch.cat((z, inputs.late)) if len(inputs.late) else z
+        z = z.view(-1, self.heads, self.weight.shape[1] // self.heads)
         score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)
         score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1, keepdim=True)
         score = nn.functional.leaky_relu(dgl.ops.u_add_v(graph, score_src, score_dst), NEGATIVE_SLOPE)
@@ -43,6 +45,17 @@ class GAT(Convolution):
         merged: Tensor = dgl.ops.u_mul_e_sum(graph, z, alpha)
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
+
+    def project(self, rows: Tensor) -> Tensor:
+        return rows @ self.weight
+
+    @property
+    def projected_width(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return (self.weight,)
 
 
 def _attention(heads: int, width: int) -> Tensor:

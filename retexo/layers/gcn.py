@@ -8,12 +8,14 @@ with the degrees of the whole graph and one self loop added, existing ones remov
 import torch
 from torch import Tensor, nn
 
-from retexo.layers.base import Convolution, Inputs, neighbour_sum, xavier
+from retexo.layers.base import Inputs, SumConvolution, xavier
 from retexo.layers.block import Block
 
 
-class GCN(Convolution):
+class GCN(SumConvolution):
     """[N_src, F] -> [N_dst, D]"""
+
+    scales_sources = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
         super().__init__()
@@ -21,11 +23,26 @@ class GCN(Convolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
-        src_scale, dst_scale = (block.out_degree + 1).rsqrt(), (block.in_degree + 1).rsqrt()
-        total = neighbour_sum(block, rows, src_scale, dst_scale, dst_scale * src_scale[: block.num_dst])
-        return Inputs((total,), block.num_dst)
+    def source_scale(self, out_degree: Tensor) -> Tensor:
+        return (out_degree + 1).rsqrt()
+
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        dst_scale = (block.in_degree + 1).rsqrt()
+        self_scale = dst_scale * self.source_scale(block.out_degree[: block.num_dst])
+        total, late_sum = self.total(block, rows, late, dst_scale, self_scale)
+        return Inputs((total,), block.num_dst, late_sum)
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        return self.dropped(total) @ self.weight + self.bias
+        return self.weighted(total, self.weight, inputs.late) + self.bias
+
+    def project(self, rows: Tensor) -> Tensor:
+        return rows @ self.weight
+
+    @property
+    def projected_width(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return (self.weight,)

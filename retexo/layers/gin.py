@@ -9,11 +9,11 @@ would have to cross the network in every round.
 import torch
 from torch import Tensor, nn
 
-from retexo.layers.base import Convolution, Inputs, neighbour_sum, xavier
+from retexo.layers.base import Inputs, SumConvolution, xavier
 from retexo.layers.block import Block
 
 
-class GIN(Convolution):
+class GIN(SumConvolution):
     """[N_src, F] -> [N_dst, D]; the MLP is `width` wide."""
 
     def __init__(self, num_in: int, num_out: int, dropout: float, width: int) -> None:
@@ -25,11 +25,22 @@ class GIN(Convolution):
         self.bias_out = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
-        total = neighbour_sum(block, rows, None, None, torch.ones_like(block.in_degree))
-        return Inputs((total,), block.num_dst)
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        total, late_sum = self.total(block, rows, late, None, torch.ones_like(block.in_degree))
+        return Inputs((total,), block.num_dst, late_sum)
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        hidden = torch.relu(self.norm(self.dropped(total) @ self.weight_in + self.bias_in))
-        return hidden @ self.weight_out + self.bias_out
+        hidden = self.weighted(total, self.weight_in, inputs.late) + self.bias_in
+        return torch.relu(self.norm(hidden)) @ self.weight_out + self.bias_out
+
+    def project(self, rows: Tensor) -> Tensor:
+        return rows @ self.weight_in
+
+    @property
+    def projected_width(self) -> int:
+        return self.weight_in.shape[1]
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return (self.weight_in,)

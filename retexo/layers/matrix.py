@@ -100,3 +100,12 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
 def is_sparse(rows: Tensor) -> bool:
     """Whether so few values of [R, F] are nonzero that a sparse product pays."""
     return rows.numel() > 0 and int(torch.count_nonzero(rows)) <= SPARSE_BELOW * rows.numel()
+
+
+def used_columns(matrix: Matrix) -> Tensor:
+    """Columns of [n, F] that hold anything but zeros, bool [F] on the host."""
+    if isinstance(matrix, Tensor):
+        return (matrix != 0).any(dim=0).cpu()
+    used = torch.zeros(matrix.shape[1], dtype=torch.bool)
+    used[matrix.columns[matrix.values != 0].long().cpu()] = True
+    return used

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
-from retexo.layers.base import Convolution, Inputs, as_matrix, neighbour_sum, xavier
+from retexo.layers.base import Convolution, Inputs, SumConvolution, as_matrix, xavier
 from retexo.layers.block import Block
 
 
-class SAGEMean(Convolution):
+class SAGEMean(SumConvolution):
     """[N_src, F] -> [N_dst, D]"""
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
@@ -24,14 +24,25 @@ class SAGEMean(Convolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
         dst_scale = 1 / block.in_degree.clamp(min=1)
-        mean = neighbour_sum(block, rows, None, dst_scale, None)
-        return Inputs((as_matrix(rows[: block.num_dst]), mean), block.num_dst)
+        mean, late_mean = self.total(block, rows, late, dst_scale, None)
+        return Inputs((as_matrix(rows[: block.num_dst]), mean), block.num_dst, late_mean)
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices
-        return self.dropped(own) @ self.weight_self + self.dropped(mean) @ self.weight_neigh + self.bias
+        return self.dropped(own) @ self.weight_self + self.weighted(mean, self.weight_neigh, inputs.late) + self.bias
+
+    def project(self, rows: Tensor) -> Tensor:
+        return rows @ self.weight_neigh
+
+    @property
+    def projected_width(self) -> int:
+        return self.weight_neigh.shape[1]
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weight_self, self.weight_neigh
 
 
 class SAGEPool(Convolution):
@@ -47,14 +58,27 @@ class SAGEPool(Convolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor) -> Inputs:
-        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, block)
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, late, block)
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         rows, own = inputs.matrices
         messages = torch.relu(self.dropped(rows) @ self.weight_pool + self.bias_pool)
+        if len(inputs.late):
+            messages = torch.cat((messages, inputs.late))
         pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
         # DGL's maximum of nothing is -inf.
         pooled = torch.where((inputs.block.in_degree > 0)[:, None], pooled, 0.0)
         return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias
+
+    def project(self, rows: Tensor) -> Tensor:
+        return torch.relu(rows @ self.weight_pool + self.bias_pool)
+
+    @property
+    def projected_width(self) -> int:
+        return self.weight_pool.shape[1]
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weight_pool, self.weight_self

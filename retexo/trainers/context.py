@@ -14,22 +14,13 @@ from torch import Tensor
 from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.config import TrainSettings
-from retexo.exchange.plan import BoundaryPlan
+from retexo.exchange.plan import ExchangePlan
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification
-from retexo.rounds import RoundLog
+from retexo.rounds import RoundLog, Totals
 from retexo.stage import Stage
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Nodes of each split over all workers."""
-
-    train: int
-    val: int
-    test: int
 
 
 class Clock:
@@ -58,7 +49,7 @@ class Context:
     labels: Tensor
     """[I] or [I, C], on the device."""
     edges: InEdges
-    plan: BoundaryPlan
+    plan: ExchangePlan
     totals: Totals
     task: NodeClassification
     comm: Communicator

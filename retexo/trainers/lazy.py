@@ -1,9 +1,9 @@
 """Lazy message passing (Retexo, arXiv 2302.13053, algorithm 1): exchange, train, embed, next layer.
 
-The boundary rows of a layer's input cross the network once, before the layer trains. It trains alone, to convergence;
-then it is frozen, and what it makes of every inner node is the input of the next.
+The boundary rows of a layer's input cross the network once: those that the rounds need before the layer trains, the
+others when it is frozen. It trains alone, to convergence; what it then makes of every node is the input of the next.
 
-I inner nodes, H halo nodes of this worker, C classes.
+I inner nodes of this worker, F input width, D hidden width, C classes.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retexo.comm.traffic import Purpose
-from retexo.exchange.transfer import exchange_rows
+from retexo.exchange.choice import Owned
+from retexo.exchange.codec import Precision
+from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.exchange.transfer import LayerExchange
+from retexo.layers.base import Inputs
+from retexo.layers.block import Sources, rows_of
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
+
+PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +31,7 @@ class Trained:
     rounds: list[int]
     """One a layer."""
     logits: Tensor
-    """[I, C]"""
+    """[I, C]; NaN at nodes that nobody needs."""
 
 
 def train(context: Context, stages: list[Stage]) -> Trained:
@@ -33,53 +39,69 @@ def train(context: Context, stages: list[Stage]) -> Trained:
     rows = context.features
     rounds = []
     for layer, stage in enumerate(stages):
+        exchange = layer_exchange(context, layer, stage, rows)
         with context.phase("exchange"):
-            rows = _with_halo(context, rows, layer)
+            sources = exchange.run(ROUNDS)
         with context.phase("aggregate"):
-            layer_task = _layer_task(context, layer, stage, rows)
+            layer_task = make_layer_task(context, layer, stage, rows, sources)
         with context.phase("rounds"):
             rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log))
+        with context.phase("exchange"):
+            sources = exchange.run(EMBED)
         with context.phase("embed"):
-            rows = _embed(context, stage, rows)
+            rows = _embed(context, layer_task, rows, sources)
         context.save_layer(layer, stage)
     return Trained(rounds, rows)
 
 
-def _with_halo(context: Context, rows: Tensor, layer: int) -> Tensor:
-    """[I, F] -> [I + H, F]"""
-    purpose = Purpose("features" if layer == 0 else "embeddings", layer)
-    return torch.cat((rows, exchange_rows(rows, context.plan, context.comm, purpose)))
+def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> LayerExchange:
+    """The exchange of one layer's input, [I, F]."""
+
+    @torch.no_grad()
+    def project(rows: Tensor) -> Tensor:
+        return stage.conv.project(rows.to(context.device)).cpu()
+
+    scale = stage.conv.source_scale(context.edges.out_degree[: len(rows)])
+    owned = Owned(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
+    return LayerExchange(context.plan, layer, owned, context.comm)
 
 
-def _layer_task(context: Context, layer: int, stage: Stage, rows: Tensor) -> LayerTask:
+def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, sources: Sources) -> LayerTask:
+    """What the rounds of a layer work on; rows are [I, F]."""
+
+    def labelled(mask: Tensor) -> Labelled:
+        nodes = mask.nonzero()[:, 0]
+        inputs = _gather(context, stage, nodes, rows, sources) if len(nodes) else None
+        return Labelled(nodes, inputs, context.labels[nodes])
+
     return LayerTask(
         layer=layer,
         stage=stage,
         task=context.task,
-        train=_labelled(context, stage, rows, context.partition.train_mask),
-        val=_labelled(context, stage, rows, context.partition.val_mask),
-        total_train=context.totals.train,
-        total_val=context.totals.val,
+        train=labelled(context.partition.train_mask),
+        val=labelled(context.partition.val_mask),
+        totals=context.totals,
     )
 
 
-def _labelled(context: Context, stage: Stage, rows: Tensor, mask: Tensor) -> Labelled:
-    """The nodes of a mask, with what the convolution gathers for them once."""
-    nodes = mask.nonzero()[:, 0]
-    labels = context.labels[nodes]
-    if not len(nodes):
-        return Labelled(None, labels)
-    block = context.edges.block(nodes)
-    return Labelled(stage.conv.gather(block.to(context.device), rows[block.nodes].to(context.device)), labels)
+def _gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
+    block = context.edges.block(nodes, sources)
+    early, late = rows_of(block, rows, sources)
+    return stage.conv.gather(block.to(context.device), early.to(context.device), late.to(context.device))
 
 
 @torch.no_grad()
-def _embed(context: Context, stage: Stage, rows: Tensor) -> Tensor:
-    """[I + H, F] -> [I, D] in evaluation mode; of the last stage the logits."""
-    num_inner = context.partition.num_inner
-    if num_inner == 0:
-        return torch.zeros(0, stage.output_dim, dtype=rows.dtype)
+def _embed(context: Context, layer_task: LayerTask, rows: Tensor, sources: Sources) -> Tensor:
+    """[I, F] -> [I, D] in evaluation mode, NaN where nobody needs it; of the last stage the logits."""
+    stage, train, val = layer_task.stage, layer_task.train, layer_task.val
     stage.eval()
-    block = context.edges.block(torch.arange(num_inner))
-    inputs = stage.conv.gather(block.to(context.device), rows[block.nodes].to(context.device))
-    return stage.embed(inputs).cpu()
+    others = context.plan.need > layer_task.layer
+    others[torch.cat((train.nodes, val.nodes))] = False
+    nodes = others.nonzero()[:, 0]
+    embedded = torch.full((len(rows), stage.output_dim), torch.nan, dtype=rows.dtype)
+    for part, inputs in ((train.nodes, train.inputs), (val.nodes, val.inputs)):
+        if inputs is not None:
+            embedded[part] = stage.embed(inputs).cpu()
+    if len(nodes):
+        embedded[nodes] = stage.embed(_gather(context, stage, nodes, rows, sources)).cpu()
+    return embedded

@@ -11,6 +11,7 @@ from partitioning import storage
 from partitioning.storage import PartitionDirectory
 from retexo.apps import partition_data, train
 from retexo.config import compose
+from retexo.exchange.ascending import code_size
 from retexo.stage import Architecture, build_stage
 
 WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
@@ -23,6 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
     settings = compose([
         f"partition_dir={folder}", "dataset_name=file", f"dataset_file={file}", f"num_partitions={WORLD}", "device=cpu",
         f"num_rounds=[{ROUNDS}]", f"hidden_dim={HIDDEN}", "stopping=none", "cluster.threads=1", "sleep_time=0.001",
+        "exchange=plain",
     ])  # fmt: skip
     partition_data.run(settings.partition)
     directory = storage.find([folder / f"toy-random-vol-{WORLD}"], WORLD)
@@ -57,8 +59,11 @@ def test_layers(trained: Any) -> None:
     halo = sum(part.halo for part in directory.meta.parts)
     last_metrics = 7 * 4 * 2 * (WORLD - 1)  # loss and counts, without a gradient, once the last round is over
     rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
+    columns = [WORLD * (WORLD - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)]  # which of them are used, in bits
     gradients = [(parameters(layer) + 7) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
-    assert summary["bytes"]["by_layer"] == [rows[layer] + gradients[layer] + last_metrics for layer in (0, 1)]
+    assert summary["bytes"]["by_layer"] == [
+        rows[layer] + gradients[layer] + last_metrics + columns[layer] for layer in (0, 1)
+    ]
 
 
 def test_every_sum_is_the_total(trained: Any) -> None:
@@ -70,9 +75,14 @@ def test_every_sum_is_the_total(trained: Any) -> None:
 
 
 def test_setup_is_small(trained: Any) -> None:
-    """Digests and counts, one int64 a peer and one int32 a halo row for the plan, 8 bytes for the parameters."""
+    """Facts and a digest of the parameters; for the plan two counts, a code of the rows and a need; used columns."""
     directory, summary = trained
-    halo = sum(part.halo for part in directory.meta.parts)
-    facts = summary["bytes"]["by_kind"]["setup"] - WORLD * (WORLD - 1) * (8 + 8) - halo * 4
-    assert facts % (WORLD * (WORLD - 1) * 8) == 0
-    assert 10 <= facts // (WORLD * (WORLD - 1) * 8) <= 16
+    each_pair = (10 + 1 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
+    codes = sum(code_size(count, directory.meta.parts[owner].nodes) for owner, count in boundary_rows(directory))
+    assert summary["bytes"]["by_kind"]["setup"] == WORLD * (WORLD - 1) * each_pair + codes
+
+
+def boundary_rows(directory: PartitionDirectory) -> list[tuple[int, int]]:
+    """Owner and number of the rows of every ordered pair of parts."""
+    owners = [directory.read(rank).halo_owner.bincount(minlength=WORLD).tolist() for rank in range(WORLD)]
+    return [(owner, count) for wanted in owners for owner, count in enumerate(wanted)]

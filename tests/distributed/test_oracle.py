@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from partitioning.storage import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.config import TrainSettings
 from retexo.errors import TrainingError
-from retexo.layers.base import Inputs
+from retexo.layers.base import NO_LATE, Inputs
 from retexo.setup import agree_on_facts
 from retexo.stage import Stage, build_stage
 from retexo.trainers import lazy
@@ -98,31 +99,30 @@ def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory
 def _train(rank: int, world_size: int, directory: PartitionDirectory, settings: TrainSettings) -> Any:
     partition, comm, recorder = directory.read(rank), Communicator(rank, world_size), Recorder()
     facts = agree_on_facts(comm, partition, directory, "0" * 64)
-    context = make_context(
-        settings, partition, facts, comm, clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64
-    )
-    context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
     architecture = make_architecture(settings, facts)
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
-    embeddings = [_last_embedding(stage, partition.num_inner) for stage in stages]
-    trained = lazy.train(context, stages)
+    context = make_context(
+        settings, partition, facts, comm, stages[0].conv,
+        clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64,
+    )  # fmt: skip
+    context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
+    embeddings: list[np.ndarray] = []
+    with unittest.mock.patch.object(lazy, "_embed", _noted(lazy._embed, embeddings)):
+        trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
-    rows = [embedding[0].numpy() for embedding in embeddings]
-    np.testing.assert_array_equal(rows[-1], trained.logits.numpy())
-    return partition.node_ids.numpy(), recorder.rounds, rows
+    np.testing.assert_array_equal(embeddings[-1], trained.logits.numpy())
+    return partition.node_ids.numpy(), recorder.rounds, embeddings
 
 
-def _last_embedding(stage: Stage, num_inner: int) -> list[torch.Tensor]:
-    """A list whose one entry is what the stage embedded last: all inner nodes, once it is trained."""
-    last = [torch.zeros(0, stage.output_dim, dtype=torch.float64)]
-    original = stage.embed
+def _noted(embed: Any, embeddings: list[np.ndarray]) -> Any:
+    """The function, which now also keeps what it returns."""
 
-    def embed(inputs: Inputs) -> torch.Tensor:
-        last[0] = original(inputs)
-        return last[0]
+    def embed_and_note(*arguments: Any) -> torch.Tensor:
+        rows = embed(*arguments)
+        embeddings.append(rows.numpy())
+        return rows
 
-    stage.embed = embed  # type: ignore[method-assign]
-    return last
+    return embed_and_note
 
 
 def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
@@ -217,7 +217,7 @@ def simulate_local_gcn(num_parts: int, steps: int) -> list[np.ndarray]:
         total = adjacency @ rows
         for _ in range(ROUNDS):
             _average(stage, [_after_steps(stage, total, graph, group, settings, layer, steps) for group in groups])
-        rows = stage.embed(Inputs((total,), 60)).detach()
+        rows = stage.embed(Inputs((total,), 60, NO_LATE)).detach()
         embeddings.append(rows.numpy())
     return embeddings
 
@@ -252,7 +252,7 @@ def _after_steps(
     labels = torch.from_numpy(graph.labels[group])
     for _ in range(steps if len(group) else 0):
         own.zero_grad()
-        torch.nn.functional.cross_entropy(own.logits(Inputs((total[group],), len(group))), labels).backward()
+        torch.nn.functional.cross_entropy(own.logits(Inputs((total[group],), len(group), NO_LATE)), labels).backward()
         with torch.no_grad():
             for parameter in own.parameters():
                 assert parameter.grad is not None

@@ -46,7 +46,7 @@ def test_flat_parameters_are_views() -> None:
 def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
     module = Line()
     own = learner(module, [0.0, 4.0], total=5)
-    agreement = build_agreement(GradientSettings("sync", 1), own)
+    agreement = build_agreement(GradientSettings("sync", 1, "fp32", "none", 4), own)
     assert agreement.propose() == pytest.approx(0.5 + 4.5)
     assert own.flat.gradient.tolist() == [-2.0, 0.0, 0.0]  # (1 - 0) + (1 - 4)
     own.flat.gradient += torch.tensor([12.0, 0.0, 0.0])  # the other workers'
@@ -57,7 +57,7 @@ def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
 def test_local_steps_propose_the_weighted_change() -> None:
     module = Line()
     own = learner(module, [0.0, 4.0], total=8)
-    agreement = build_agreement(GradientSettings("local", 3), own)
+    agreement = build_agreement(GradientSettings("local", 3, "fp32", "none", 4), own)
     assert agreement.propose() == pytest.approx(5.0)  # the loss that the round starts from
     change = (2.0 - 1.0) * (1 - 0.5**3)  # towards the mean 2, half of the way in each step
     assert own.flat.values.tolist() == [1.0, 2.0, 3.0]  # nothing is agreed yet
@@ -70,7 +70,7 @@ def test_local_steps_propose_the_weighted_change() -> None:
 def test_a_second_local_proposal_starts_from_what_was_agreed() -> None:
     module = Line()
     own = learner(module, [2.0], total=1)
-    agreement = build_agreement(GradientSettings("local", 1), own)
+    agreement = build_agreement(GradientSettings("local", 1, "fp32", "none", 4), own)
     agreement.propose()
     agreement.apply()
     assert float(own.flat.values[0]) == 1.5
@@ -83,7 +83,7 @@ def test_a_second_local_proposal_starts_from_what_was_agreed() -> None:
 def test_without_training_nodes_nothing_is_proposed(mode: str) -> None:
     own = learner(Line(), [], total=4)
     own.flat.gradient.fill_(5.0)
-    agreement = build_agreement(GradientSettings(mode, 1), own)
+    agreement = build_agreement(GradientSettings(mode, 1, "fp32", "none", 4), own)
     assert agreement.propose() == 0.0
     assert own.flat.gradient.tolist() == [0.0, 0.0, 0.0]
 
@@ -101,7 +101,7 @@ def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
 def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     module = Line()
     own = learner(module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0))
-    agreement = build_agreement(GradientSettings("sync", 1), own)
+    agreement = build_agreement(GradientSettings("sync", 1, "fp32", "none", 4), own)
     agreement.propose()
     agreement.apply()
     assert float(own.flat.values[0]) < 1.0

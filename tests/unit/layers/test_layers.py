@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from retexo.layers.base import Convolution, as_matrix, neighbour_sum
-from retexo.layers.block import InEdges
+from retexo.layers.block import InEdges, Sources, Vectors, rows_of
 from retexo.layers.gat import GAT
 from retexo.layers.gcn import GCN
 from retexo.layers.gin import GIN
@@ -21,6 +21,8 @@ NODES, WIDTH, OUT = 6, 9, 4
 SRC = torch.tensor([0, 0, 2, 3, 4, 1, 4])
 DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
 F64 = torch.float64
+
+NOTHING = Sources(Vectors.none(0, WIDTH, F64), Vectors.none(0, OUT, F64))  # one part owns all nodes
 
 COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
 COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)
@@ -46,8 +48,8 @@ def make(kind: type[Convolution], **arguments: Any) -> Convolution:
 
 
 def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
-    block = edges().block(torch.tensor(nodes))
-    return conv(conv.gather(block, x[block.nodes]))
+    block = edges().block(torch.tensor(nodes), NOTHING)
+    return conv(conv.gather(block, *rows_of(block, x, NOTHING)))
 
 
 def gcn(conv: Any, x: Tensor) -> Tensor:
@@ -129,7 +131,7 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
 
 
 def test_a_block_begins_with_its_destinations() -> None:
-    block = edges().block(torch.tensor([0, 1]))
+    block = edges().block(torch.tensor([0, 1]), NOTHING)
     assert block.nodes.tolist() == [0, 1, 2, 3, 4]
     assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [(0, 1), (0, 1), (2, 1), (3, 0), (4, 0)]
     assert block.in_degree.tolist() == [2, 3]
@@ -137,7 +139,7 @@ def test_a_block_begins_with_its_destinations() -> None:
 
 
 def test_a_block_without_edges() -> None:
-    block = edges().block(torch.tensor([4, 5]))
+    block = edges().block(torch.tensor([4, 5]), NOTHING)
     assert block.nodes.tolist() == [4, 5]
     assert len(block.src) == 0
 
@@ -191,7 +193,7 @@ def test_no_dropout_outside_of_training(kind: str) -> None:
 
 
 def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:
-    block = edges().block(torch.arange(NODES))
+    block = edges().block(torch.arange(NODES), NOTHING)
     x, scale = rows("sparse")[block.nodes], torch.arange(1.0, NODES + 1, dtype=F64)
     got = neighbour_sum(block, x, scale, 2 * scale, 3 * scale)
     dense = got @ torch.eye(WIDTH, dtype=F64) if isinstance(got, SparseMatrix) else got
