@@ -61,10 +61,12 @@ def _train(
     partition = directory.read(0)
     facts = agree_on_facts(comm, partition, directory, "0" * 64)
     log = RunLog(base, 1, settings)
-    context = worker.make_context(settings, partition, facts, comm, clock=Clock(), log=log, run_dir=base)
-    context = replace(context, save_layer=lambda layer, stage: None)
     architecture = worker.make_architecture(settings, facts)
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
+    context = worker.make_context(
+        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base
+    )
+    context = replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
     return worker.evaluate(context, trained.logits)["val"].accuracy, trained.rounds
 

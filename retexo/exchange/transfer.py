@@ -26,7 +26,7 @@ HEADER = struct.Struct("<BQ")
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """The edges of a boundary that a wave serves, renumbered: only rows and targets that occur among them."""
+    """Some edges of a boundary, renumbered: only rows and targets that occur among them."""
 
     rows: Ints
     """[L'] places among the boundary's rows, ascending; and targets likewise."""
@@ -38,16 +38,15 @@ class Served:
     """[E'] in [0, R')."""
 
     @classmethod
-    def of(cls, boundary: Boundary, wanted: Mask, held: Mask) -> "Served":
-        """The wanted edges, bool [E], whose row, bool [L], the receiver does not hold already."""
-        edges = wanted & ~held[boundary.source]
-        rows, source = np.unique(boundary.source[edges], return_inverse=True)
-        targets, target = np.unique(boundary.target[edges], return_inverse=True)
-        return cls(rows, targets, source, target)
+    def of(cls, source: Ints, target: Ints) -> "Served":
+        """Of edges, int64 [E'] each."""
+        rows, own_source = np.unique(source, return_inverse=True)
+        targets, own_target = np.unique(target, return_inverse=True)
+        return cls(rows, targets, own_source, own_target)
 
 
 class LayerExchange:
-    """The exchange of one layer; both ends remember what the receiver holds."""
+    """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
 
     def __init__(self, plan: ExchangePlan, layer: int, owned: Owned, comm: Communicator) -> None:
         self._plan, self._layer, self._owned, self._comm = plan, layer, owned, comm
@@ -62,14 +61,13 @@ class LayerExchange:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
         if self._plan.plain and wave == EMBED:
             return self._sources
-        outgoing = self._served(self._plan.outgoing, self._held_there, wave)
-        incoming = self._served(self._plan.incoming, self._held_here, wave)
-        choices = [self._choose(served, peer, wave) for peer, served in enumerate(outgoing)]
-        messages = [
-            write(self._owned, choice, self._nodes(served, peer), served.source, served.target)
-            for peer, (choice, served) in enumerate(zip(choices, outgoing, strict=True))
-        ]
-        sizes, answers = self._answer(choices, messages, incoming)
+        outgoing, incoming = (self._wanted(side, wave) for side in (self._plan.outgoing, self._plan.incoming))
+        choices, messages = [], []
+        for peer, served in enumerate(outgoing):
+            choice, message = self._offer(served, peer, wave)
+            choices.append(choice)
+            messages.append(message)
+        sizes, answers = self._answer(choices, messages, outgoing, incoming)
         kind = "features" if self._layer == 0 else "embeddings"
         received = self._comm.all_to_all(messages, sizes, Purpose(kind, self._layer, wave))
         for held, served, choice in zip(self._held_there, outgoing, choices, strict=True):
@@ -77,46 +75,49 @@ class LayerExchange:
         self._take_in(incoming, answers, received)
         return self._sources
 
-    def _served(self, boundaries: tuple[Boundary, ...], held: list[Mask], wave: int) -> list[Served]:
+    def _wanted(self, boundaries: tuple[Boundary, ...], wave: int) -> list[Served]:
+        wanted = [boundary.wanted(self._layer, wave, self._plan.num_layers) for boundary in boundaries]
         return [
-            Served.of(boundary, boundary.wanted(self._layer, wave, self._plan.num_layers), mask)
-            for boundary, mask in zip(boundaries, held, strict=True)
+            Served.of(boundary.source[edges], boundary.target[edges])
+            for boundary, edges in zip(boundaries, wanted, strict=True)
         ]
+
+    def _offer(self, served: Served, peer: int, wave: int) -> tuple[Choice, Tensor]:
+        """What this worker sends a peer, chosen among all that the wave serves, and as bytes."""
+        held = self._held_there[peer][served.rows]
+        if self._plan.plain:
+            choice = _rows_not_held(DENSE, held, served)
+            return choice, write(self._owned, choice, self._nodes(served, peer), served.source, served.target)
+        edges = ~held[served.source]
+        rest = Served.of(served.source[edges], served.target[edges])
+        nodes, num_targets = self._nodes(served, peer)[rest.rows], len(rest.targets)
+        ends = rest.source, rest.target
+        chosen = choose(self._owned, nodes, *ends, num_targets, sums=self._plan.sums, late=wave == EMBED)
+        rows, sums = np.zeros(len(served.rows), bool), np.zeros(len(served.targets), bool)
+        rows[rest.rows], sums[rest.targets] = chosen.rows, chosen.sums
+        return Choice(chosen.form, rows, sums), write(self._owned, chosen, nodes, *ends)
 
     def _nodes(self, served: Served, peer: int) -> Ints:
         return self._plan.outgoing[peer].rows[served.rows]
 
-    def _choose(self, served: Served, peer: int, wave: int) -> Choice:
-        if self._plan.plain:
-            return _all_rows(DENSE, served)
-        return choose(
-            self._owned,
-            self._nodes(served, peer),
-            served.source,
-            served.target,
-            len(served.targets),
-            sums=self._plan.sums,
-            late=wave == EMBED,
-        )
-
     def _answer(
-        self, choices: list[Choice], messages: list[Tensor], incoming: list[Served]
+        self, choices: list[Choice], messages: list[Tensor], outgoing: list[Served], incoming: list[Served]
     ) -> tuple[list[int], list[Choice]]:
         """Tell every peer what is coming to it; the bytes that come from each, and the choice it made.
 
-        A header, and where sums may be sent a bit for each row and each target. With exchange=plain all know it.
+        A header, and where sums may be sent a bit for each row and each target that the wave serves, also for rows
+        that are held: so its size does not depend on values. With exchange=plain all is known.
         """
+        held = [mask[served.rows] for mask, served in zip(self._held_here, incoming, strict=True)]
         if self._plan.plain:
             width = self._owned.rows.shape[1] * self._owned.rows.element_size()
-            return [len(served.rows) * width for served in incoming], [_all_rows(DENSE, served) for served in incoming]
+            known = [_rows_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
+            return [len(served.rows) * width for served in incoming], known
         sums = self._plan.sums
-        lengths = [
-            HEADER.size + (len(served.rows) + len(served.targets) + 7) // 8 * sums if len(served.source) else 0
-            for served in incoming
-        ]
-        answers = [_pack(*answer, sums) for answer in zip(choices, messages, strict=True)]
+        answers = [_pack(*answer, sums) for answer in zip(choices, messages, outgoing, strict=True)]
+        lengths = [_answer_size(served, sums) for served in incoming]
         received = self._comm.all_to_all(answers, lengths, Purpose("setup", self._layer))
-        unpacked = [_unpack(answer, served, sums) for answer, served in zip(received, incoming, strict=True)]
+        unpacked = [_unpack(*answer, sums) for answer in zip(received, held, incoming, strict=True)]
         return [size for size, _ in unpacked], [choice for _, choice in unpacked]
 
     def _take_in(self, incoming: list[Served], choices: list[Choice], received: list[Tensor]) -> None:
@@ -135,24 +136,32 @@ class LayerExchange:
         )
 
 
-def _all_rows(form: Form, served: Served) -> Choice:
-    return Choice(form, np.ones(len(served.rows), bool), np.zeros(len(served.targets), bool))
+def _rows_not_held(form: Form, held: Mask, served: Served) -> Choice:
+    return Choice(form, ~held, np.zeros(len(served.targets), bool))
 
 
-def _pack(choice: Choice, message: Tensor, sums: bool) -> Tensor:
-    if not len(choice.rows):  # nothing is asked for, and the receiver knows
+def _answer_size(served: Served, sums: bool) -> int:
+    """Bytes; none where the wave serves nothing."""
+    if not len(served.source):
+        return 0
+    return HEADER.size + (len(served.rows) + len(served.targets) + 7) // 8 * sums
+
+
+def _pack(choice: Choice, message: Tensor, served: Served, sums: bool) -> Tensor:
+    if not _answer_size(served, sums):
         return torch.empty(0, dtype=torch.uint8)
     bits = np.packbits(np.concatenate((choice.rows, choice.sums))) if sums else np.zeros(0, np.uint8)
     header = np.frombuffer(HEADER.pack(choice.form.code, len(message)), np.uint8)
     return torch.from_numpy(np.concatenate((header, bits)))
 
 
-def _unpack(answer: Tensor, served: Served, sums: bool) -> tuple[int, Choice]:
+def _unpack(answer: Tensor, held: Mask, served: Served, sums: bool) -> tuple[int, Choice]:
+    """The bytes that follow, and which rows and sums they are."""
     if not len(answer):
-        return 0, _all_rows(DENSE, served)
+        return 0, _rows_not_held(DENSE, held, served)
     code, size = HEADER.unpack(answer[: HEADER.size].numpy().tobytes())
     if not sums:
-        return size, _all_rows(Form.of_code(code), served)
+        return size, _rows_not_held(Form.of_code(code), held, served)
     count = len(served.rows) + len(served.targets)
     bits = np.unpackbits(answer[HEADER.size :].numpy(), count=count).astype(bool)
     return size, Choice(Form.of_code(code), bits[: len(served.rows)], bits[len(served.rows) :])
