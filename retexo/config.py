@@ -28,7 +28,7 @@ from partitioning.settings import (
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 T = TypeVar("T")
 
-APPS = ("train", "partition_data")
+APPS = ("train", "partition_data", "plan")
 TASKS = ("retexo.metrics.NodeClassification",)
 
 
@@ -217,6 +217,8 @@ class Settings:
     app: str
     partition: PartitionSettings
     train: TrainSettings
+    plan_rounds: tuple[int, ...] | None
+    """plan: rounds a layer to predict besides num_rounds."""
     given: frozenset[str]
     """Names of the settings that were given on the command line; the others have their defaults."""
     resolved: dict[str, Any]
@@ -268,6 +270,11 @@ class _Distributed:
 
 
 @dataclass
+class _Plan:
+    rounds: list[int] | None
+
+
+@dataclass
 class _Schema:
     """Name and type of every setting, as on the command line; OmegaConf checks a configuration against it."""
 
@@ -309,6 +316,7 @@ class _Schema:
     distributed: _Distributed
     measure_dv: bool
     sleep_time: float
+    plan: _Plan
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
@@ -334,7 +342,14 @@ def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
     check_choice("app", schema.app, APPS)
     check_choice("task._target_", schema.task._target_, TASKS)
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
-    return Settings(schema.app, _partition_settings(schema), _train_settings(schema), given, resolved)
+    return Settings(
+        app=schema.app,
+        partition=_partition_settings(schema),
+        train=_train_settings(schema),
+        plan_rounds=_plan_rounds(schema),
+        given=given,
+        resolved=resolved,
+    )
 
 
 def unknown_setting(name: str) -> InputError:
@@ -429,6 +444,14 @@ def _one_a_layer(name: str, values: list[T], num_layers: int) -> tuple[T, ...]:
     if not values:
         raise InputError(f"{name}=[]: needs at least one entry")
     return tuple(values[layer] if layer < len(values) else values[0] for layer in range(num_layers))
+
+
+def _plan_rounds(schema: _Schema) -> tuple[int, ...] | None:
+    if schema.plan.rounds is None:
+        return None
+    for rounds in schema.plan.rounds:
+        check_at_least("plan.rounds", rounds, 0)
+    return _one_a_layer("plan.rounds", schema.plan.rounds, schema.num_layers)
 
 
 def _optimizer_settings(schema: _Schema) -> OptimizerSettings:

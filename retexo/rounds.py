@@ -99,7 +99,7 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
     flat = flat_parameters(layer_task, comm)
     learner = _learner(layer_task, settings, flat)
     agreement = build_agreement(settings.gradient, learner)
-    message = Message(layer_task, comm, build_sum(settings.gradient, flat, _wire(layer_task, settings, comm)), flat)
+    message = build_message(layer_task, settings, comm, flat)
     convergence = Convergence(settings.stopping.patience, settings.stopping.min_delta)
     best = flat.values.clone()
     number, limit = 0, settings.num_rounds[layer_task.layer]
@@ -132,11 +132,6 @@ def flat_parameters(layer_task: LayerTask, comm: Communicator) -> FlatParameters
     return FlatParameters(stage, next(stage.parameters()).new_zeros(size), used)
 
 
-def _wire(layer_task: LayerTask, settings: TrainSettings, comm: Communicator) -> Wire:
-    dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
-    return Wire(comm, Purpose("gradients", layer_task.layer), dtype, layer_task.totals.untrained)
-
-
 def _learner(layer_task: LayerTask, settings: TrainSettings, flat: FlatParameters) -> Learner:
     stage, train = layer_task.stage, layer_task.train
 
@@ -157,6 +152,14 @@ def _validate(layer_task: LayerTask) -> Tensor:
     layer_task.stage.eval()
     logits = layer_task.stage.logits(layer_task.val.inputs)
     return layer_task.task.counts(logits, layer_task.val.labels).sum(dim=1)
+
+
+def build_message(
+    layer_task: LayerTask, settings: TrainSettings, comm: Communicator, flat: FlatParameters
+) -> "Message":
+    dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
+    wire = Wire(comm, Purpose("gradients", layer_task.layer), dtype, layer_task.totals.untrained)
+    return Message(layer_task, comm, build_sum(settings.gradient, flat, wire), flat)
 
 
 class Message:

@@ -48,7 +48,7 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
         _number(settings),
         *(int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)),
         partition.features.shape[1],
-        _num_classes(partition, directory),
+        num_classes(partition, directory),
         partition.num_inner,
         int(partition.multilabel),
         int(partition.out_degree is not None),
@@ -78,7 +78,7 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
     )
 
 
-def _num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
     if directory.meta is not None:
         return directory.meta.num_classes
     if partition.multilabel:

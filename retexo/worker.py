@@ -104,9 +104,7 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         return {
             **{name: asdict(value) for name, value in scores.items()},
             "rounds": trained.rounds,
-            "seconds": {"train": seconds, "phase": _slowest(comm, clock)},
-            **_memory(comm, memory),
-            "bytes": account(comm, settings.model.num_layers),
+            **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),
         }
 
 
@@ -203,6 +201,22 @@ def ogb_test_score(context: Context, logits: torch.Tensor, counted: Score, name:
     return replace(counted, accuracy=int(correct) / max(1, context.totals.test))
 
 
+def measurements(
+    comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
+) -> dict[str, Any]:
+    """Times, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident and private."""
+    phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
+    slowest = comm.gather(phases, Purpose("metrics"))
+    memory = comm.gather(torch.tensor(peaks), Purpose("metrics"))
+    phase = dict(zip(PHASES, slowest.amax(dim=0).tolist(), strict=True)) if len(slowest) else {}
+    return {
+        "seconds": {"train": seconds, "phase": phase},
+        "peak_memory_bytes": memory[:, 0].tolist(),
+        "peak_private_bytes": memory[:, 1].tolist(),
+        "bytes": account(comm, num_layers),
+    }
+
+
 def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
     """At rank 0 the bytes that all workers sent, the sending of this account included; None elsewhere."""
     table = comm.whole_account(num_layers)
@@ -217,14 +231,6 @@ def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
         "outside_layers": by_layer[-1],
         "by_peer": table.sum(dim=(1, 2)).tolist(),
     }
-
-
-def _slowest(comm: Communicator, clock: Clock) -> dict[str, float]:
-    """Seconds of each phase, at rank 0 on the worker that took longest."""
-    seconds = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
-    gathered = comm.gather(seconds, Purpose("metrics"))
-    slowest = gathered.amax(dim=0) if len(gathered) else seconds
-    return dict(zip(PHASES, slowest.tolist(), strict=True))
 
 
 class MemoryWatch:
@@ -242,22 +248,17 @@ class MemoryWatch:
             time.sleep(self.INTERVAL)
 
     def sample(self) -> None:
-        self.private = max(self.private, _status("RssAnon"))
+        self.private = max(self.private, status_bytes("RssAnon"))
 
-    @property
-    def resident(self) -> int:
-        return _status("VmHWM")
+    def peaks(self) -> tuple[int, int]:
+        """Resident and private."""
+        self.sample()
+        return status_bytes("VmHWM"), self.private
 
 
-def _status(field: str) -> int:
+def status_bytes(field: str) -> int:
     """A field of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def _memory(comm: Communicator, memory: MemoryWatch) -> dict[str, list[int]]:
-    memory.sample()
-    peaks = comm.gather(torch.tensor([memory.resident, memory.private]), Purpose("metrics"))
-    return {"peak_memory_bytes": peaks[:, 0].tolist(), "peak_private_bytes": peaks[:, 1].tolist()}

@@ -11,6 +11,10 @@ def run(settings: Settings, run_dir: Path) -> None:
         from retexo.apps import partition_data
 
         partition_data.run(settings.partition)
+    elif settings.app == "plan":
+        from retexo.apps import plan
+
+        plan.run(settings, run_dir)
     else:
         from retexo.apps import train
 

@@ -1,0 +1,224 @@
+"""`app=plan`: what a run will send, before it trains, beside what others would send on the same partitions."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from partitioning.storage import Partition
+from retexo.apps.train import open_directory
+from retexo.config import Settings, TrainSettings
+from retexo.exchange.ascending import code_size
+from retexo.exchange.codec import RowFormat, row_sizes
+from retexo.forecast import Forecast, architecture_of, forecast
+from retexo.layers.matrix import is_sparse
+from retexo.memory import worker_memory
+from retexo.stage import Architecture, build_stage
+
+SAMPLING_RATE = 0.1
+"""Of boundary node sampling, as its authors use it."""
+MOST_SHOWN = 6
+"""Workers up to which the bytes by peer are printed."""
+SLOW = 20.0
+"""Seconds of a rehearsal from which on other options are not tried."""
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "exchange=exact": {"exchange": {"mode": "exact"}},
+    "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
+    "exchange.precision=int8": {"exchange": {"mode": "exact", "precision": "int8"}},
+    "gradient.precision=bf16": {"gradient": {"precision": "bf16"}},
+    "gradient.compression=powersgd": {"gradient": {"compression": "powersgd"}},
+}
+
+
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Predict, print the tables, write plan.json into run_dir, and return what it says.
+
+    Raises InputError where there is no partition directory, or it is damaged.
+    """
+    start = time.perf_counter()
+    directory = open_directory(settings)
+    for part in range(directory.num_parts):
+        directory.verify(part)
+    partitions = [directory.read(part) for part in range(directory.num_parts)]
+    read = time.perf_counter()
+    predicted = forecast(settings.train, directory, partitions)
+    rehearsed = time.perf_counter() - read
+    architecture = architecture_of(settings.train, directory, partitions)
+    limit = settings.train.num_rounds
+    rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
+    sizes = Sizes.of(settings.train, partitions, architecture)
+    result = {
+        "partitions": str(directory.path),
+        "workers": len(partitions),
+        "rounds": rounds,
+        "bytes": {name: predicted.total(number) for name, number in rounds.items()},
+        "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
+        "entries": [vars(entry) for entry in predicted.entries],
+        "rivals": {name: _rivals(settings, sizes, directory, partitions, number) for name, number in rounds.items()},
+        "options": _options(settings.train, directory, partitions, list(rounds.values())[-1], rehearsed),
+        "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
+        "seconds": {"read": read - start, "rehearse": rehearsed, "total": time.perf_counter() - start},
+    }
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "plan.json").write_text(json.dumps(result, indent=2) + "\n")
+    _print(settings, predicted, result, run_dir)
+    return result
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the bytes of other methods depend on."""
+
+    halo: int
+    """Of all parts together."""
+    num_features: int
+    hidden: int
+    """Width of an embedding."""
+    num_layers: int
+    num_parameters: int
+    """Trained end to end: all layers, without the heads of those before the last."""
+    workers: int
+    gather: int
+    """Bytes that bring all parts to the worker with the largest."""
+
+    @classmethod
+    def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
+        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+        heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
+        everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
+        parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
+        return cls(
+            halo=sum(partition.num_halo for partition in partitions),
+            num_features=architecture.num_features,
+            hidden=architecture.embedding_dim,
+            num_layers=architecture.num_layers,
+            num_parameters=everything - heads,
+            workers=len(partitions),
+            gather=sum(parts) - max(parts),
+        )
+
+
+def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
+    """Bytes of a whole part in the shortest codes at hand: features, edges, labels and masks.
+
+    Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
+    as few bits as the classes take, or a bit a class.
+    """
+    rows = csr_array(partition.features.numpy()) if is_sparse(partition.features) else partition.features
+    sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
+    features = min(sparse, partition.features.numel() * partition.features.element_size())
+    num_nodes = sum(other.num_inner for other in partitions)
+    edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
+    label_bits = num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
+
+
+def _rivals(
+    settings: Settings, sizes: Sizes, directory: Any, partitions: Sequence[Partition], rounds: Sequence[int]
+) -> dict[str, int]:
+    """Bytes of other ways to train on the same partitions; as many epochs as the layer with the most rounds has."""
+    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain", precision="fp32"))
+    epochs = max(rounds)
+    features = 4 * sizes.halo * sizes.num_features
+    embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
+    gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
+    return {
+        "plain lazy exchange": forecast(plain, directory, partitions).total(rounds),
+        "full graph, end to end": features + epochs * (embeddings + gradients),
+        f"boundary node sampling at {SAMPLING_RATE}": features + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
+        "gather": sizes.gather,
+    }
+
+
+def _options(
+    settings: TrainSettings, directory: Any, partitions: Sequence[Partition], rounds: Sequence[int], seconds: float
+) -> dict[str, int]:
+    """Bytes with one setting changed, so many rounds a layer, the best first; empty where a rehearsal takes long."""
+    if seconds > SLOW:
+        return {}
+    found = {}
+    for name, changes in OPTIONS.items():
+        changed = replace(
+            settings, **{group: replace(getattr(settings, group), **values) for group, values in changes.items()}
+        )
+        if changed != settings:
+            found[name] = forecast(changed, directory, partitions).total(rounds)
+    return dict(sorted(found.items(), key=lambda option: option[1]))
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_dir: Path) -> None:
+    train = settings.train
+    print(
+        f"{result['partitions']}: {train.model.name}, {result['workers']} workers, exchange={train.exchange.mode} "
+        f"({train.exchange.precision}), gradient={train.gradient.mode} ({train.gradient.precision}, "
+        f"{train.gradient.compression})\n"
+    )
+    _print_entries(predicted)
+    for name, number in result["rounds"].items():
+        print(f"\nall bytes, rounds a layer {', '.join(map(str, number))} ({name})")
+        own = result["bytes"][name]
+        _print_row("this configuration", own)
+        for rival, num_bytes in result["rivals"][name].items():
+            _print_row(rival, num_bytes, _beside(rival, num_bytes, own))
+    _print_peers(predicted, result)
+    _print_options(result)
+    memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
+    print(f"\nmemory a worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
+    print(f"seconds: {result['seconds']['total']:.1f}; bytes by peer in {run_dir / 'plan.json'}")
+
+
+def _print_entries(predicted: Forecast) -> None:
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for entry in predicted.entries:
+        layer = "run" if entry.layer is None else f"layer {entry.layer}"
+        sums[layer, entry.wave or ("each round" if entry.each_round else ""), entry.kind, entry.exact] += (
+            entry.num_bytes
+        )
+    print(f"{'':<8} {'wave':<11} {'kind':<11} {'bytes':>16}")
+    for (layer, wave, kind, exact), num_bytes in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1:])):
+        print(f"{layer:<8} {wave:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
+
+
+def _print_peers(predicted: Forecast, result: dict[str, Any]) -> None:
+    """Sender by receiver, as far as it fits a terminal."""
+    workers = result["workers"]
+    if workers > MOST_SHOWN:
+        return
+    which, rounds = list(result["rounds"].items())[-1]
+    table = np.zeros((workers, workers), dtype=np.int64)
+    for entry in predicted.entries:
+        table[entry.sender, entry.receiver] += entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
+    print(f"\nby sender (down) and receiver ({which})")
+    for sender, row in enumerate(table.tolist()):
+        print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))
+
+
+def _beside(rival: str, num_bytes: int, own: int) -> str:
+    if rival == "gather" and num_bytes < own:
+        return f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer bytes"
+    return f"  {num_bytes / max(1, own):,.1f} times" if own else ""
+
+
+def _print_row(name: str, num_bytes: int, remark: str = "") -> None:
+    print(f"{name:<36} {num_bytes:>20,}{remark}")
+
+
+def _print_options(result: dict[str, Any]) -> None:
+    which = list(result["rounds"])[-1]
+    own = result["bytes"][which]
+    saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}
+    print(f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look at the accuracy")
+    for name, num_bytes in saving.items():
+        _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
+    if not result["options"]:
+        print("not tried, the rehearsal takes long: set an option and plan again")
+    print("fewer rounds: gradient=local takes local_epochs steps a round; +experiment=lean sets all of these")

@@ -1,0 +1,136 @@
+"""What a run will send, before it runs: a rehearsal of its messages by threads of one process.
+
+The rehearsal calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the
+real features, one step message a layer in place of all rounds, and embeddings without zeros in place of those that
+training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
+cheapest cover costs no more.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from partitioning.storage import Partition, PartitionDirectory
+from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.rehearsal import rehearse
+from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
+from retexo.config import TrainSettings
+from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.rounds import build_message, flat_parameters
+from retexo.runlog import RunLog
+from retexo.setup import agree_on_facts, check_same_parameters, num_classes
+from retexo.stage import Architecture, Stage, build_stage
+from retexo.trainers.context import Clock, Context
+from retexo.trainers.lazy import layer_exchange, make_layer_task
+from retexo.worker import evaluate, make_context, measurements
+
+WAVES = {ROUNDS: "rounds", EMBED: "embed"}
+NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Bytes of one kind from one worker to another."""
+
+    layer: int | None
+    """None: of the whole run."""
+    wave: str | None
+    """rounds, embed: of rows, see retexo.exchange.plan."""
+    kind: str
+    sender: int
+    receiver: int
+    num_bytes: int
+    """Of gradients: in one round."""
+    exact: bool
+    """Else at most so many."""
+
+    @property
+    def each_round(self) -> bool:
+        return self.kind == "gradients"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All that a run will send."""
+
+    entries: tuple[Entry, ...]
+
+    def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
+        """Bytes with so many rounds a layer; of some kinds, of one layer."""
+        return sum(
+            entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
+            for entry in self.entries
+            if (kinds is None or entry.kind in kinds) and (layer is None or entry.layer == layer)
+        )
+
+
+def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> Forecast:
+    """Rehearse a run over all partitions of a directory."""
+    architecture = architecture_of(settings, directory, partitions)
+    # Made once: torch's random state is the threads' in common.
+    stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+
+    def worker(comm: Communicator) -> list[Entry]:
+        _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm)
+        return _entries(comm.rank, comm.meter, exact_embeddings=settings.exchange.mode == "plain")
+
+    entries = rehearse(len(partitions), worker)
+    return Forecast(tuple(entry for each in entries for entry in each))
+
+
+def architecture_of(
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> Architecture:
+    """As the workers agree on it."""
+    width = max(partition.features.shape[1] for partition in partitions)
+    classes = max(num_classes(partition, directory) for partition in partitions)
+    return Architecture(**asdict(settings.model), num_features=width, num_classes=classes)
+
+
+def _rehearse(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    partition: Partition,
+    stages: list[Stage],
+    comm: Communicator,
+) -> None:
+    """The messages of retexo.worker.run, in its order."""
+    facts = agree_on_facts(comm, partition, directory, NO_DIGEST)
+    check_same_parameters(comm, stages)
+    log = RunLog(Path(), 1, settings)
+    context = make_context(settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path())
+    rows = context.features
+    for layer, stage in enumerate(stages):
+        rows = _rehearse_layer(context, layer, stage, rows)
+    evaluate(context, rows)
+    if facts.ogb_name is not None:
+        comm.all_reduce([Summand(torch.zeros(1, dtype=torch.int64))], Purpose("metrics"))
+    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+
+
+def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor) -> Tensor:
+    """One step message, the last counts, and both waves; rows without zeros as the next layer's input."""
+    exchange = layer_exchange(context, layer, stage, rows)
+    layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
+    flat = flat_parameters(layer_task, context.comm)
+    message = build_message(layer_task, context.settings, context.comm, flat)
+    message.share_step(0.0, torch.zeros(3, dtype=torch.int64))
+    message.share_counts(torch.zeros(3, dtype=torch.int64))
+    if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
+        exchange = layer_exchange(context, layer, stage, rows)
+    exchange.run(EMBED)
+    return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
+
+
+def _entries(rank: int, meter: TrafficMeter, exact_embeddings: bool) -> list[Entry]:
+    def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
+        kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
+        wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
+        made_in_training = (kind == "embeddings" and not exact_embeddings) or (kind == "gradients" and layer != 0)
+        return Entry(layer, wave, kind, rank, receiver, num_bytes, not made_in_training)
+
+    return [entry(*key, num_bytes) for key, num_bytes in meter.entries.items()]
