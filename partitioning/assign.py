@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning import hypergraph
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.settings import PartitionSettings
@@ -24,8 +25,10 @@ def assign(graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionS
     rng = np.random.default_rng(settings.seed)
     if settings.method == "random" or settings.num_partitions == 1:
         return rng.integers(settings.num_partitions, size=graph.num_nodes)
-    balance = settings.balance_train is not False
-    return metis(graph, train_mask if balance else None, settings.num_partitions, settings.objective, rng)
+    balanced = train_mask if settings.balance_train is not False else None
+    if settings.method == "km1":
+        return hypergraph.partition(graph, balanced, settings.num_partitions, rng)
+    return metis(graph, balanced, settings.num_partitions, settings.objective, rng)
 
 
 def metis(

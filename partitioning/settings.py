@@ -6,7 +6,7 @@ from typing import Any
 from partitioning.errors import InputError
 
 SPLITS = ("default", "given", "per_class", "fraction", "files")
-METHODS = ("random", "metis", "file")
+METHODS = ("random", "metis", "km1", "file")
 OBJECTIVES = ("vol", "cut")
 
 
@@ -94,7 +94,7 @@ class PartitionSettings:
     """method=file: an integer array [N], the partition of each node (npy or csv)."""
     num_partitions: int
     balance_train: bool | None
-    """Balance the training nodes over the parts, too; None: yes for metis."""
+    """Balance the training nodes over the parts, too; None: yes for metis and km1."""
     seed: int
     overwrite: bool
 

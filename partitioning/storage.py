@@ -78,10 +78,12 @@ class Meta:
     versions: dict[str, str]
     checksums: dict[str, str]
     """sha256 of every other file, by its path in the directory."""
+    cover_rows: int | None = None
+    """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
 
     def digest(self) -> str:
-        """sha256 (hex) of all but the files' checksums; equal on two machines exactly if their partitions are."""
-        content = {name: value for name, value in asdict(self).items() if name != "checksums"}
+        """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
+        content = {name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows")}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, below: str = "") -> Path | None:
@@ -205,7 +207,7 @@ def write(
     Args:
         masks: train_mask, val_mask and test_mask, bool [N] each.
         assignment: int64 [N] in [0, num_parts).
-        described: the fields request, split and versions of Meta.
+        described: the fields request, split, versions and cut_edges of Meta, and cover_rows where it was counted.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

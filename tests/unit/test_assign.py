@@ -22,7 +22,7 @@ GRAPH = random_graph(300, 900)
 TRAIN = thirds(300)["train_mask"]
 
 
-@pytest.mark.parametrize("method", ["random", "metis"])
+@pytest.mark.parametrize("method", ["random", "metis", "km1"])
 def test_a_seed_decides(method: str) -> None:
     first, again, other = (assign(GRAPH, TRAIN, settings(method, seed=seed)) for seed in (1, 1, 2))
     assert first.dtype == np.int64
@@ -38,6 +38,18 @@ def test_metis_balances_training_nodes_too(objective: str) -> None:
     assert np.bincount(parts[TRAIN], minlength=3).max() <= 1.35 * TRAIN.sum() / 3
 
 
+@pytest.mark.parametrize(("balance", "holds"), [(None, True), (True, True), (False, False)])
+def test_km1_balances_training_nodes_unless_told_not_to(balance: bool | None, holds: bool) -> None:
+    crowded = np.arange(300) < 60  # and all of them in one clique, which km1 would rather not cut
+    graph = random_graph(300, 300)
+    ends = np.stack(np.nonzero(crowded[:, None] & crowded))
+    object.__setattr__(graph, "src", np.concatenate([graph.src, ends[0]]))
+    object.__setattr__(graph, "dst", np.concatenate([graph.dst, ends[1]]))
+    parts = assign(graph, crowded, settings("km1", balance=balance))
+    assert np.bincount(parts, minlength=3).max() <= 105
+    assert (np.bincount(parts[crowded], minlength=3).max() <= 21) == holds
+
+
 def test_metis_cuts_less_than_chance() -> None:
     rng = np.random.default_rng(0)
     group = np.arange(300) // 100
@@ -50,7 +62,7 @@ def test_metis_cuts_less_than_chance() -> None:
     assert len(group) == len(parts)
 
 
-@pytest.mark.parametrize("method", ["random", "metis"])
+@pytest.mark.parametrize("method", ["random", "metis", "km1"])
 def test_one_part(method: str) -> None:
     assert set(assign(GRAPH, TRAIN, settings(method, num_parts=1)).tolist()) == {0}
 

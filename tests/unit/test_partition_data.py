@@ -1,14 +1,20 @@
 """app=partition_data: made once, used again, and never lost without being asked."""
 
+import itertools
+import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support import random_graph, save_npz, thirds
+from support import random_graph, run_cli, save_npz, thirds
 
+from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.storage import Meta
 from retexo.apps import partition_data
 from retexo.config import compose
+from retexo.exchange.cover import minimum_cover
 
 
 @pytest.fixture
@@ -75,6 +81,97 @@ def test_damage_is_found_before_use(folder: Path) -> None:
         made(folder)
 
 
-def test_equal_settings_make_equal_directories(folder: Path) -> None:
-    digests = [made(folder, f"partition_dir={folder}/{name}").digest() for name in ("a", "b")]
+@pytest.mark.parametrize("method", ["random", "metis", "km1"])
+def test_equal_settings_make_equal_directories(folder: Path, method: str) -> None:
+    digests = [
+        made(folder, f"partition_dir={folder}/{name}", f"partition_method={method}").digest() for name in ("a", "b")
+    ]
     assert digests[0] == digests[1]
+
+
+# --- partition_method=km1 ----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_km1_from_the_command_line(folder: Path) -> None:
+    ended = run_cli(
+        "app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts",
+        "num_partitions=2", "partition_method=km1", cwd=folder,
+    )  # fmt: skip
+    assert ended.rc == 0, ended.output
+    meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
+    assert meta is not None
+    halo = sum(part.halo for part in meta.parts)
+    assert ended.stdout.splitlines()[1] == (
+        f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are fewer)"
+    )
+    assert meta.versions["mtkahypar"]
+    assert max(part.nodes for part in meta.parts) <= 21
+    assert max(part.train for part in meta.parts) <= 7
+
+
+def test_a_missing_extra_is_named_before_the_data_are_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)  # what makes an import fail
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load", lambda _: pytest.fail("loaded"))
+        with pytest.raises(InputError) as error:
+            made(folder, "partition_method=km1")
+    for words in ("partition_method=km1", "pip install -e '.[km1]' -c constraints.txt"):
+        assert words in str(error.value)
+    assert made(folder, "partition_method=random").num_nodes == 40
+
+
+def test_what_is_there_needs_no_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(folder, "partition_method=km1")
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)
+    assert made(folder, "partition_method=km1") == first
+
+
+# --- rows after the cover ----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_cover_rows_of_a_drawn_graph() -> None:
+    """0, 1 and 2 -> 3 is one partial sum; 3 -> 0 and 1 is one row; 4 -> 2 is one of either."""
+    edges = np.array([(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (4, 2), (0, 1), (0, 3)])
+    assert partition_data.cover_rows(edges[:, 0], edges[:, 1], np.array([0, 0, 0, 1, 2]), 3) == 3
+
+
+def test_cover_rows_add_up_over_ordered_pairs_of_parts() -> None:
+    graph, num_parts = random_graph(120, 500), 4
+    parts = np.random.default_rng(1).integers(num_parts, size=120)
+    total = 0
+    for sender, receiver in itertools.permutations(range(num_parts), 2):
+        between = (parts[graph.src] == sender) & (parts[graph.dst] == receiver)
+        weight = np.ones(120, np.int64)
+        total += minimum_cover(graph.src[between], graph.dst[between], weight, weight).weight
+    assert partition_data.cover_rows(graph.src, graph.dst, parts, num_parts) == total
+
+
+def test_cover_rows_are_not_counted_where_it_takes_long() -> None:
+    ends, parts = np.array([0, 1]), np.array([0, 1])
+    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=2) == 2
+    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=1) is None
+    assert partition_data.cover_rows(ends, ends, parts, 2) == 0
+
+
+def forget_cover_rows(folder: Path, **changed: int) -> None:
+    """Make meta.json one of a version that did not count them."""
+    path = folder / "parts" / "toy-random-vol-2" / "meta.json"
+    fields = json.loads(path.read_text())
+    assert fields.pop("cover_rows") > 0
+    path.write_text(json.dumps({**fields, **changed}))
+
+
+def test_an_older_directory_is_used_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = made(folder)
+    forget_cover_rows(folder)
+    again = made(folder)
+    assert again.cover_rows is None
+    assert again.digest() == first.digest()
+    assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
+
+
+def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(folder)
+    forget_cover_rows(folder, cut_edges=30_000_000)
+    made(folder)
+    assert "rows after the cover not counted (more than 20,000,000 edges cut)" in capsys.readouterr().out
