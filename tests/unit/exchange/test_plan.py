@@ -1,0 +1,339 @@
+"""Who needs what of whom: both ends know the same edges, needs against the whole graph, bytes by hand."""
+
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support import MASKS, make_graph, write_partitions
+
+from partitioning.storage import Partition
+from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
+from retexo.exchange.ascending import code_size
+from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Boundary, Demand, ExchangePlan, make_plan, whole_out_degree
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+NOTHING, TRAIN, VAL, TEST = range(4)
+quickly = settings(deadline=None, max_examples=60)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A graph that is split among parts, looked at as a whole."""
+
+    src: Ints
+    """[E], no self loops."""
+    dst: Ints
+    role: Ints
+    """[N] NOTHING, TRAIN, VAL or TEST."""
+    part: Ints
+    """[N]"""
+    num_parts: int
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.part)
+
+    @property
+    def labelled(self) -> Mask:
+        """What the rounds work on."""
+        return (self.role == TRAIN) | (self.role == VAL)
+
+    def count(self) -> NDArray[np.float64]:
+        """Edges [to, from]."""
+        count = np.zeros((self.num_nodes, self.num_nodes))
+        np.add.at(count, (self.dst, self.src), 1)
+        return count
+
+    def nodes_of(self, part: int) -> Ints:
+        """The nodes of a part, in the order of their local ids."""
+        return np.flatnonzero(self.part == part)
+
+    def embedded(self, num_layers: int) -> list[Mask]:
+        """The nodes that each layer has to embed, bool [N]."""
+        layers = [self.labelled | (self.role == TEST)]
+        for _ in range(num_layers - 1):
+            sources = np.zeros(self.num_nodes, bool)
+            sources[self.src[layers[0][self.dst]]] = True
+            layers.insert(0, layers[0] | sources)
+        return layers
+
+    def need(self, num_layers: int) -> Ints:
+        """[N] for the rounds L + 1, else the number of layers that embed the node."""
+        return np.where(self.labelled, num_layers + 1, np.sum(self.embedded(num_layers), axis=0))
+
+    def halo(self, part: int) -> Ints:
+        """Nodes of other parts with an edge into this one, by owner, then by local id there."""
+        into = (self.part[self.dst] == part) & (self.part[self.src] != part)
+        return np.array(sorted(set(self.src[into].tolist()), key=lambda node: (self.part[node], node)), dtype=np.int64)
+
+    def partition(self, rank: int, features: torch.Tensor | None = None) -> Partition:
+        """What the worker `rank` reads; features are of the whole graph, [N, F]."""
+        inner, halo = self.nodes_of(rank), self.halo(rank)
+        local = {int(node): place for place, node in enumerate(np.concatenate((inner, halo)))}
+        own = self.part[self.dst] == rank
+        roles = {"train_mask": TRAIN, "val_mask": VAL, "test_mask": TEST}
+        index = [int((self.nodes_of(self.part[node]) < node).sum()) for node in halo]
+        degrees = (np.bincount(ends, minlength=self.num_nodes) for ends in (self.dst, self.src))
+        in_degree, out_degree = (torch.from_numpy(degree) for degree in degrees)
+        return Partition(
+            rank=rank,
+            num_parts=self.num_parts,
+            num_inner=len(inner),
+            num_halo=len(halo),
+            src=torch.tensor([local[int(node)] for node in self.src[own]], dtype=torch.int64),
+            dst=torch.tensor([local[int(node)] for node in self.dst[own]], dtype=torch.int64),
+            features=torch.zeros(len(inner), 1) if features is None else features[inner],
+            labels=torch.from_numpy(inner % 2),
+            **{name: torch.from_numpy(self.role[inner] == role) for name, role in roles.items()},
+            node_ids=torch.from_numpy(inner),
+            halo_owner=torch.from_numpy(self.part[halo]),
+            halo_index=torch.tensor(index, dtype=torch.int64),
+            in_degree=in_degree[inner],
+            out_degree=out_degree[np.concatenate((inner, halo))],
+            self_loops=0,
+        )
+
+    def demand(self, num_layers: int, **changes: Any) -> Demand:
+        sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
+        fields = {"all_nodes": bool((self.role != NOTHING).all()), "sums": True, "plain": False}
+        return Demand(num_layers, sizes, **{**fields, **changes})
+
+
+@st.composite
+def wholes(draw: st.DrawFn, roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST), most: int = 9) -> Whole:
+    """Directed graphs with edges that occur twice, on 1 to 5 parts of which some can be empty."""
+    num_nodes, num_parts = draw(st.integers(1, most)), draw(st.integers(1, 5))
+
+    def each(values: st.SearchStrategy[int]) -> Ints:
+        return np.array(draw(st.lists(values, min_size=num_nodes, max_size=num_nodes)), dtype=np.int64)
+
+    node = st.integers(0, num_nodes - 1)
+    edges = [(u, v) for u, v in draw(st.lists(st.tuples(node, node), max_size=4 * num_nodes)) if u != v]
+    src, dst = np.array(edges + edges[:2], dtype=np.int64).reshape(-1, 2).T
+    return Whole(src, dst, each(st.sampled_from(roles)), each(st.integers(0, num_parts - 1)), num_parts)
+
+
+def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
+    """What all tests here rest on: halo nodes by owner, then by their local id there."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(30, size=(2, 90))
+    src, dst = src[src != dst], dst[src != dst]
+    whole = Whole(src, dst, rng.integers(4, size=30), rng.integers(3, size=30), 3)
+    features = rng.standard_normal((30, 4)).astype(np.float32)
+    graph = make_graph(np.stack((src, dst), axis=1), features, np.arange(30) % 2)
+    masks = {name: whole.role == role for name, role in zip(MASKS, (TRAIN, VAL, TEST), strict=True)}
+    directory = write_partitions(tmp_path, graph, masks, whole.part, 3)
+    for rank in range(3):
+        wanted, made = directory.read(rank), whole.partition(rank, torch.from_numpy(features))
+        assert sorted(zip(made.src.tolist(), made.dst.tolist(), strict=True)) == sorted(
+            zip(wanted.src.tolist(), wanted.dst.tolist(), strict=True)
+        )
+        for name in ("num_inner", "num_halo", "rank", "num_parts", "self_loops"):
+            assert getattr(made, name) == getattr(wanted, name), name
+        for name in ("features", "labels", *MASKS, "halo_owner", "halo_index", "in_degree", "out_degree"):
+            assert torch.equal(getattr(made, name), getattr(wanted, name)), name
+
+
+def plans(whole: Whole, demand: Demand) -> tuple[list[ExchangePlan], list[int]]:
+    """Every worker's plan, and the bytes that each sent for it."""
+
+    def plan(comm: RehearsalCommunicator) -> tuple[ExchangePlan, int]:
+        made = make_plan(whole.partition(comm.rank), demand, comm)
+        assert {purpose for purpose, _ in comm.meter.entries} <= {SETUP}
+        return made, sum(comm.meter.entries.values())
+
+    made, sent = zip(*rehearse(whole.num_parts, plan), strict=True)
+    return list(made), list(sent)
+
+
+def pairs(whole: Whole) -> list[tuple[int, int]]:
+    return list(permutations(range(whole.num_parts), 2))
+
+
+def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[int, int]]:
+    """Edges from one part to nodes of another that are wanted, bool [N], by ids of the whole graph."""
+    chosen = (whole.part[whole.src] == owner) & (whole.part[whole.dst] == asker) & wanted[whole.dst]
+    return sorted(zip(whole.src[chosen].tolist(), whole.dst[chosen].tolist(), strict=True))
+
+
+variants = st.fixed_dictionaries({"sums": st.booleans(), "plain": st.booleans()})
+
+
+@quickly
+@given(wholes(), st.integers(1, 3), variants)
+def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, **variant))
+    for owner, asker in pairs(whole):
+        sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
+        receiver = whole.partition(asker)
+        assert (receiver.halo_owner[wanted.rows] == owner).all()
+        assert sent.rows.tolist() == receiver.halo_index[wanted.rows].tolist()
+        assert (np.diff(sent.rows) > 0).all()
+        for name in ("source", "target", "need"):
+            assert getattr(sent, name).tolist() == getattr(wanted, name).tolist(), name
+        assert sent.targets.tolist() == [-1] * len(wanted.targets)
+    for rank, plan in enumerate(made):
+        assert len(plan.outgoing[rank].source) == len(plan.incoming[rank].source) == 0
+
+
+@quickly
+@given(wholes(), st.integers(1, 3))
+def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int) -> None:
+    made, _ = plans(whole, whole.demand(num_layers))
+    need = whole.need(num_layers)
+    for owner, asker in pairs(whole):
+        sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
+        source = whole.nodes_of(owner)[sent.rows[sent.source]]
+        target = whole.nodes_of(asker)[wanted.targets[wanted.target]]
+        found = sorted(zip(source.tolist(), target.tolist(), strict=True))
+        assert found == cut_edges(whole, owner, asker, need > 0)
+        assert wanted.need.tolist() == need[whole.nodes_of(asker)[wanted.targets]].tolist()
+
+
+@quickly
+@given(wholes(), st.integers(1, 3))
+def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, num_layers: int) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, sums=False))
+    need = whole.need(num_layers)
+    for owner, asker in pairs(whole):
+        sent = made[owner].outgoing[asker]
+        edges = cut_edges(whole, owner, asker, need > 0)
+        wanted = {(source, int(need[target])) for source, target in edges}
+        source = whole.nodes_of(owner)[sent.rows[sent.source]]
+        assert list(zip(source.tolist(), sent.need[sent.target].tolist(), strict=True)) == sorted(wanted)
+        assert sent.need.tolist() == sorted({need for _, need in wanted})
+        assert not made[owner].sums
+
+
+@quickly
+@given(wholes(), st.integers(1, 3), st.booleans())
+def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, sums=sums))
+    need = whole.need(num_layers)
+    for part, plan in enumerate(made):
+        assert plan.need.tolist() == need[whole.nodes_of(part)].tolist()
+        assert (plan.num_layers, plan.num_halo, plan.plain) == (num_layers, len(whole.halo(part)), False)
+
+
+@quickly
+@given(wholes(roles=(TRAIN, VAL, TEST)), st.integers(1, 3))
+def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_layers: int) -> None:
+    quick, few = plans(whole, whole.demand(num_layers, all_nodes=True))
+    slow, more = plans(whole, whole.demand(num_layers, all_nodes=False))
+    assert [plan.need.tolist() for plan in quick] == [plan.need.tolist() for plan in slow]
+    assert all(more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1) for rank in range(len(few)))
+
+
+@quickly
+@given(wholes(), st.integers(1, 3), st.booleans())
+def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, sums=sums, plain=True))
+    for part, plan in enumerate(made):
+        assert plan.need.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
+        rows = np.concatenate([boundary.rows for boundary in plan.incoming])
+        assert rows.tolist() == list(range(len(whole.halo(part))))
+        assert (plan.sums, plan.plain) == (False, True)
+        assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
+        assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
+
+
+def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) -> int:
+    """Bytes that tell an owner of a boundary: two counts, the edges, and for each target a need of L + 1 at most."""
+    owned, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
+    bits = {1: 2, 2: 2, 3: 3}[num_layers]
+    return 2 * 8 + code_size(len(boundary.source), owned * num_targets) + -(-num_targets * bits // 8)
+
+
+def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
+    """Bytes that ask an owner to embed its nodes: for every layer but the first a count and the nodes."""
+    layers = whole.embedded(num_layers)[1:]
+    named = [len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers]
+    return sum(8 + code_size(count, len(whole.nodes_of(owner))) for count in named)
+
+
+@quickly
+@given(wholes(), st.integers(1, 3), variants)
+def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
+    demand = whole.demand(num_layers, **variant)
+    made, sent = plans(whole, demand)
+    for asker, plan in enumerate(made):
+        owners = [owner for owner in range(whole.num_parts) if owner != asker]
+        size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
+        if not (demand.plain or demand.all_nodes):
+            size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
+        assert sent[asker] == size
+
+
+@quickly
+@given(wholes())
+def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
+    sizes = whole.demand(1).part_sizes
+    found = rehearse(whole.num_parts, lambda comm: whole_out_degree(whole.partition(comm.rank), sizes, comm).tolist())
+    assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
+
+
+# --- one graph by hand -------------------------------------------------------------------------------------------------  # noqa: E501
+
+# Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is neither, but 6 has an
+# edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge that leaves it.
+LINE = Whole(
+    src=np.array([0, 0, 1, 1, 3, 5, 4]),
+    dst=np.array([4, 4, 4, 6, 5, 6, 2]),
+    role=np.array([NOTHING, NOTHING, NOTHING, NOTHING, TRAIN, NOTHING, TEST]),
+    part=np.array([0, 0, 0, 0, 1, 1, 1]),
+    num_parts=2,
+)
+
+
+def test_a_plan_by_hand() -> None:
+    (owner, asker), sent = plans(LINE, LINE.demand(2))
+    assert owner.need.tolist() == [1, 1, 0, 0]  # 3 is a source of 5, whose input nobody needs from layer 1 on
+    assert asker.need.tolist() == [3, 1, 2]
+    boundary = owner.outgoing[1]
+    assert boundary.rows.tolist() == [0, 1, 3]
+    assert asker.incoming[0].rows.tolist() == [0, 1, 2]
+    assert asker.incoming[0].targets.tolist() == [0, 1, 2]
+    edges = list(zip(boundary.source.tolist(), boundary.target.tolist(), strict=True))
+    assert edges == [(0, 0), (0, 0), (1, 0), (1, 2), (2, 1)]
+    assert boundary.need.tolist() == [3, 1, 2]
+    assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
+    # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3 needs of 2 bits each.
+    assert code_size(2, 4) == 1
+    assert code_size(5, 12) == 2
+    assert sent == [8 + 16, 8 + 1 + 16 + 2 + 1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "wave", "edges"),
+    [
+        (0, ROUNDS, [True, True, True, False, False]),
+        (1, ROUNDS, [True, True, True, False, False]),
+        (0, EMBED, [False, False, False, True, True]),
+        (1, EMBED, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
+    ],
+)
+def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
+    made, _ = plans(LINE, LINE.demand(2))
+    assert made[0].outgoing[1].wanted(layer, wave, 2).tolist() == edges
+
+
+@quickly
+@given(wholes(), st.integers(1, 3))
+def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: int) -> None:
+    made, _ = plans(whole, whole.demand(num_layers))
+    for layer, embedded in enumerate(whole.embedded(num_layers)):
+        for asker, plan in enumerate(made):
+            for boundary in plan.incoming:
+                rounds, embed = (boundary.wanted(layer, wave, num_layers) for wave in (ROUNDS, EMBED))
+                target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
+                assert rounds.tolist() == whole.labelled[target].tolist()
+                assert (rounds | embed).tolist() == embedded[target].tolist()
+                assert not (rounds & embed).any()
