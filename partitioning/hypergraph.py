@@ -1,4 +1,4 @@
-"""`partition_method=km1`: the partition with the fewest halo rows, by hypergraph partitioning with mt-KaHyPar.
+"""`partition_method=km1`: few halo rows, by hypergraph partitioning with mt-KaHyPar.
 
 Every node u has a net: u and its distinct out-neighbours. A part that holds a pin of u's net without owning u needs the
 row of u. So a net whose pins lie in c parts costs c - 1 rows an exchange, and the connectivity metric, km1, which is
@@ -79,7 +79,7 @@ def _attempt(graph: GraphData, train_mask: Mask | None, num_parts: int, renumber
         training[renumber] = train_mask
     # Nothing to choose where each node gets a part of its own, or has no neighbour.
     trivial = graph.num_nodes <= num_parts or nets.nnz == graph.num_nodes
-    parts = np.arange(graph.num_nodes) % num_parts if trivial else _fewest_halo_rows(nets, num_parts)
+    parts = np.arange(graph.num_nodes) % num_parts if trivial else _few_halo_rows(nets, num_parts)
     balance(parts, nets, training, num_parts)
     return halo_rows(nets, parts, num_parts), parts[renumber]
 
@@ -104,7 +104,7 @@ def _pins_in_parts(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.i
     return np.asarray(nets @ np.eye(num_parts, dtype=np.int32)[parts])
 
 
-def _fewest_halo_rows(nets: csr_array, num_parts: int) -> Ints:
+def _few_halo_rows(nets: csr_array, num_parts: int) -> Ints:
     """Run mt-KaHyPar on the nets; no part is more than _LIBRARY_TOLERANCE over its even share of the nodes."""
     mtkahypar = library()
     # May be called again in one process: the threads of the first call stay, and the warning is switched off.
