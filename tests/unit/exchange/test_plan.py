@@ -107,18 +107,25 @@ class Whole:
         return Demand(num_layers, sizes, **{**fields, **changes})
 
 
-@st.composite
-def wholes(draw: st.DrawFn, roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST), most: int = 9) -> Whole:
-    """Directed graphs with edges that occur twice, on 1 to 5 parts of which some can be empty."""
-    num_nodes, num_parts = draw(st.integers(1, most)), draw(st.integers(1, 5))
+def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
+    """A directed graph, often with hubs, always with edges that occur twice, on 1 to 5 parts; some can be empty."""
+    rng = np.random.default_rng(seed)
+    num_nodes, num_parts = rng.choice([2, 8, 14, 20], p=[0.05, 0.2, 0.35, 0.4]), rng.choice([1, 2, 2, 3, 3, 4, 5])
+    num_edges = num_nodes * rng.choice([0, 1, 2, 4, 8], p=[0.02, 0.18, 0.3, 0.25, 0.25])
+    skew = rng.choice([1, 3, 6], (2, 1))
+    ends = (num_nodes * rng.random((2, num_edges)) ** skew).astype(np.int64)
+    src, dst = rng.permutation(num_nodes)[ends[0]], rng.permutation(num_nodes)[ends[1]]
+    src, dst = src[src != dst], dst[src != dst]
+    used = rng.permutation(num_parts)[: max(2, num_parts - rng.choice([0, 0, 1, 3]))]
+    role = rng.choice(roles, num_nodes, p=rng.dirichlet([rng.choice([0.5, 3, 10])] * len(roles)))
+    twice = np.concatenate((src, src[:2])), np.concatenate((dst, dst[:2]))
+    return Whole(*twice, role, rng.choice(used, num_nodes), int(num_parts))
 
-    def each(values: st.SearchStrategy[int]) -> Ints:
-        return np.array(draw(st.lists(values, min_size=num_nodes, max_size=num_nodes)), dtype=np.int64)
 
-    node = st.integers(0, num_nodes - 1)
-    edges = [(u, v) for u, v in draw(st.lists(st.tuples(node, node), max_size=4 * num_nodes)) if u != v]
-    src, dst = np.array(edges + edges[:2], dtype=np.int64).reshape(-1, 2).T
-    return Whole(src, dst, each(st.sampled_from(roles)), each(st.integers(0, num_parts - 1)), num_parts)
+def wholes(roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST)) -> st.SearchStrategy[Whole]:
+    """A seed says all: graphs of hypothesis's own choice are too small to need sums or a second wave."""
+    digits = st.integers(0, 99)  # a single large one would mostly be 0, or what it was before
+    return st.lists(digits, min_size=3, max_size=3).map(lambda seed: random_whole(seed, roles))
 
 
 def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
