@@ -14,7 +14,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.choice import DENSE, Choice, Form, Owned, choose, write
-from retexo.exchange.codec import decode
+from retexo.exchange.codec import decode, dense_size
 from retexo.exchange.plan import EMBED, Boundary, ExchangePlan
 from retexo.layers.block import Arrival, Sources, Vectors
 
@@ -93,9 +93,18 @@ class LayerExchange:
         nodes, num_targets = self._nodes(served, peer)[rest.rows], len(rest.targets)
         ends = rest.source, rest.target
         chosen = choose(self._owned, nodes, *ends, num_targets, sums=self._plan.sums, late=wave == EMBED)
+        message = write(self._owned, chosen, nodes, *ends)
+        if len(message) > len(nodes) * self._row_size:  # of whole sums values cancelled, of what is left they do not
+            chosen = Choice(DENSE, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
+            message = write(self._owned, chosen, nodes, *ends)
         rows, sums = np.zeros(len(served.rows), bool), np.zeros(len(served.targets), bool)
         rows[rest.rows], sums[rest.targets] = chosen.rows, chosen.sums
-        return Choice(chosen.form, rows, sums), write(self._owned, chosen, nodes, *ends)
+        return Choice(chosen.form, rows, sums), message
+
+    @property
+    def _row_size(self) -> int:
+        """Bytes of a row, dense."""
+        return dense_size(self._owned.rows.shape[1], self._owned.rows.dtype, self._owned.precision)
 
     def _nodes(self, served: Served, peer: int) -> Ints:
         return self._plan.outgoing[peer].rows[served.rows]
@@ -110,9 +119,8 @@ class LayerExchange:
         """
         held = [mask[served.rows] for mask, served in zip(self._held_here, incoming, strict=True)]
         if self._plan.plain:
-            width = self._owned.rows.shape[1] * self._owned.rows.element_size()
             known = [_rows_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
-            return [len(served.rows) * width for served in incoming], known
+            return [len(served.rows) * self._row_size for served in incoming], known
         sums = self._plan.sums
         answers = [_pack(*answer, sums) for answer in zip(choices, messages, outgoing, strict=True)]
         lengths = [_answer_size(served, sums) for served in incoming]

@@ -367,6 +367,18 @@ def test_no_wave_is_longer_than_its_rows(
             held = held_rows(whole, asker, sides[asker])
 
 
+def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
+    """0 and 1 are each other's negative, so whole sums of both are short; but once 0 is sent, 1 is left of them."""
+    src = np.array([0] * 30 + [1] * 10)
+    dst = np.concatenate((np.arange(2, 32), np.arange(2, 12)))
+    whole = Whole(src, dst, np.full(32, TRAIN), np.minimum(np.arange(32) // 2, 1), 2)
+    rows = features("dense", 32, 40)
+    rows[:, ::10] = 0  # else nothing is written sparse
+    rows[1] = -rows[0]
+    sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
+    assert sender.rows_sent(ROUNDS, 1) <= 2 * 40 * 8
+
+
 @quickly
 @given(wholes(), layers, st.sampled_from([*MODELS]), st.sampled_from([(60, 8), (60, 1), (300, 2)]))
 def test_sparse_rows_take_the_bytes_of_their_values(
