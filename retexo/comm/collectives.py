@@ -24,7 +24,8 @@ def _naming_failure(purpose: Purpose) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo's, of no type of its own
-        raise PeerLost(f"lost a peer while sending {purpose.kind}: {str(error).splitlines()[0]}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]  # a broken barrier has no message
+        raise PeerLost(f"lost a peer while sending {purpose.kind}: {reason}") from error
 
 
 @dataclass(frozen=True, eq=False)
