@@ -106,3 +106,63 @@ def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     agreement.apply()
     assert float(own.flat.values[0]) < 1.0
     assert module.w.data_ptr() == own.flat.values.data_ptr()
+
+
+# --- rows that no worker uses ------------------------------------------------------------------------------------------  # noqa: E501
+
+
+class Table(torch.nn.Module):
+    """A weight of three rows, of which the second is never used, and a bias."""
+
+    USED = torch.tensor([True, False, True])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+        self.bias = torch.nn.Parameter(torch.tensor([7.0]))
+
+    def loss(self) -> torch.Tensor:
+        return 2 * self.weight[[0, 2]].sum() + self.bias.sum()
+
+
+def table_learner(num_train: int, total: int, weight_decay: float = 0.5) -> Learner:
+    module = Table()
+    flat = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED})
+    optimizer = build_optimizer(OptimizerSettings("torch.optim.SGD", {}, weight_decay), 0.5, module)
+    return Learner(flat, optimizer, lambda: num_train * module.loss(), num_train, total)
+
+
+def test_places_that_are_used() -> None:
+    module = Table()
+    used = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED}).used()
+    assert used is not None
+    assert used.tolist() == [0, 1, 4, 5, 6]
+    none = FlatParameters(module, torch.zeros(7), {module.weight: ~Table.USED & Table.USED}).used()
+    assert none is not None
+    assert none.tolist() == [6]
+    assert FlatParameters(module, torch.zeros(7)).used() is None
+    assert FlatParameters(module, torch.zeros(7), {module.weight: torch.ones(3, dtype=torch.bool)}).used() is None
+
+
+@pytest.mark.parametrize("num_train", [0, 2])
+def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
+    """Only weight decay changes them, on every worker alike, so the sum over all workers is not waited for."""
+    own = table_learner(num_train, total=8)
+    agreement = build_agreement(GradientSettings("local", 2, "fp32", "none", 4), own)
+    agreement.propose()
+    decayed = torch.tensor([3.0, 4.0]) * 0.75**2  # lr 0.5 of decay 0.5, twice
+    assert own.flat.values[2:4].tolist() == [3.0, 4.0]
+    assert own.flat.gradient[2:4].tolist() == pytest.approx((8 * (decayed - torch.tensor([3.0, 4.0]))).tolist())
+    # Used: weighted by this worker's nodes. 7 becomes 0.75 (0.75 7 - 0.5) - 0.5.
+    assert float(own.flat.gradient[6]) == pytest.approx(num_train * (0.75 * (0.75 * 7 - 0.5) - 0.5 - 7))
+    agreement.apply()
+    assert own.flat.values[2:4].tolist() == pytest.approx(decayed.tolist())
+
+
+def test_unused_rows_take_a_synchronous_step_of_weight_decay() -> None:
+    own = table_learner(2, total=4)
+    agreement = build_agreement(GradientSettings("sync", 1, "fp32", "none", 4), own)
+    agreement.propose()
+    agreement.apply()
+    assert own.flat.values[2:4].tolist() == pytest.approx([3.0 * 0.75, 4.0 * 0.75])
+    assert float(own.flat.values[0]) == pytest.approx(1.0 * 0.75 - 0.5 * 2 * 2 / 4)

@@ -1,8 +1,21 @@
-"""When a layer has converged, and which round is the best."""
+"""When a layer has converged, which round is the best, and which messages that takes."""
+
+from dataclasses import dataclass, field
 
 import pytest
+import torch
+from support import train_settings
+from torch import Tensor
 
-from retexo.rounds import Convergence
+from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
+from retexo.comm.traffic import KINDS
+from retexo.config import TrainSettings
+from retexo.errors import TrainingError
+from retexo.layers.base import NO_LATE, Inputs
+from retexo.layers.gcn import GCN
+from retexo.metrics import NodeClassification
+from retexo.rounds import Convergence, Labelled, LayerTask, Message, Totals, run_rounds
+from retexo.stage import Stage
 
 
 def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
@@ -33,3 +46,157 @@ def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> t
 )
 def test_convergence(metrics: list[float], patience: int | None, min_delta: float, best: int, last: int) -> None:
     assert run(metrics, patience, min_delta) == (best, last)
+
+
+# --- the messages of a layer -------------------------------------------------------------------------------------------  # noqa: E501
+
+WORLD, WIDTH, CLASSES = 3, 4, 2
+PARAMETERS = WIDTH * CLASSES + CLASSES
+ONE_ALL_REDUCE = 2 * (WORLD - 1) * 4  # bytes for every float of it
+
+
+class Scripted(NodeClassification):
+    """Validation counts whose F1 is what the script says, however the parameters are."""
+
+    def __init__(self, metrics: list[float]) -> None:
+        super().__init__(CLASSES, False)
+        self._left = list(metrics)
+
+    def counts(self, logits: Tensor, labels: Tensor) -> Tensor:
+        hits = round(100 * self._left.pop(0))
+        return torch.tensor([[hits], [100 - hits], [100 - hits]])
+
+
+@dataclass
+class Course:
+    """What a worker saw of a layer."""
+
+    rounds: int = 0
+    final: Tensor = field(default_factory=lambda: torch.zeros(0))
+    lines: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+    """After 0, 1, ... rounds."""
+    sent: dict[str, int] = field(default_factory=dict)
+
+
+class CourseLog:
+    def __init__(self, course: Course, stage: Stage) -> None:
+        self._course, self._stage = course, stage
+
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        self._course.lines.append((number, train_loss, val_metric))
+        self._course.parameters.append(flattened(self._stage))
+
+
+def flattened(stage: Stage) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in stage.parameters()]).clone()
+
+
+def labelled(rank: int, count: int) -> Labelled:
+    rows = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
+    inputs = Inputs((rows,), count, NO_LATE) if count else None
+    return Labelled(torch.arange(count), inputs, torch.arange(count) % CLASSES)
+
+
+def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Course]:
+    """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
+
+    def work(comm: RehearsalCommunicator) -> Course:
+        generator = torch.Generator().manual_seed(0)
+        stage, course = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), Course()
+        for parameter in stage.parameters():
+            torch.nn.init.normal_(parameter, generator=generator)
+        val = labelled(9, num_val if comm.rank == 0 else 0)
+        train = labelled(comm.rank, (2, 3, 0)[comm.rank])
+        totals = Totals(train=5, val=num_val, test=0, untrained=frozenset({2}))
+        layer_task = LayerTask(0, stage, Scripted(metrics), train, val, totals)
+        course.rounds = run_rounds(layer_task, settings, comm, CourseLog(course, stage))
+        course.final = flattened(stage)
+        course.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
+        return course
+
+    return rehearse(WORLD, work)
+
+
+def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
+    stopping = "stopping=none" if patience is None else f"stopping.patience={patience}"
+    one_layer = "num_layers=1", f"num_rounds=[{limit}]", "learning_rate=[0.1]"
+    return train_settings(*one_layer, "gradient=sync", "local_epochs=1", stopping, *more)
+
+
+def messages(courses: list[Course]) -> tuple[int, int]:
+    """Steps, and counts that went alone; a silent worker sends no share of a step."""
+    sent = {kind: sum(course.sent[kind] for course in courses) for kind in KINDS}
+    silent = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
+    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * silent
+    alone = ONE_ALL_REDUCE * Message.TAIL
+    assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
+    assert sent["setup"] == WORLD * (WORLD - 1)  # which of the 4 rows are used
+    return sent["gradients"] // step, sent["metrics"] // alone
+
+
+@pytest.mark.parametrize(
+    ("metrics", "patience", "limit", "rounds", "alone", "best"),
+    [
+        ([0.1, 0.5, 0.5, 0.5], 2, 50, 3, 1, 1),
+        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 50, 5, 2, 3),  # it might have ended after 3 rounds
+        ([0.1, 0.2, 0.2], 1, 50, 2, 2, 1),
+        ([0.1, 0.2, 0.3, 0.4, 0.3], 1, 50, 4, 4, 3),  # with patience 1 every round may be the last
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 3, 50, 4, 1, 1),
+        ([0.1, 0.2, 0.3, 0.4], None, 3, 3, 1, 3),
+        ([0.1, 0.9, 0.3, 0.4], None, 3, 3, 1, 1),
+        ([0.1, 0.5, 0.6], 5, 2, 2, 1, 2),  # the limit comes first
+        ([0.1, 0.5, 0.4, 0.4], 2, 3, 3, 1, 1),  # both at once
+        ([0.1, 0.5], 1, 1, 1, 1, 1),
+        ([0.7], None, 0, 0, 1, 0),
+        ([0.7], 1, 0, 0, 1, 0),
+    ],
+)
+def test_no_step_is_sent_that_nobody_takes(
+    metrics: list[float], patience: int | None, limit: int, rounds: int, alone: int, best: int
+) -> None:
+    courses = layer_courses(settings_of(patience, limit), metrics)
+    assert [course.rounds for course in courses] == [rounds] * WORLD
+    assert messages(courses) == (rounds, alone)
+    for course in courses:
+        assert [line[0] for line in course.lines] == list(range(rounds + 1))
+        assert [line[2] for line in course.lines] == pytest.approx(metrics)
+        assert [line[1] is None for line in course.lines] == [False] * rounds + [True]
+        assert torch.equal(course.final, course.parameters[best])
+        assert torch.equal(course.final, courses[0].final)
+        for before, after in zip(course.parameters, course.parameters[1:], strict=False):
+            assert not torch.equal(before, after)  # every round is a step
+
+
+def test_without_the_best_model_the_last_one_stays() -> None:
+    (course, *_) = layer_courses(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
+    assert torch.equal(course.final, course.parameters[3])
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None) -> None:
+    courses = layer_courses(settings_of(patience, 5), [], num_val=0)
+    assert [course.rounds for course in courses] == [5] * WORLD
+    steps, alone = messages(courses)
+    assert steps == 5
+    if patience is not None and alone == 4:
+        pytest.xfail("once patience has passed every round sends counts that say nothing, ahead of its step")
+    assert alone == 1
+    assert [line[2] for line in courses[0].lines] == [None] * 6
+    assert torch.equal(courses[0].final, courses[0].parameters[5])
+
+
+def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
+    (course, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
+    weight, bias = course.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES), course.parameters[0][-CLASSES:]
+    parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
+    rows = torch.cat([part.inputs.matrices[0] for part in parts])  # type: ignore[union-attr]
+    labels = torch.cat([part.labels for part in parts])
+    loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
+    assert course.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
+
+
+def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
+    settings = settings_of(None, 9, "learning_rate=[1e38]", "optimizer._target_=torch.optim.SGD")
+    with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
+        layer_courses(settings, [0.5] * 10)
