@@ -13,6 +13,8 @@ from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
 
 WORLD = 4
 SETUP, GRADIENTS = Purpose("setup"), Purpose("gradients", 1)
+ROUNDED = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
+EXACT = [1 / 3, 2.0**-40]
 
 
 def collectives(rank: int, world_size: int) -> dict[str, Any]:
@@ -42,6 +44,20 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
         comm.all_reduce([Summand(torch.zeros(5))], GRADIENTS)
         return comm.whole_account(2)
 
+    def several(comm: Communicator, silent: frozenset[int] = frozenset()) -> list[list[float]]:
+        """Three tensors in one message; the first travels as bfloat16, and the last has fewer values than workers."""
+        scale = 0.0 if rank in silent else 2.0**rank
+        tensors = [scale * torch.tensor(ROUNDED), torch.tensor(EXACT, dtype=torch.float64), torch.tensor([3])]
+        comm.all_reduce(
+            [Summand(tensors[0], torch.bfloat16, silent), Summand(tensors[1]), Summand(tensors[2])], GRADIENTS
+        )
+        return [tensor.tolist() for tensor in tensors]
+
+    everyone = frozenset(range(world_size))
+    for name, silent in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
+        noted(f"silent {name}", lambda comm, silent=silent: several(comm, silent))
+    noted("nothing to add up", lambda comm: comm.all_reduce([Summand(torch.zeros(0))], GRADIENTS))
+    noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
     noted("all_reduce", all_reduce)
     noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))
     noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
@@ -78,6 +94,43 @@ def test_all_reduce_bytes(found: list[dict[str, Any]], name: str, size: int) -> 
         assert row == [(chunks[peer] + chunks[rank]) * size * (peer != rank) for peer in range(world)]
     tables = [worker[name][1] for worker in found]
     assert sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables) == sum(map(sum, matrix))
+
+
+SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_several_tensors_in_one_message(found: list[dict[str, Any]], name: str) -> None:
+    world = len(found)
+    factor = sum(2.0**rank for rank in range(world) if rank not in SILENT[name])
+    rounded = (torch.tensor(ROUNDED) * factor).to(torch.bfloat16).tolist()
+    exact = torch.tensor(EXACT, dtype=torch.float64).expand(world, 2).sum(dim=0).tolist()
+    assert [worker[f"silent {name}"][0] for worker in found] == [[rounded, exact, [3 * world]]] * world
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str) -> None:
+    """Of a peer's chunk of each, to it, and of one's own sum, to all; of a silent worker the former is missing."""
+    world = len(found)
+    ranks = range(world)
+    rounded, exact, small = ([n * (rank + 1) // world - n * rank // world for rank in ranks] for n in (5, 2, 1))
+    for rank, row in enumerate(sent(found, f"silent {name}")):
+        loud = rank not in SILENT[name]
+        for peer in range(world):
+            share = 2 * rounded[peer] * loud + 8 * exact[peer] + 8 * small[peer]
+            answer = 2 * rounded[rank] + 8 * exact[rank] + 8 * small[rank]
+            assert row[peer] == (share + answer) * (peer != rank)
+
+
+def test_nothing_to_add_up(found: list[dict[str, Any]]) -> None:
+    assert sum(map(sum, sent(found, "nothing to add up"))) == 0
+
+
+def test_gather(found: list[dict[str, Any]]) -> None:
+    world = len(found)
+    assert found[0]["gather"][0].tolist() == [[[rank, 7]] for rank in range(world)]
+    assert all(worker["gather"][0].shape == (0, 1, 2) for worker in found[1:])
+    assert sent(found, "gather") == [[8 * (rank > 0), *[0] * (world - 1)] for rank in range(world)]
 
 
 def test_all_gather(found: list[dict[str, Any]]) -> None:
