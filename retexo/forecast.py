@@ -8,7 +8,7 @@ cheapest cover costs no more.
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -69,7 +69,8 @@ class Forecast:
 
 
 def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> Forecast:
-    """Rehearse a run over all partitions of a directory."""
+    """Rehearse a run over all partitions of a directory, on this machine's CPU, wherever it will train."""
+    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
     architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]

@@ -3,7 +3,7 @@
 import contextlib
 import unittest.mock
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -316,6 +316,12 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     assert counted["by_layer"][0] == predicted.total(rounds, layer=0)
     assert counted["total"] <= predicted.total(rounds) < predicted.total([number + 1 for number in rounds])
     assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
+
+
+def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
+    run = measured[CASES[0]].run
+    settings = replace(run.settings, cluster=replace(run.settings.cluster, device="cuda"))
+    assert forecast_of(replace(run, settings=settings)) == measured[CASES[0]].forecast
 
 
 # --- equality after --------------------------------------------------------------------------------------------------
