@@ -3,7 +3,7 @@
 The rehearsal calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the
 real features, one step message a layer in place of all rounds, and embeddings without zeros in place of those that
 training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
-cheapest cover costs no more.
+cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
 """
 
 import copy
@@ -77,7 +77,7 @@ def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions:
 
     def worker(comm: Communicator) -> list[Entry]:
         _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm)
-        return _entries(comm.rank, comm.meter, exact_embeddings=settings.exchange.mode == "plain")
+        return _entries(comm.rank, comm.meter, settings)
 
     entries = rehearse(len(partitions), worker)
     return Forecast(tuple(entry for each in entries for entry in each))
@@ -127,11 +127,22 @@ def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor) ->
     return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
 
 
-def _entries(rank: int, meter: TrafficMeter, exact_embeddings: bool) -> list[Entry]:
+def _entries(rank: int, meter: TrafficMeter, settings: TrainSettings) -> list[Entry]:
     def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
         kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
         wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
-        made_in_training = (kind == "embeddings" and not exact_embeddings) or (kind == "gradients" and layer != 0)
-        return Entry(layer, wave, kind, rank, receiver, num_bytes, not made_in_training)
+        times = most_counts(settings, layer) if kind == "metrics" and layer is not None else 1
+        values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
+        made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
+        return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
 
     return [entry(*key, num_bytes) for key, num_bytes in meter.entries.items()]
+
+
+def most_counts(settings: TrainSettings, layer: int) -> int:
+    """How often a layer's counts go alone at most: at its end, and each time that it was over but for a better metric.
+
+    These times are `patience` rounds apart; see retexo.rounds.run_rounds.
+    """
+    patience, limit = settings.stopping.patience, settings.num_rounds[layer]
+    return 1 if patience is None else 1 + max(0, limit - 1) // patience

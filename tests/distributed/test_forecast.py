@@ -69,9 +69,9 @@ class Case:
     all_nodes: bool
     """Whether every node is in a mask."""
 
-    def settings(self) -> TrainSettings:
+    def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
-        return train_settings(*COMMON, f"num_layers={self.num_layers}", *options)
+        return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
     def data(self) -> tuple[str, bool, bool]:
@@ -98,7 +98,8 @@ def make_case(model: int, exchange: int) -> Case:
 
 
 CASES = [make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))]
-
+EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, all_nodes=True)
+PATIENCE = ("num_rounds=[9]", "stopping.patience=1")
 
 
 def test_every_model_meets_every_value() -> None:
@@ -250,14 +251,16 @@ def key_of(entry: Entry) -> Key:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, forecast in this process, run in one set of worker processes."""
+    """All cases, forecast in this process, run in one set of worker processes; EARLY stops early."""
     folder = tmp_path_factory.mktemp("forecast")
-    known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(CASES)}
+    cases = [*CASES, EARLY]
+    known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
     runs = [Run(known[case.data], case.settings(), folder / f"run{place}") for place, case in enumerate(CASES)]
+    runs.append(Run(known[EARLY.data], EARLY.settings(*PATIENCE), folder / "early"))
     outcomes = run_workers(WORLD, train_runs, folder, runs)
     return {
         case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
-        for place, (case, run) in enumerate(zip(CASES, runs, strict=True))
+        for place, (case, run) in enumerate(zip(cases, runs, strict=True))
     }
 
 
@@ -316,6 +319,18 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     assert counted["by_layer"][0] == predicted.total(rounds, layer=0)
     assert counted["total"] <= predicted.total(rounds) < predicted.total([number + 1 for number in rounds])
     assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
+
+
+def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured]) -> None:
+    """They go alone where a layer is over, and before that wherever it may be."""
+    found = measured[EARLY]
+    counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
+    alone = 2 * (WORLD - 1) * 7 * 4
+    sent = sum(found.sent[key_of(entry)] for entry in counts)
+    assert {entry.exact for entry in counts} == {False}
+    assert 2 * alone < sent <= sum(map(found.predicted, counts))
+    for layer in (0, 1):
+        assert found.forecast.total(found.rounds, ["metrics"], layer) == 9 * alone
 
 
 def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
