@@ -6,7 +6,8 @@ The boundary rows of a layer cross the network in two waves:
     EMBED     once the layer is frozen: for the other nodes that a later layer or the final test needs
 
 Layer l of L needs its output at the labelled and test nodes, and at all nodes that these reach through the L - l - 1
-layers after it; nothing is sent for other nodes.
+layers after it; nothing is sent for other nodes. With a trained network there are no rounds: all goes in EMBED, for the
+nodes with a label to compare with (evaluate) or for every node (predict).
 
 A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
 row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
@@ -18,6 +19,7 @@ edge into the receiver), R targets, E edges between them.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from retexo.exchange.ascending import code_size, read_ascending, write_ascending
 
 SETUP = Purpose("setup")
 ROUNDS, EMBED = 0, 1
+Use = Literal["train", "evaluate", "predict"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -72,6 +75,8 @@ class ExchangePlan:
     """Whether partial sums may be sent."""
     plain: bool
     """Every row of every halo node, dense, in one wave."""
+    waves: tuple[int, ...]
+    """Those in which something is sent."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,14 @@ class Demand:
     sums: bool
     """Whether the aggregator adds up."""
     plain: bool
+    use: Use = "train"
+    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave EMBED."""
+
+    @property
+    def waves(self) -> tuple[int, ...]:
+        if self.plain:
+            return (ROUNDS,)
+        return (ROUNDS, EMBED) if self.use == "train" else (EMBED,)
 
 
 def make_plan(partition: Partition, demand: Demand, comm: Communicator) -> ExchangePlan:
@@ -105,7 +118,7 @@ def make_plan(partition: Partition, demand: Demand, comm: Communicator) -> Excha
     received = comm.all_to_all(requests, [request.size for request in formats], SETUP)
     outgoing = [request.read(code) for request, code in zip(formats, received, strict=True)]
     return ExchangePlan(
-        tuple(outgoing), tuple(incoming), need, demand.num_layers, partition.num_halo, sums, demand.plain
+        tuple(outgoing), tuple(incoming), need, demand.num_layers, partition.num_halo, sums, demand.plain, demand.waves
     )
 
 
@@ -113,8 +126,10 @@ def _need(partition: Partition, demand: Demand, comm: Communicator) -> Tensor:
     last = demand.num_layers
     if demand.plain:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
+    if demand.use == "predict":
+        return torch.full((partition.num_inner,), last, dtype=torch.uint8)
     need = partition.test_mask.to(torch.uint8) * last
-    need[partition.train_mask | partition.val_mask] = last + 1
+    need[partition.train_mask | partition.val_mask] = last + 1 if demand.use == "train" else last
     for layer in range(last - 1, 0, -1):
         if not demand.all_nodes:
             _reach(partition, demand, comm, need, layer)

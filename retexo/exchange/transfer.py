@@ -59,7 +59,7 @@ class LayerExchange:
 
     def run(self, wave: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
-        if self._plan.plain and wave == EMBED:
+        if wave not in self._plan.waves:
             return self._sources
         outgoing, incoming = (self._wanted(side, wave) for side in (self._plan.outgoing, self._plan.incoming))
         choices, messages = [], []

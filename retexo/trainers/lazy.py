@@ -1,11 +1,14 @@
 """Lazy message passing (Retexo, arXiv 2302.13053, algorithm 1): exchange, train, embed, next layer.
 
+A trained network is run in the same way, without rounds (`infer`).
+
 The boundary rows of a layer's input cross the network once: those that the rounds need before the layer trains, the
 others when it is frozen. It trains alone, to convergence; what it then makes of every node is the input of the next.
 
 I inner nodes of this worker, F input width, D hidden width, C classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,24 +37,56 @@ class Trained:
     """[I, C]; NaN at nodes that nobody needs."""
 
 
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What a trained network makes of this worker's nodes; NaN at nodes that nobody needs."""
+
+    logits: Tensor
+    """[I, C]"""
+    embeddings: Tensor
+    """[I, D] the input of the last layer; of a network of one layer the features."""
+
+
 def train(context: Context, stages: list[Stage]) -> Trained:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
     rows = context.features
-    rounds = []
-    for layer, stage in enumerate(stages):
-        exchange = layer_exchange(context, layer, stage, rows)
-        with context.phase("exchange"):
-            sources = exchange.run(ROUNDS)
-        with context.phase("aggregate"):
-            layer_task = make_layer_task(context, layer, stage, rows, sources)
+    rounds: list[int] = []
+
+    def learn(layer_task: LayerTask) -> None:
         with context.phase("rounds"):
             rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log))
-        with context.phase("exchange"):
-            sources = exchange.run(EMBED)
-        with context.phase("embed"):
-            rows = _embed(context, layer_task, rows, sources)
+
+    for layer, stage in enumerate(stages):
+        rows = _run_layer(context, layer, stage, rows, learn)
         context.save_layer(layer, stage)
     return Trained(rounds, rows)
+
+
+def infer(context: Context, stages: list[Stage]) -> Inferred:
+    """Run trained stages over the graph; what is needed of it, the plan says.
+
+    With the plan of a training run, and as many threads, the logits are those that it ended with, bit for bit: the same
+    rows and sums are sent, and the same nodes go through a layer together. In one wave others are.
+    """
+    rows = inputs = context.features
+    for layer, stage in enumerate(stages):
+        inputs = rows
+        rows = _run_layer(context, layer, stage, inputs, lambda layer_task: None)
+    return Inferred(rows, inputs)
+
+
+def _run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: Callable[[LayerTask], None]) -> Tensor:
+    """Exchange, aggregate, `learn`, exchange, embed: [I, F] -> [I, D], of the last stage the logits."""
+    exchange = layer_exchange(context, layer, stage, rows)
+    with context.phase("exchange"):
+        sources = exchange.run(ROUNDS)
+    with context.phase("aggregate"):
+        layer_task = make_layer_task(context, layer, stage, rows, sources)
+    learn(layer_task)
+    with context.phase("exchange"):
+        sources = exchange.run(EMBED)
+    with context.phase("embed"):
+        return _embed(context, layer_task, rows, sources)
 
 
 def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> LayerExchange:
@@ -67,10 +102,10 @@ def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> 
 
 
 def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, sources: Sources) -> LayerTask:
-    """What the rounds of a layer work on; rows are [I, F]."""
+    """What the rounds of a layer work on, if there are rounds; rows are [I, F]."""
 
     def labelled(mask: Tensor) -> Labelled:
-        nodes = mask.nonzero()[:, 0]
+        nodes = (mask & (context.plan.need > context.plan.num_layers)).nonzero()[:, 0]
         inputs = _gather(context, stage, nodes, rows, sources) if len(nodes) else None
         return Labelled(nodes, inputs, context.labels[nodes])
 
