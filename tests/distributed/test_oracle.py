@@ -41,10 +41,32 @@ CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPA
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
+POWERSGD = "gradient.compression=powersgd"
+FEW_ROUNDS = 4
+# The graph, and settings besides those above; of FEW_ROUNDS each.
+FEW: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gcn": ("dense", MODELS["gcn"]),
+    "gcn-plain": ("dense", (*MODELS["gcn"], "exchange=plain")),
+    "gat": ("dense", MODELS["gat-mean"]),
+    "gat-plain": ("dense", (*MODELS["gat-mean"], "exchange=plain")),
+    "gcn-third": ("third", MODELS["gcn"]),
+    "gcn-third-plain": ("third", (*MODELS["gcn"], "exchange=plain")),
+    "sage-mean-third": ("third", MODELS["sage-mean"]),
+    "gat-third": ("third", MODELS["gat-mean"]),
+    "gcn-columns": ("columns", MODELS["gcn"]),
+    "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
+    "gcn-powersgd-whole": ("dense", (*MODELS["gcn"], POWERSGD, "gradient.rank=8")),  # no matrix has more columns
+    "gcn-local-powersgd": ("dense", (*MODELS["gcn"], *LOCAL_3, POWERSGD, "gradient.rank=1")),
+}
+UNUSED = slice(20, 30)
+"""Columns of the graph "columns" that are zero in every training row."""
 
 
 def oracle_graph(kind: str) -> GraphData:
-    """60 nodes: 0-49 random among themselves, 50-57 a component of their own, 58 and 59 isolated."""
+    """60 nodes: 0-49 random among themselves, 50-57 a component of their own, 58 and 59 isolated.
+
+    Of the kind "columns" some columns are zero at the training nodes and where these have an edge from.
+    """
     rng = np.random.default_rng(7)
     edges = np.concatenate([rng.integers(50, size=(220, 2)), rng.integers(50, 58, size=(16, 2)), [[3, 3], [41, 41]]])
     edges = np.concatenate([edges, edges[:5]])  # some occur twice
@@ -52,14 +74,18 @@ def oracle_graph(kind: str) -> GraphData:
     features = rng.standard_normal((60, 30)) + np.eye(4, 30)[labels]
     if kind == "sparse":
         features *= rng.random((60, 30)) < 0.05
+    if kind == "columns":
+        train = np.flatnonzero(oracle_masks()["train_mask"])
+        features[train, UNUSED] = features[edges[np.isin(edges[:, 1], train), 0], UNUSED] = 0
     return make_graph(edges, features, labels, 4)
 
 
-def oracle_masks() -> dict[str, np.ndarray]:
-    """Of 40-49 none trains, of 30-39 none validates."""
+def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
+    """Of 40-49 none trains, of 30-39 none validates. Of the kind "third" a third of the nodes is in no mask."""
     node = np.arange(60)
     train, val = (node % 3 == 0) & (node // 10 != 4), (node % 3 == 1) & (node // 10 != 3)
-    return {"train_mask": train, "val_mask": val, "test_mask": ~train & ~val}
+    known = ~np.isin(node % 9, (2, 4, 6)) | (kind != "third")
+    return {"train_mask": train & known, "val_mask": val & known, "test_mask": ~train & ~val & known}
 
 
 def assignment(num_parts: int) -> np.ndarray:
@@ -85,7 +111,8 @@ class Recorder:
 
 
 def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory, TrainSettings]]) -> list[Any]:
-    """Train each case on this worker; its node ids, rounds, and embeddings [I, D] of every layer, or its error."""
+    """Train each case on this worker; its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its
+    error."""
 
     def outcome(directory: PartitionDirectory, settings: TrainSettings) -> Any:
         try:
@@ -111,7 +138,8 @@ def _train(rank: int, world_size: int, directory: PartitionDirectory, settings: 
         trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
     np.testing.assert_array_equal(embeddings[-1], trained.logits.numpy())
-    return partition.node_ids.numpy(), recorder.rounds, embeddings
+    parameters = [parameter.detach().numpy() for stage in stages for parameter in stage.parameters()]
+    return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
 
 
 def _noted(embed: Any, embeddings: list[np.ndarray]) -> Any:
@@ -143,38 +171,50 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
+    parts = assignment(num_parts)
     directories = {
-        kind: write_partitions(folder / kind, oracle_graph(kind), oracle_masks(), assignment(num_parts), num_parts)
-        for kind in ("dense", "sparse")
+        kind: write_partitions(folder / kind, oracle_graph(kind), oracle_masks(kind), parts, num_parts)
+        for kind in ("dense", "sparse", "third", "columns")
     }
+    cases: dict[Any, tuple[PartitionDirectory, TrainSettings]]
     cases = {(name, kind): (directories[kind], settings_of(num_parts, *MODELS[name])) for name, kind in CASES}
     cases[("gcn", "local")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL))
     cases[("gcn", "local-3")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL_3))
-    results = run_workers(num_parts, train_cases, folder, list(cases.values()))
+    few = f"num_rounds=[{FEW_ROUNDS}]"
+    for name, (kind, settings) in FEW.items():
+        cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
+    results = run_workers(num_parts, train_cases, folder, list(cases.values()), timeout=110.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
 
-def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray]]:
-    """The rounds, which all workers have to know alike, and each layer's embeddings [N, D] in the order of the ids."""
+def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
+    """The rounds, each layer's embeddings [N, D] in the order of the ids, and the parameters of all stages.
+
+    Rounds and parameters have to be the same on all workers, the latter bit for bit.
+    """
     for worker in workers:
         assert not isinstance(worker, str), worker
-    for _, rounds, _ in workers:
+    for _, rounds, _, parameters in workers:
         assert rounds == workers[0][1]
+        for own, first in zip(parameters, workers[0][3], strict=True):
+            np.testing.assert_array_equal(own, first)
     ids = np.concatenate([worker[0] for worker in workers])
     assert sorted(ids.tolist()) == list(range(1000, 1060))
     layers = range(len(workers[0][2]))
-    return workers[0][1], [
-        np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)] for layer in layers
-    ]
+    embeddings = [np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)] for layer in layers]
+    return workers[0][1], embeddings, workers[0][3]
 
 
 def assert_same(got: Any, wanted: Any) -> None:
+    """Also NaN in the same embeddings."""
     assert [line[:2] for line in got[0]] == [line[:2] for line in wanted[0]]
     losses = [np.array([line[2] for line in rounds], float) for rounds in (got[0], wanted[0])]  # None becomes NaN
     np.testing.assert_allclose(*losses, rtol=1e-8)
     assert [line[3] for line in got[0]] == [line[3] for line in wanted[0]]
     for layer, (rows, expected) in enumerate(zip(got[1], wanted[1], strict=True)):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11, err_msg=f"layer {layer}")
+    for values, expected in zip(got[2], wanted[2], strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
@@ -185,7 +225,7 @@ def test_parts_equal_one_part(trained: Any, num_parts: int, case: tuple[str, str
 
 @pytest.mark.parametrize("case", MARKED)
 def test_the_oracle_trains(trained: Any, case: tuple[str, str]) -> None:
-    rounds, embeddings = trained(1, case)
+    rounds, embeddings, _ = trained(1, case)
     losses = [line[2] for line in rounds if line[0] == 0]
     assert len(losses) == ROUNDS + 1
     assert losses[ROUNDS - 1] < losses[0] - 0.05  # the last entry is after the last step: no loss is computed
@@ -200,22 +240,22 @@ def test_one_local_step_is_the_full_batch_step(trained: Any, num_parts: int) -> 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
-    _, embeddings = trained(num_parts, ("gcn", "local-3"))
-    wanted = simulate_local_gcn(num_parts, steps=3)
+    _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))
+    wanted = simulate_local_gcn(num_parts, 3, ROUNDS, "dense")
     for rows, expected in zip(embeddings, wanted, strict=True):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
 
 
-def simulate_local_gcn(num_parts: int, steps: int) -> list[np.ndarray]:
+def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> list[np.ndarray]:
     """Local SGD of a GCN over parts, written with one dense normalised adjacency; embeddings of every layer."""
-    settings, graph, train = settings_of(num_parts, "model=gcn"), oracle_graph("dense"), oracle_masks()["train_mask"]
+    settings, graph, train = settings_of(num_parts, "model=gcn"), oracle_graph(kind), oracle_masks(kind)["train_mask"]
     adjacency, parts, rows = normalised(graph), assignment(num_parts), torch.from_numpy(graph.features).double()
     groups = [np.flatnonzero(train & (parts == part)) for part in range(num_parts)]
     embeddings = []
     for layer in range(3):
         stage = build_stage(_architecture(settings), layer, settings.seed).double()
         total = adjacency @ rows
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             _average(stage, [_after_steps(stage, total, graph, group, settings, layer, steps) for group in groups])
         rows = stage.embed(Inputs((total,), 60, NO_LATE)).detach()
         embeddings.append(rows.numpy())
@@ -265,3 +305,74 @@ def _average(stage: Stage, shares: list[tuple[int, list[torch.Tensor]]]) -> None
     with torch.no_grad():
         for place, parameter in enumerate(stage.parameters()):
             parameter.copy_(sum(count * values[place] for count, values in shares) / total)  # type: ignore[arg-type]
+
+
+# --- few rounds of other exchanges, nodes and sums ---------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_a_plain_exchange_is_the_exact_one(trained: Any, num_parts: int, model: str) -> None:
+    assert_same(trained(num_parts, f"{model}-plain"), trained(1, model))
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("case", ["gcn-third", "sage-mean-third", "gat-third"])
+def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, case: str) -> None:
+    got = trained(num_parts, case)
+    assert_same(got, trained(1, case))
+    for rows in got[1]:
+        assert (np.isnan(rows).any(axis=1) == np.isnan(rows).all(axis=1)).all()
+    named = np.any(list(oracle_masks("third").values()), axis=0)
+    assert named.sum() == 40
+    assert np.isnan(got[1][-1]).any(axis=1).tolist() == (~named).tolist()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+def test_a_plain_exchange_embeds_all_nodes(trained: Any, num_parts: int) -> None:
+    (_, exact, wanted), (_, plain, parameters) = trained(1, "gcn-third"), trained(num_parts, "gcn-third-plain")
+    for own, other in zip(parameters, wanted, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-8, atol=1e-11)
+    for rows, some in zip(plain, exact, strict=True):
+        needed = ~np.isnan(some).any(axis=1)
+        assert np.isfinite(rows).all()
+        assert 40 <= needed.sum() < 60
+        np.testing.assert_allclose(rows[needed], some[needed], rtol=1e-8, atol=1e-11)
+
+
+def test_columns_that_no_training_node_has() -> None:
+    """They are nowhere in what training nodes aggregate, but elsewhere."""
+    graph, train = oracle_graph("columns"), oracle_masks()["train_mask"]
+    used = normalised(graph) @ torch.from_numpy(graph.features).double()
+    assert not used[train][:, UNUSED].any()
+    assert used[train].any(dim=0).sum() == 20
+    assert used[~train][:, UNUSED].any(dim=0).all()
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+def test_unused_columns_change_nothing(trained: Any, num_parts: int) -> None:
+    assert_same(trained(num_parts, "gcn-columns"), trained(1, "gcn-columns"))
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
+    """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts there is one."""
+    _, embeddings, _ = trained(num_parts, "gcn-columns-local")
+    wanted = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "columns")
+    for rows, expected in zip(embeddings, wanted, strict=True):
+        np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+def test_a_rank_that_shortens_no_matrix_is_no_compression(trained: Any, num_parts: int) -> None:
+    assert_same(trained(num_parts, "gcn-powersgd-whole"), trained(1, "gcn"))
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_parts: int) -> None:
+    rounds, embeddings, _ = trained(num_parts, "gcn-local-powersgd")
+    losses = [line[2] for line in rounds if line[0] == 0]
+    assert losses[FEW_ROUNDS - 1] < losses[0] - 0.02
+    assert all(np.isfinite(rows).all() for rows in embeddings)
+    _, exact, _ = trained(num_parts, "gcn")
+    assert not np.allclose(embeddings[0], exact[0], rtol=1e-3)  # something was left out
