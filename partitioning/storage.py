@@ -382,8 +382,8 @@ class PartitionDirectory:
         return _read_part(self, part)
 
 
-def find(candidates: list[Path], num_parts: int) -> PartitionDirectory:
-    """Open the first of the candidates that is a partition directory, and check that it has num_parts parts."""
+def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
+    """Open the first of the candidates that is a partition directory; it has to have num_parts parts, unless None."""
     for path in candidates:
         config_file = _dgl_config_file(path)
         if config_file is None:
@@ -442,8 +442,8 @@ def _checked_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_parts: int) -> None:
-    if directory.num_parts != num_parts:
+def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_parts: int | None) -> None:
+    if num_parts is not None and directory.num_parts != num_parts:
         raise InputError(
             f"{directory.path}: has {directory.num_parts} parts, num_partitions={num_parts}; "
             "set num_partitions to it or partition again"
@@ -451,7 +451,7 @@ def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_pa
     meta = directory.meta
     if meta is not None and meta.checksums.get(config_file.name) != file_checksum(config_file):
         raise InputError(f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true")
-    for part in range(num_parts):
+    for part in range(directory.num_parts):
         if f"part-{part}" not in directory.config:
             raise InputError(f"{config_file}: does not name the files of part {part}")
 

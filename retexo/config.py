@@ -28,7 +28,8 @@ from partitioning.settings import (
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 T = TypeVar("T")
 
-APPS = ("train", "partition_data", "plan")
+APPS = ("train", "partition_data", "plan", "evaluate", "predict")
+TABLE_FORMATS = ("parquet", "npy", "csv")
 TASKS = ("retexo.metrics.NodeClassification",)
 
 
@@ -210,6 +211,19 @@ class TrainSettings:
         check_finite("sleep_time", self.sleep_time, 0)
 
 
+@dataclass  # OmegaConf cannot merge into a frozen one
+class PredictSettings:
+    """What app=predict writes."""
+
+    format: str
+    """parquet, npy or csv."""
+    embeddings: bool
+    """Whether to write the embeddings of the last hidden layer, too."""
+
+    def __post_init__(self) -> None:
+        check_choice("predict.format", self.format, TABLE_FORMATS)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that was configured."""
@@ -219,6 +233,9 @@ class Settings:
     train: TrainSettings
     plan_rounds: tuple[int, ...] | None
     """plan: rounds a layer to predict besides num_rounds."""
+    checkpoint_dir: str | None
+    """evaluate, predict: the run directory of the trained model."""
+    predict: PredictSettings
     given: frozenset[str]
     """Names of the settings that were given on the command line; the others have their defaults."""
     resolved: dict[str, Any]
@@ -317,6 +334,8 @@ class _Schema:
     measure_dv: bool
     sleep_time: float
     plan: _Plan
+    checkpoint_dir: str | None
+    predict: PredictSettings
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
@@ -341,12 +360,18 @@ def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
         raise InputError(f"{error.full_key}: {reason}") from error
     check_choice("app", schema.app, APPS)
     check_choice("task._target_", schema.task._target_, TASKS)
+    if schema.app in ("evaluate", "predict") and schema.checkpoint_dir is None:
+        raise InputError(
+            f"checkpoint_dir=null: app={schema.app} needs checkpoint_dir=DIR, the run directory of app=train"
+        )
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     return Settings(
         app=schema.app,
         partition=_partition_settings(schema),
         train=_train_settings(schema),
         plan_rounds=_plan_rounds(schema),
+        checkpoint_dir=schema.checkpoint_dir,
+        predict=schema.predict,
         given=given,
         resolved=resolved,
     )

@@ -41,7 +41,9 @@ class Facts:
         return self.num_train + self.num_val + self.num_test == sum(self.part_sizes)
 
 
-def agree_on_facts(comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str) -> Facts:
+def agree_on_facts(
+    comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True
+) -> Facts:
     """Compare digests over all workers and add up what each of them holds: one all-gather of 10 int64."""
     own = [
         _number(directory.digest()),
@@ -62,7 +64,7 @@ def agree_on_facts(comm: Communicator, partition: Partition, directory: Partitio
         _check_equal(holders[:, 8], "multi-label labels where others have one class a node, or the reverse")
     meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
-    if totals[0] == 0:
+    if training and totals[0] == 0:
         raise InputError("the partitions hold no training nodes; choose another split and partition again")
     return Facts(
         num_train=totals[0],
@@ -97,12 +99,15 @@ def _check_equal(values: Tensor, otherwise: str) -> None:
         raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank 0: {otherwise}")
 
 
-def check_same_parameters(comm: Communicator, stages: list[Stage]) -> None:
-    """Every worker draws the initial parameters from the seed; 8 bytes show that they are equal."""
+DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
+
+
+def check_same_parameters(comm: Communicator, stages: list[Stage], otherwise: str = DRAWN_DIFFERENTLY) -> None:
+    """Every worker has drawn the parameters from the seed, or read them; 8 bytes show that they are equal."""
     digest = hashlib.sha256()
     for stage in stages:
         for parameter in stage.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
     values = comm.all_gather(torch.tensor([_number(digest.hexdigest())]), SETUP)[:, 0]
     if bool((values != values[0]).any()):
-        raise TrainingError("workers drew other initial parameters from the same seed; use the same torch everywhere")
+        raise TrainingError(otherwise)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -24,7 +25,7 @@ from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
 from retexo.config import TrainSettings
-from retexo.exchange.plan import Demand, make_plan, whole_out_degree
+from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
 from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
@@ -52,10 +53,15 @@ class Job:
 
 def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
+    serve(parent, lambda: run(rank, job))
+
+
+def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
+    """Do a worker's work, and tell its parent how it went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
-        parent.send_bytes(json.dumps({"result": run(rank, job)}).encode())
+        parent.send_bytes(json.dumps({"result": work()}).encode())
     except Exception as error:
         kind = {InputError: "input", PeerLost: "peer"}.get(type(error), "error")
         report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
@@ -74,7 +80,7 @@ def _die_with_parent() -> None:
 def run(rank: int, job: Job) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
-    _configure(rank, settings)
+    configure(rank, settings)
     memory = MemoryWatch()
     clock = Clock()
     with clock.phase("load"):
@@ -94,9 +100,7 @@ def run(rank: int, job: Job) -> dict[str, Any]:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = evaluate(context, trained.logits)
-            if facts.ogb_name is not None:
-                scores["test"] = ogb_test_score(context, trained.logits, scores["test"], facts.ogb_name)
+            scores = final_scores(context, trained.logits, facts)
         seconds = time.perf_counter() - start
         if rank == 0:
             described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
@@ -108,7 +112,8 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         }
 
 
-def _configure(rank: int, settings: TrainSettings) -> None:
+def configure(rank: int, settings: TrainSettings) -> None:
+    """Logging, threads and randomness of a worker process."""
     logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
     threads = settings.cluster.threads
     torch.set_num_threads(threads or max(1, _cores() // len(settings.cluster.local_ranks)))
@@ -143,6 +148,7 @@ def make_context(
     log: RunLog,
     run_dir: Path,
     dtype: torch.dtype = torch.float32,
+    use: Use = "train",
 ) -> Context:
     """Make the exchange plan and everything else that a trainer needs; conv is of the kind that all layers have."""
     device = choose_device(settings.cluster.device, comm.rank - settings.cluster.local_ranks.start)
@@ -152,6 +158,7 @@ def make_context(
         all_nodes=facts.all_nodes_used,
         sums=conv.adds_up,
         plain=settings.exchange.mode == "plain",
+        use=use,
     )
     plan = make_plan(partition, demand, comm)
     out_degree = partition.out_degree
@@ -180,6 +187,14 @@ def make_context(
         save_layer=save,
         clock=clock,
     )
+
+
+def final_scores(context: Context, logits: torch.Tensor, facts: Facts) -> dict[str, Score]:
+    """Scores of the whole graph, for OGB's own graphs with the test accuracy of its evaluator; logits [I, C]."""
+    scores = evaluate(context, logits)
+    if facts.ogb_name is not None:
+        scores["test"] = ogb_test_score(context, logits, scores["test"], facts.ogb_name)
+    return scores
 
 
 def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:

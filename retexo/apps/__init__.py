@@ -15,6 +15,14 @@ def run(settings: Settings, run_dir: Path) -> None:
         from retexo.apps import plan
 
         plan.run(settings, run_dir)
+    elif settings.app == "evaluate":
+        from retexo.apps import evaluate
+
+        evaluate.run(settings, run_dir)
+    elif settings.app == "predict":
+        from retexo.apps import predict
+
+        predict.run(settings, run_dir)
     else:
         from retexo.apps import train
 

@@ -19,7 +19,16 @@ from retexo.config import ClusterSettings, Settings
 from retexo.worker import Job, choose_device, main
 
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
-PER_NODE = ("node_rank", "cluster", "distributed", "partition_dir", "dataset_dir", "dataset_file", "log_every")
+PER_NODE = (
+    "node_rank",
+    "cluster",
+    "distributed",
+    "partition_dir",
+    "dataset_dir",
+    "dataset_file",
+    "log_every",
+    "checkpoint_dir",
+)
 """Settings that may differ between nodes."""
 
 
@@ -36,10 +45,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     for rank in cluster.local_ranks:
         directory.verify(rank)
     with launch.rendezvous(cluster) as rendezvous:
-        job = Job(settings.train, directory, run_dir, rendezvous, _settings_digest(settings))
+        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings))
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "config.json").write_text(json.dumps(settings.resolved, indent=2) + "\n")
-        summary = {"status": "running", "versions": _versions(), "settings": settings.resolved}
+        summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
         _write_summary(cluster, run_dir, summary)
         try:
             results = launch.run_workers(cluster.local_ranks, main, job)
@@ -115,12 +124,14 @@ def _shown(value: Any) -> str:
     return f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if isinstance(value, dict) else str(value)
 
 
-def _settings_digest(settings: Settings) -> str:
+def settings_digest(settings: Settings) -> str:
+    """sha256 (hex) of the settings that have to be the same on every node."""
     shared = {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
-    return hashlib.sha256(json.dumps([shared, _versions()["retexo"]], sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([shared, versions()["retexo"]], sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and the main packages."""
     names = ("retexo", "torch", "dgl", "numpy", "hydra-core")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
@@ -130,16 +141,16 @@ def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, A
     if cluster.node_rank != 0:
         return
     unfinished = run_dir / ".summary.json"
-    unfinished.write_text(json.dumps(_plain(summary), indent=2) + "\n")
+    unfinished.write_text(json.dumps(plain_json(summary), indent=2) + "\n")
     unfinished.replace(run_dir / "summary.json")
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """JSON has no NaN; a ratio without anything to count is null."""
     if isinstance(value, dict):
-        return {str(name): _plain(entry) for name, entry in value.items()}
+        return {str(name): plain_json(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_plain(entry) for entry in value]
+        return [plain_json(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,0 +1,21 @@
+"""`app=evaluate`: scores of a trained model on the same or another partition of the graph."""
+
+from pathlib import Path
+from typing import Any
+
+from retexo.apps.inference import prepare, print_table, run_workers, write_result
+from retexo.config import Settings
+
+
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Evaluate, and return what evaluation.json of the run directory says; node 0 writes it.
+
+    Raises InputError before anything is started, TrainingError when a worker fails.
+    """
+    prepared = prepare(settings, run_dir, ("evaluation.json",), predict=False)
+    result = run_workers(prepared, run_dir, None)
+    if settings.train.cluster.node_rank == 0:
+        path = run_dir / "evaluation.json"
+        write_result(path, result)
+        print_table(result, settings.train.measure_dv, [path])
+    return result

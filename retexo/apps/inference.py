@@ -1,0 +1,125 @@
+"""What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from partitioning.errors import InputError
+from partitioning.storage import PartitionDirectory
+from retexo import inference, launch
+from retexo.apps.train import open_directory, plain_json, settings_digest, versions
+from retexo.checkpoint import Checkpoint, open_checkpoint
+from retexo.config import PredictSettings, Settings
+from retexo.worker import choose_device
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was checked before anything is started."""
+
+    settings: Settings
+    """With the checkpoint's model."""
+    checkpoint: Checkpoint
+    directory: PartitionDirectory
+
+
+def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool) -> Prepared:
+    """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
+    for name in outputs:
+        if (run_dir / name).exists():
+            raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
+    choose_device(settings.train.cluster.device, 0)
+    assert settings.checkpoint_dir is not None
+    checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
+    settings = with_model_of(checkpoint, settings)
+    checkpoint.stages()  # a damaged file is found here, before workers are started
+    launch.warm_up()
+    directory = open_directory(settings)
+    ranks = settings.train.cluster.local_ranks
+    if directory.meta is not None:
+        for rank in ranks:
+            directory.verify(rank)
+    shape = inference.Shape.of(directory, ranks)
+    inference.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    return Prepared(settings, checkpoint, directory)
+
+
+def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
+    """The settings with the checkpoint's model; InputError where the command line names another."""
+    trained = asdict(checkpoint.model)
+    name, aggregator, head_merge = (trained.pop(key) for key in ("name", "aggregator", "head_merge"))
+    options = {"sage": {"aggregator": aggregator}, "gat": {"head_merge": head_merge}}.get(name, {})
+    given = asdict(settings.train.model)
+    wanted = {f"model.{key}": given[key] for key in ("name", "aggregator", "head_merge")}
+    wanted |= {"model": given["name"], **{key: given[key] for key in trained}}
+    has = {"model": name, "model.name": name, **{f"model.{key}": value for key, value in options.items()}, **trained}
+    for key in sorted(settings.given & wanted.keys()):
+        if wanted[key] != has.get(key):
+            raise InputError(
+                f"{key}={wanted[key]}: the model of {checkpoint.directory} has {key}={has.get(key)}; leave it out"
+            )
+    resolved = {**settings.resolved, **trained, "model": {"name": name, **options}}
+    return replace(settings, train=replace(settings.train, model=checkpoint.model), resolved=resolved)
+
+
+def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:
+    """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
+    settings, cluster = prepared.settings, prepared.settings.train.cluster
+    with launch.rendezvous(cluster) as rendezvous:
+        job = inference.Job(
+            settings=settings.train,
+            directory=prepared.directory,
+            checkpoint=prepared.checkpoint,
+            run_dir=run_dir,
+            rendezvous=rendezvous,
+            settings_digest=settings_digest(settings),
+            predict=predict,
+        )
+        run_dir.mkdir(parents=True, exist_ok=True)
+        results = launch.run_workers(cluster.local_ranks, inference.main, job)
+    result: dict[str, Any] = results[cluster.local_ranks.start]
+    result["seconds"]["total"] = time.time() - psutil.Process().create_time()
+    return {
+        "checkpoint": str(prepared.checkpoint.directory),
+        "partitions": str(prepared.directory.path),
+        "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,
+        **result,
+        "versions": versions(),
+        "settings": settings.resolved,
+    }
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """As JSON; the file is there whole, or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps(plain_json(result), indent=2) + "\n")
+    unfinished.replace(path)
+
+
+def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
+    """Scores, bytes and times, as app=train prints them."""
+    seconds, counted = result["seconds"], result["bytes"]
+    parts = [name for name in ("train", "val", "test") if result["nodes"][name]]
+    rows = {
+        "model": result["settings"]["model"]["name"],
+        "partitions": f"{result['partitions']} ({len(counted['by_peer'])} workers)",
+        **{f"{part} accuracy, F1": _scores(result[part]) for part in parts},
+        "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
+        "bytes sent": f"{counted['total']:,}",
+    }
+    if measure_dv:
+        rows |= {f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()}
+        rows |= {f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])}
+        rows |= {f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])}
+    for name, value in rows.items():
+        print(f"{name:<28} {value}")
+    for file in files:
+        print(f"{'written':<28} {file}")
+
+
+def _scores(score: dict[str, float]) -> str:
+    return f"{score['accuracy']:.4f}; micro {score['micro_f1']:.4f}, macro {score['macro_f1']:.4f}"

@@ -1,0 +1,41 @@
+"""`app=predict`: class, probabilities and, on request, embeddings of every node, by its id in the data set."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo import predictions
+from retexo.apps.inference import prepare, print_table, run_workers, write_result
+from retexo.config import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
+    """Predict, and return what predictions.json of the run directory says; node 0 writes it, and joins the parts.
+
+    Raises InputError before anything is started, TrainingError when a worker fails.
+    """
+    wanted, cluster = settings.predict, settings.train.cluster
+    predictions.check_format(wanted.format)
+    joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
+    prepared = prepare(settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True)
+    if wanted.embeddings and prepared.checkpoint.architecture.num_layers == 1:
+        raise InputError("predict.embeddings=true: a model of one layer has no hidden layer; leave it out")
+    result = run_workers(prepared, run_dir, wanted)
+    if cluster.node_rank != 0:
+        for rank in cluster.local_ranks:
+            print(f"{'written':<28} {run_dir / 'predictions' / f'part{rank}.{wanted.format}'}")
+        return result
+    missing = predictions.merge(run_dir, cluster.num_partitions, wanted.format)
+    if missing:
+        logger.warning(
+            "%s has only the parts on this node's disk; part(s) %s lie in the run directories of their own nodes",
+            run_dir / joined[0],
+            ", ".join(map(str, missing)),
+        )
+    result["parts_missing"] = missing
+    write_result(run_dir / "predictions.json", result)
+    print_table(result, settings.train.measure_dv, [run_dir / name for name in (*joined, "predictions.json")])
+    return result
