@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from support import (
+    ROOT,
     Ended,
     finish,
     group_members,
@@ -54,6 +55,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "wrong type": ((*TRAIN, "hidden_dim=wide"), ("hidden_dim", "wide")),
     "unknown config": (("--config-name", "node_classification_gnc", *TRAIN), ("node_classification_gnc",)),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
+    "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
+    "exchange": ((*TRAIN, "exchange=exakt"), ("exakt",)),
+    "row precision": ((*TRAIN, "exchange.precision=int4"), ("exchange.precision=int4", "int8")),
+    "plain is fp32": ((*TRAIN, "exchange=plain", "exchange.precision=bf16"), ("exchange.precision=bf16", "exchange=exact")),  # noqa: E501
+    "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
     "missing": ((*TRAIN, "partition_dir=elsewhere"), ("elsewhere", "app=partition_data")),
@@ -296,6 +302,29 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == [
         "layer0.safetensors", "layer1.safetensors", "model.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")))
+def test_every_experiment_trains(place: Path, tmp_path: Path, name: str) -> None:
+    for model in ("gcn", "gat"):
+        summary = trained(place, tmp_path / model, f"+experiment={name}", config=f"node_classification_{model}")
+        assert 0 <= summary["test"]["accuracy"] <= 1
+
+
+def test_the_lean_command_of_the_readme(place: Path) -> None:
+    arguments = ("--config-name", "node_classification_gcn", "+experiment=lean", *TRAIN, "hydra.run.dir=runs/lean")
+    ended = run_cli(*arguments, "num_rounds=[3]", cwd=place)
+    assert ended.rc == 0, ended.output
+    settings = json.loads((place / "runs" / "lean" / "summary.json").read_text())["settings"]
+    assert settings["gradient"]["mode"] == "local"
+    assert settings["exchange"]["precision"] == "int8"
+    assert settings["num_rounds"] == [3]  # what the command line says comes last
+
+
+def test_exact_and_plain_exchange_train_the_same_model(place: Path, tmp_path: Path) -> None:
+    exact, plain = (trained(place, tmp_path / mode, f"exchange={mode}", "dropout=0.5") for mode in ("exact", "plain"))
+    assert exact["test"] == plain["test"]
+    assert exact["bytes"]["by_kind"]["embeddings"] < plain["bytes"]["by_kind"]["embeddings"]
 
 
 def test_training_learns(place: Path, tmp_path: Path) -> None:
