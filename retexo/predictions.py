@@ -94,6 +94,8 @@ def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
         paths = {part: run_dir / name / f"part{part}.{kind}" for part in range(num_parts)}
         found = [path for path in paths.values() if path.is_file()]
         missing |= {part for part, path in paths.items() if not path.is_file()}
+        if not found:
+            continue
         if kind == "csv":
             _merge_lines(run_dir / f"{name}.csv", found)
         else:

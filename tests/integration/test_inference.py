@@ -1,0 +1,599 @@
+"""A trained network in use: app=evaluate, app=predict, the class for notebooks; what they send; what is refused."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    Ended,
+    dgl_directory,
+    finish,
+    make_graph,
+    random_graph,
+    run_cli,
+    run_workers,
+    save_npz,
+    start_cli,
+    thirds,
+    train_settings,
+    write_partitions,
+)
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.storage import Partition, PartitionDirectory, find
+from retexo import inference
+from retexo.apps import evaluate, partition_data, predict, train
+from retexo.checkpoint import open_checkpoint, save_layer, save_model
+from retexo.comm.collectives import Communicator
+from retexo.comm.rehearsal import rehearse
+from retexo.config import compose
+from retexo.exchange.plan import EMBED
+from retexo.predictions import Predictions, merge, read_table
+from retexo.predictor import load_run
+from retexo.setup import agree_on_facts
+from retexo.stage import Architecture, build_stage
+from retexo.trainers import lazy
+from retexo.trainers.context import Clock
+from retexo.worker import make_architecture, make_context
+
+DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
+HERE = ("device=cpu", "cluster.threads=1")
+SMALL = ("hidden_dim=8", "num_rounds=[6]", *HERE)
+TIE = 1e-4
+
+
+def architecture(name: str = "gcn", **changes: Any) -> Architecture:
+    fields = {"num_layers": 2, "hidden_dim": 8, "heads": 2, "dropout": 0.5, "aggregator": "mean", "head_merge": "mean",
+              "num_features": 6, "num_classes": 3}  # fmt: skip
+    return Architecture(name=name, **{**fields, **changes})
+
+
+def checkpoint_of(folder: Path, shape: Architecture, *, multilabel: bool = False) -> Path:
+    """A checkpoint of a network that nobody trained."""
+    for layer in range(shape.num_layers):
+        save_layer(folder / "checkpoint", layer, build_stage(shape, layer, seed=3))
+    save_model(folder / "checkpoint", shape, {"multilabel": multilabel, "partition_digest": "none"})
+    return folder
+
+
+def scattered(num_nodes: int, num_parts: int) -> np.ndarray:
+    return np.random.default_rng(num_parts).integers(num_parts, size=num_nodes)
+
+
+def sparse_masks(num_nodes: int) -> dict[str, np.ndarray]:
+    """Every second node is in no mask."""
+    return {name: mask & (np.arange(num_nodes) % 2 == 0) for name, mask in thirds(num_nodes).items()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with toy.npz, two partitions of it below parts/, and a training run in run/."""
+    folder = Path(tmp_path_factory.mktemp("inference"))
+    save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
+    settings = compose([*at(folder), "app=train", *SMALL])
+    partition_data.run(settings.partition)
+    train.run(settings, folder / "run")
+    return folder
+
+
+def at(folder: Path) -> tuple[str, ...]:
+    return (*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts")
+
+
+def evaluated(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
+    """What evaluation.json says."""
+    settings = [*at(place), "app=evaluate", f"checkpoint_dir={place}/run", *HERE, *arguments]
+    evaluate.run(compose(settings), run_dir)
+    result: dict[str, Any] = json.loads((run_dir / "evaluation.json").read_text())
+    return result
+
+
+# --- the same partitions -----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -> None:
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    result = evaluated(place, tmp_path / "out")
+    assert {name: result[name] for name in ("train", "val", "test")} == {
+        name: summary[name] for name in ("train", "val", "test")
+    }
+    assert result["same_partitions"]
+    assert result["nodes"] == {"train": 7, "val": 6, "test": 7, "all": 40}
+    assert result["settings"]["hidden_dim"] == 8  # the checkpoint's; the configuration says 256
+    assert {"inference", "phase", "total"} == set(result["seconds"])
+
+
+def test_evaluate_sends_at_most_what_training_sent_as_rows(place: Path, tmp_path: Path) -> None:
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    exact = evaluated(place, tmp_path / "exact")["bytes"]
+    plain = evaluated(place, tmp_path / "plain", "exchange=plain")["bytes"]
+    rows = [sum(counted["by_kind"][kind] for kind in ("features", "embeddings"))
+            for counted in (exact, summary["bytes"], plain)]  # fmt: skip
+    assert 0 < rows[0] <= rows[1] <= rows[2]
+    assert rows[0] < rows[2]
+    assert rows[0] == sum(sent(find([place / "parts" / "toy-random-vol-2"], 2), place / "run", "evaluate").values())
+    for counted in (exact, plain):
+        assert counted["by_kind"]["gradients"] == counted["by_kind"]["parameters"] == 0
+        assert counted["total"] == sum(map(sum, counted["by_peer"])) == sum(counted["by_kind"].values())
+
+
+MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("model=sage", "model.aggregator=pool")}
+CASES = [(*model, f"exchange={exchange}") for model in MODELS.values() for exchange in ("exact", "plain")]
+
+
+def train_and_keep(rank: int, world_size: int, directory: PartitionDirectory, folder: Path) -> list[np.ndarray]:
+    """Train each case; this worker's logits, the checkpoints beside."""
+    return [_logits(rank, world_size, directory, folder / str(number), case, train=True)
+            for number, case in enumerate(CASES)]  # fmt: skip
+
+
+def load_and_infer(rank: int, world_size: int, directory: PartitionDirectory, folder: Path) -> list[np.ndarray]:
+    return [_logits(rank, world_size, directory, folder / str(number), case, train=False)
+            for number, case in enumerate(CASES)]  # fmt: skip
+
+
+def _logits(
+    rank: int, world_size: int, directory: PartitionDirectory, run_dir: Path, case: tuple[str, ...], *, train: bool
+) -> np.ndarray:
+    settings = train_settings("hidden_dim=8", "num_rounds=[4]", f"num_partitions={world_size}", "device=cpu", *case)
+    partition, comm = directory.read(rank), Communicator(rank, world_size)
+    facts = agree_on_facts(comm, partition, directory, "0" * 64)
+    shape = make_architecture(settings, facts)
+    new = [build_stage(shape, layer, 0) for layer in range(2)]
+    stages = new if train else open_checkpoint(run_dir).stages()
+    context = make_context(
+        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
+    )  # type: ignore[arg-type]
+    if not train:
+        return lazy.infer(context, stages).logits.numpy()
+    logits = lazy.train(context, stages).logits.numpy()
+    if rank == 0:
+        save_model(run_dir / "checkpoint", shape, {"multilabel": False, "partition_digest": directory.digest()})
+    return logits
+
+
+class Silent:
+    def round(self, *_: Any) -> None: ...
+
+
+def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> None:
+    directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
+    trained = run_workers(3, train_and_keep, tmp_path, directory, tmp_path)
+    again = run_workers(3, load_and_infer, tmp_path, directory, tmp_path)
+    for before, after in zip(trained, again, strict=True):
+        for wanted, got in zip(before, after, strict=True):
+            assert np.isfinite(wanted).any()
+            np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
+
+
+# --- other partitions --------------------------------------------------------------------------------------------------  # noqa: E501
+
+KINDS = {
+    "gcn": architecture(),
+    "gcn-3": architecture(num_layers=3),
+    "gcn-1": architecture(num_layers=1),
+    "gat": architecture("gat"),
+    "mean": architecture("sage"),
+    "pool": architecture("sage", aggregator="pool"),
+    "gin": architecture("gin"),
+}
+
+
+def assert_near(got: Predictions, wanted: Predictions) -> None:
+    """The same up to rounding; other classes only where the two best are closer than that."""
+    assert got.ids.tolist() == wanted.ids.tolist()
+    np.testing.assert_allclose(got.probabilities, wanted.probabilities, rtol=0, atol=TIE)
+    np.testing.assert_allclose(got.embeddings, wanted.embeddings, rtol=1e-4, atol=TIE)
+    best = np.sort(wanted.probabilities, axis=1)
+    clear = best[:, -1] - best[:, -2] > TIE
+    assert clear.sum() > len(clear) // 2
+    assert got.classes[clear].tolist() == wanted.classes[clear].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> None:
+    run, graph = load_run(checkpoint_of(tmp_path / "run", KINDS[kind])), random_graph()
+    tables = []
+    for parts in (1, 2, 5):
+        directory = write_partitions(tmp_path, graph, sparse_masks(40), scattered(40, parts), parts)
+        tables.append(run.predict(directory))
+        some = run.predict(directory.path, node_ids=[1030, 1003, 1003])
+        assert some.ids.tolist() == [1030, 1003, 1003]
+        assert_near(some, tables[0].take(np.array([30, 3, 3])))
+    assert tables[0].ids.tolist() == list(range(1000, 1040))
+    for table in tables[1:]:
+        assert_near(table, tables[0])
+
+
+@pytest.mark.parametrize("parts", [1, 5])
+def test_evaluate_on_other_partitions(place: Path, tmp_path: Path, parts: int) -> None:
+    """The same graph in other parts: the same scores, since no node of it is a near tie."""
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    partition_data.run(compose([*at(place), f"num_partitions={parts}"]).partition)
+    result = evaluated(place, tmp_path / "out", f"num_partitions={parts}")
+    for name in ("train", "val", "test"):
+        assert result[name] == pytest.approx(summary[name])
+    assert not result["same_partitions"]
+    assert len(result["bytes"]["by_peer"]) == parts
+    assert (result["bytes"]["total"] == 0) == (parts == 1)
+
+
+def test_a_gcn_by_hand(tmp_path: Path) -> None:
+    graph = random_graph()
+    directory = write_partitions(tmp_path, graph, thirds(40), scattered(40, 2), 2)
+    checkpoint_of(tmp_path / "run", architecture())
+    first, last = open_checkpoint(tmp_path / "run").stages()
+    counts = torch.zeros(40, 40)
+    for src, dst in zip(graph.src, graph.dst, strict=True):
+        counts[dst, src] += float(src != dst)
+    scale_in, scale_out = (counts.sum(1) + 1).rsqrt(), (counts.sum(0) + 1).rsqrt()
+    adjacency = scale_in[:, None] * (counts + torch.eye(40)) * scale_out[None, :]
+    state, norm = first.conv.state_dict(), first.norm
+    assert norm is not None
+    names = {value.ndim: name for name, value in state.items()}  # a matrix and a bias
+
+    def convolved(rows: torch.Tensor, parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return adjacency @ rows @ parameters[names[2]] + parameters[names[1]]
+
+    with torch.no_grad():
+        hidden = torch.relu(norm(convolved(torch.from_numpy(graph.features), state)))
+        logits = convolved(hidden, last.conv.state_dict())
+    table = load_run(tmp_path / "run").predict(directory)
+    np.testing.assert_allclose(table.embeddings, hidden, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(table.probabilities, torch.softmax(logits, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
+    """New nodes are predicted; nodes that no new edge reaches are as before."""
+    run, before = load_run(checkpoint_of(tmp_path / "run", architecture("sage"))), random_graph()
+    rng = np.random.default_rng(5)
+    new_edges = [(int(rng.integers(46)), node) for node in range(40, 46) for _ in range(3)] + [(41, 7)]
+    edges = np.concatenate([np.stack((before.src, before.dst), 1), new_edges])
+    features = np.concatenate([before.features, rng.standard_normal((6, 6))])
+    after = make_graph(edges, features, [*before.labels, *[-1] * 6], 3)
+    masks = {name: np.concatenate([mask, np.zeros(6, bool)]) for name, mask in thirds(40).items()}
+    old = run.predict(write_partitions(tmp_path / "old", before, thirds(40), scattered(40, 2), 2))
+    new = run.predict(write_partitions(tmp_path / "new", after, masks, scattered(46, 3), 3))
+    assert new.ids.tolist() == list(range(1000, 1046))
+    assert np.isfinite(new.probabilities).all()
+    np.testing.assert_allclose(new.probabilities.sum(axis=1), 1, rtol=1e-5)
+    reached = {7} | {int(dst) for src, dst in zip(before.src, before.dst, strict=True) if src == 7}
+    same = [node for node in range(40) if node not in reached]
+    np.testing.assert_allclose(new.probabilities[same], old.probabilities[same], atol=1e-5)
+    assert np.abs(new.probabilities[7] - old.probabilities[7]).max() > 1e-4
+    assert_near(run.predict(write_partitions(tmp_path / "one", after, masks, np.zeros(46), 1)), new)
+
+
+# --- the app -----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
+    """What predictions.json says."""
+    settings = [*at(place), "app=predict", f"checkpoint_dir={place}/run/checkpoint", *HERE, *arguments]
+    predict.run(compose(settings), run_dir)
+    result: dict[str, Any] = json.loads((run_dir / "predictions.json").read_text())
+    return result
+
+
+@pytest.fixture(scope="module")
+def written(place: Path) -> Path:
+    """The run directory of a prediction with embeddings, as parquet."""
+    result = predicted(place, place / "predicted", "predict.embeddings=true")
+    assert result["parts_missing"] == []
+    assert result["bytes"]["by_kind"]["features"] > 0
+    return place / "predicted"
+
+
+def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> None:
+    table, embeddings = (read_table(written / f"{name}.parquet") for name in ("predictions", "embeddings"))
+    assert list(table) == ["id", "class", "p0", "p1", "p2"]
+    assert list(embeddings) == ["id", *(f"e{place}" for place in range(8))]
+    wanted = load_run(place / "run").predict(place / "parts" / "toy-random-vol-2")
+    assert table["id"].tolist() == embeddings["id"].tolist() == list(range(1000, 1040))
+    assert table["class"].tolist() == wanted.classes.tolist()
+    probabilities = np.stack([table[f"p{place}"] for place in range(3)], 1)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_array_equal(probabilities, wanted.probabilities)  # one thread each: the same bits
+    np.testing.assert_array_equal(np.stack([embeddings[f"e{place}"] for place in range(8)], 1), wanted.embeddings)
+    assert sorted(path.name for path in (written / "predictions").iterdir()) == ["part0.parquet", "part1.parquet"]
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv"])
+def test_other_formats_hold_the_same(place: Path, written: Path, tmp_path: Path, kind: str) -> None:
+    predicted(place, tmp_path / "out", f"predict.format={kind}")
+    path, wanted = tmp_path / "out" / f"predictions.{kind}", read_table(written / "predictions.parquet")
+    found = read_table(path) if kind == "npy" else np.genfromtxt(path, delimiter=",", names=True)
+    for name, column in wanted.items():
+        np.testing.assert_array_equal(np.asarray(found[name]).astype(column.dtype), column)
+    assert not (tmp_path / "out" / "embeddings").exists()
+
+
+def test_multilabel(tmp_path: Path) -> None:
+    save_npz(tmp_path / "toy.npz", random_graph(multi=True), thirds(40))
+    checkpoint_of(tmp_path / "run", architecture("sage"), multilabel=True)
+    partition_data.run(compose(at(tmp_path)).partition)
+    result = predicted(tmp_path, tmp_path / "out", "predict.format=npy")
+    assert 0 <= result["test"]["micro_f1"] <= 1
+    table = read_table(tmp_path / "out" / "predictions.npy")
+    assert list(table) == ["id", "label0", "label1", "label2", "p0", "p1", "p2"]
+    for label in range(3):
+        assert table[f"label{label}"].tolist() == (table[f"p{label}"] > 0.5).astype(int).tolist()
+
+
+def test_a_directory_that_dgl_made(tmp_path: Path) -> None:
+    graph, masks, parts = random_graph(), thirds(40), scattered(40, 2)
+    dgl_directory(tmp_path / "parts", graph, masks, parts)
+    run = load_run(checkpoint_of(tmp_path / "run", architecture()))
+    ours = run.predict(write_partitions(tmp_path / "ours", graph, masks, parts, 2))
+    result = evaluated(tmp_path, tmp_path / "out")
+    for name, mask in masks.items():
+        share = (ours.classes == graph.labels)[mask].mean()
+        assert result[name.removesuffix("_mask")]["accuracy"] == pytest.approx(share)
+    theirs = run.predict(tmp_path / "parts")
+    order = np.argsort(theirs.ids)
+    assert sorted(theirs.ids) == theirs.ids.tolist()
+    assert_near(theirs.take(order), ours)
+
+
+def test_graphs_of_ogb_go_by_its_evaluator(tmp_path: Path) -> None:
+    """8 bytes there and 8 back for the nodes that the evaluator calls right; it agrees with the counts."""
+    results = []
+    for name in ("toy", "ogbn-arxiv"):
+        graph = dataclasses.replace(random_graph(), name=name)
+        write_partitions(tmp_path / name / "parts", graph, thirds(40), scattered(40, 2), 2)
+        checkpoint_of(tmp_path / name / "run", architecture())
+        results.append(evaluated(tmp_path / name, tmp_path / name / "out"))
+    assert results[0]["test"] == results[1]["test"]
+    assert results[1]["bytes"]["by_kind"]["metrics"] - results[0]["bytes"]["by_kind"]["metrics"] == 16
+
+
+# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str) -> dict[tuple[str, int, int], int]:
+    """Bytes of rows by kind, layer and wave, of all workers."""
+    checkpoint = open_checkpoint(run_dir)
+    settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
+    settings = dataclasses.replace(settings, model=checkpoint.model)
+
+    def work(comm: Communicator) -> list[Any]:
+        partition, stages = directory.read(comm.rank), checkpoint.stages()
+        facts = agree_on_facts(comm, partition, directory, "0" * 64)
+        context = inference.make_context(
+            settings, checkpoint, partition, facts, comm, stages, use=use, clock=Clock()
+        )
+        lazy.infer(context, stages)
+        return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
+
+    total: dict[tuple[str, int, int], int] = {}
+    for purpose, num_bytes in itertools.chain(*rehearse(directory.num_parts, work)):
+        if purpose.kind != "setup":
+            key = (purpose.kind, purpose.layer, purpose.wave)
+            total[key] = total.get(key, 0) + num_bytes
+    return total
+
+
+def halo_rows(partition: Partition, dst: np.ndarray) -> int:
+    """Halo nodes with an edge into the inner nodes that are marked."""
+    edges = dst[partition.dst.numpy()] & (partition.src.numpy() >= partition.num_inner)
+    return len(np.unique(partition.src.numpy()[edges]))
+
+
+@pytest.mark.parametrize(("hidden", "width"), [(4, 4), (16, 6)], ids=["after the weights", "of the input"])
+def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
+    """Attention takes rows: as many as boundary nodes that are needed, once a layer, in the shorter of two forms."""
+    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
+    checkpoint_of(tmp_path / "run", architecture("gat", hidden_dim=hidden))
+    parts = [directory.read(rank) for rank in range(3)]
+    everything = sum(part.num_halo for part in parts)
+    of_all = sent(directory, tmp_path / "run", "predict")
+    assert {wave for _, _, wave in of_all} == {EMBED}
+    assert of_all["features", 0, EMBED] == 4 * width * everything
+    masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
+    needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
+    of_masked = sent(directory, tmp_path / "run", "evaluate")
+    last = min(architecture("gat", hidden_dim=hidden).embedding_dim, 2 * 3)  # 2 heads of 3 classes
+    assert of_masked["embeddings", 1, EMBED] <= 4 * last * needed
+    assert of_all["embeddings", 1, EMBED] <= 4 * last * everything
+    assert of_masked["features", 0, EMBED] <= of_all["features", 0, EMBED]
+    plain = sent(directory, tmp_path / "run", "predict", "exchange=plain")
+    assert sum(of_all.values()) <= sum(plain.values())
+
+
+@pytest.mark.parametrize("kind", ["gcn", "mean", "gin", "gcn-3"])
+def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
+    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
+    checkpoint_of(tmp_path / "run", KINDS[kind])
+    plain = sum(sent(directory, tmp_path / "run", "predict", "exchange=plain").values())
+    of_all, of_masked = (sent(directory, tmp_path / "run", use) for use in ("predict", "evaluate"))
+    assert {wave for _, _, wave in (*of_all, *of_masked)} == {EMBED}
+    assert 0 < sum(of_masked.values()) <= sum(of_all.values()) < plain
+
+
+# --- several nodes -----------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = ("app=predict", *DATA, "checkpoint_dir=run", *HERE, "predict.format=npy", "parts_per_node=1",
+              "distributed.interface=lo", f"distributed.master_port={port}")  # fmt: skip
+    processes = [start_cli(*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}", cwd=place)
+                 for node in (0, 1)]  # fmt: skip
+    for ended in map(finish, processes):
+        assert ended.rc == 0, ended.output
+    first, second = tmp_path / "node0", tmp_path / "node1"
+    assert json.loads((first / "predictions.json").read_text())["parts_missing"] == [1]
+    assert not (second / "predictions.json").exists()
+    assert len(read_table(first / "predictions.npy")["id"]) < 40
+    shutil.copy(second / "predictions" / "part1.npy", first / "predictions")
+    assert merge(first, 2, "npy") == []
+    wanted = read_table(written / "predictions.parquet")
+    for name, column in read_table(first / "predictions.npy").items():
+        np.testing.assert_array_equal(column, wanted[name])
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
+    """A copy of the run, spoilt."""
+    shutil.copytree(place / "run", folder / "run")
+    spoil(folder / "run" / "checkpoint")
+    return folder / "run"
+
+
+def edit(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads((checkpoint / "model.json").read_text())
+    change(content)
+    (checkpoint / "model.json").write_text(json.dumps(content))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def swap(checkpoint: Path) -> None:
+    shutil.copy(checkpoint / "layer0.safetensors", checkpoint / "layer1.safetensors")
+    edit(checkpoint, lambda content: content.pop("checksums"))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "version": (lambda at: edit(at, lambda content: content.update(version=7)), ("model.json", "version 7")),
+    "no json": (lambda at: (at / "model.json").write_text("{"), ("model.json",)),
+    "a list": (lambda at: (at / "model.json").write_text("[1]"), ("model.json",)),
+    "foreign": (lambda at: (at / "model.json").write_text('{"model": "bert"}'), ("model.json", "version")),
+    "model": (lambda at: edit(at, lambda content: content["architecture"].update(name="gru")), ("model.json", "gru")),
+    "type": (lambda at: edit(at, lambda content: content["architecture"].update(heads="x")), ("model.json",)),
+    "field": (lambda at: edit(at, lambda content: content["architecture"].pop("heads")), ("model.json", "heads")),
+    "no task": (lambda at: edit(at, lambda content: content.pop("multilabel")), ("model.json", "multilabel")),
+    "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
+    "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
+    "swapped": (swap, ("layer1.safetensors", "not a layer of this model")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_checkpoint_is_named(place: Path, tmp_path: Path, name: str) -> None:
+    spoil, words = DAMAGE[name]
+    with pytest.raises(InputError) as caught:
+        load_run(damaged(place, tmp_path, spoil))
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "model": (("model=gat",), ("model=gat", "model=gcn")),
+    "width": (("hidden_dim=16",), ("hidden_dim=16", "hidden_dim=8")),
+    "layers": (("num_layers=3",), ("num_layers=3",)),
+    "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
+    "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
+    "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),
+    "no partitions": (("partition_dir=elsewhere",), ("elsewhere", "app=partition_data")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_contradicts_the_run_is_refused(
+    place: Path, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(place)
+    arguments, words = REFUSED[name]
+    run_dir = written if name == "used" else tmp_path
+    given = [argument for argument in arguments if not argument.startswith("hydra")]
+    settings = compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *given])
+    with pytest.raises(InputError) as caught:
+        predict.run(settings, run_dir)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (random_graph(width=7), ("7 wide", "takes 6")),
+        (random_graph(num_classes=5), ("5 classes", "has 3")),
+        (random_graph(multi=True), ("multi-label", "one class a node")),
+    ],
+    ids=["features", "classes", "task"],
+)
+@pytest.mark.parametrize("made_by", ["us", "dgl"])
+def test_a_graph_that_the_model_does_not_fit(
+    place: Path, tmp_path: Path, graph: GraphData, words: tuple[str, ...], made_by: str
+) -> None:
+    if made_by == "us":
+        write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
+    else:
+        dgl_directory(tmp_path / "parts", graph, thirds(40), scattered(40, 2))
+    settings = [*at(tmp_path), "app=evaluate", f"checkpoint_dir={place}/run", *HERE]
+    with pytest.raises(InputError) as caught:
+        evaluate.run(compose(settings), tmp_path / "out")
+    for word in words:
+        assert word in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fewer_classes_can_be_predicted_but_not_compared(place: Path, tmp_path: Path) -> None:
+    graph = random_graph(num_classes=2)
+    directory = write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
+    assert load_run(place / "run").predict(directory).probabilities.shape == (40, 3)
+    settings = [*at(tmp_path), "app=evaluate", f"checkpoint_dir={place}/run", *HERE]
+    with pytest.raises(InputError, match="2 classes"):
+        evaluate.run(compose(settings), tmp_path / "out")
+
+
+def test_ids_that_are_not_there(place: Path) -> None:
+    with pytest.raises(InputError, match=r"no node 5, 999$"):
+        load_run(place / "run").predict(place / "parts" / "toy-random-vol-2", node_ids=[1003, 5, 999])
+
+
+def test_parquet_without_its_packages(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install -e '.\[tables\]'"):
+        predict.run(compose([*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]), tmp_path / "out")
+
+
+def test_embeddings_of_one_layer(place: Path, tmp_path: Path) -> None:
+    checkpoint_of(tmp_path / "run", architecture(num_layers=1))
+    settings = [*at(place), "app=predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true", *HERE]
+    with pytest.raises(InputError, match=r"predict\.embeddings"):
+        predict.run(compose(settings), tmp_path / "out")
+
+
+COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "no checkpoint": (("app=evaluate",), ("checkpoint_dir",)),
+    "format": (("app=predict", "checkpoint_dir=run", "predict.format=xlsx"), ("predict.format=xlsx", "parquet")),
+    "flipped": (("app=evaluate", "checkpoint_dir=flipped"), ("layer0.safetensors", "checksum")),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(place: Path) -> Iterator[dict[str, Ended]]:
+    shutil.copytree(place / "run", place / "flipped")
+    flip(place / "flipped" / "checkpoint" / "layer0.safetensors")
+    with ThreadPoolExecutor(3) as pool:
+        results = pool.map(lambda arguments: run_cli(*arguments[0], *DATA, *HERE, cwd=place), COMMANDS.values())
+        yield dict(zip(COMMANDS, results, strict=True))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_mistakes_end_with_status_2_and_one_line(ended: dict[str, Ended], name: str) -> None:
+    assert ended[name].rc == 2, ended[name].output
+    errors = [line for line in ended[name].stderr.splitlines() if not line.startswith("[")]
+    assert len(errors) == 1, ended[name].stderr
+    assert "Traceback" not in ended[name].output
+    for word in COMMANDS[name][1]:
+        assert word in errors[0]
