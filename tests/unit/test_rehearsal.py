@@ -72,8 +72,8 @@ def test_many_messages_keep_apart() -> None:
 def test_what_was_received_is_a_copy() -> None:
     def work(comm: RehearsalCommunicator) -> list[int]:
         own = torch.tensor([comm.rank])
-        received = comm.all_gather(own, SETUP)
-        received += 10
+        for received in comm.all_to_all([own] * 3, [1] * 3, SETUP):
+            received += 10
         comm.all_gather(own, SETUP)
         return own.tolist()
 

@@ -16,7 +16,7 @@ from support import MASKS, make_graph, write_partitions
 from partitioning.storage import Partition
 from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
 from retexo.exchange.ascending import code_size
-from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Boundary, Demand, ExchangePlan, make_plan, whole_out_degree
+from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Boundary, Demand, ExchangePlan, Use, make_plan, whole_out_degree
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -65,9 +65,12 @@ class Whole:
             layers.insert(0, layers[0] | sources)
         return layers
 
-    def need(self, num_layers: int) -> Ints:
+    def need(self, num_layers: int, use: Use = "train") -> Ints:
         """[N] for the rounds L + 1, else the number of layers that embed the node."""
-        return np.where(self.labelled, num_layers + 1, np.sum(self.embedded(num_layers), axis=0))
+        if use == "predict":
+            return np.full(self.num_nodes, num_layers)
+        embedded = np.sum(self.embedded(num_layers), axis=0)
+        return np.where(self.labelled, num_layers + 1, embedded) if use == "train" else embedded
 
     def halo(self, part: int) -> Ints:
         """Nodes of other parts with an edge into this one, by owner, then by local id there."""
@@ -171,7 +174,8 @@ def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[
     return sorted(zip(whole.src[chosen].tolist(), whole.dst[chosen].tolist(), strict=True))
 
 
-variants = st.fixed_dictionaries({"sums": st.booleans(), "plain": st.booleans()})
+uses = st.sampled_from(["train", "evaluate", "predict"])
+variants = st.fixed_dictionaries({"sums": st.booleans(), "plain": st.booleans(), "use": uses})
 
 
 @quickly
@@ -192,10 +196,10 @@ def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: d
 
 
 @quickly
-@given(wholes(), st.integers(1, 3))
-def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.demand(num_layers))
-    need = whole.need(num_layers)
+@given(wholes(), st.integers(1, 3), uses)
+def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int, use: Use) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, use=use))
+    need = whole.need(num_layers, use)
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
@@ -221,13 +225,14 @@ def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, nu
 
 
 @quickly
-@given(wholes(), st.integers(1, 3), st.booleans())
-def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, sums=sums))
-    need = whole.need(num_layers)
+@given(wholes(), st.integers(1, 3), st.booleans(), uses)
+def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, sums=sums, use=use))
+    need = whole.need(num_layers, use)
     for part, plan in enumerate(made):
         assert plan.need.tolist() == need[whole.nodes_of(part)].tolist()
         assert (plan.num_layers, plan.num_halo, plan.plain) == (num_layers, len(whole.halo(part)), False)
+        assert plan.waves == ((ROUNDS, EMBED) if use == "train" else (EMBED,))
 
 
 @quickly
@@ -240,14 +245,14 @@ def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_la
 
 
 @quickly
-@given(wholes(), st.integers(1, 3), st.booleans())
-def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, sums=sums, plain=True))
+@given(wholes(), st.integers(1, 3), st.booleans(), uses)
+def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
+    made, _ = plans(whole, whole.demand(num_layers, sums=sums, plain=True, use=use))
     for part, plan in enumerate(made):
         assert plan.need.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
         assert rows.tolist() == list(range(len(whole.halo(part))))
-        assert (plan.sums, plan.plain) == (False, True)
+        assert (plan.sums, plan.plain, plan.waves) == (False, True, (ROUNDS,))
         assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
         assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
 
@@ -274,7 +279,7 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
     for asker, plan in enumerate(made):
         owners = [owner for owner in range(whole.num_parts) if owner != asker]
         size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
-        if not (demand.plain or demand.all_nodes):
+        if not (demand.plain or demand.all_nodes or demand.use == "predict"):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
