@@ -1,35 +1,237 @@
-"""How much memory a worker will need.
+"""How much memory a worker will need: what it holds at once, step by step, added up.
 
-I inner nodes, H halo nodes, E edges, F width of a layer's input, D of its output, P parameters of a stage.
+Of the host, for a run on the CPU. The largest worker of 18 runs, of all models on 2,708 to 300,000 nodes, took from 5 %
+less to 18 % more. I inner nodes, H halo nodes, E edges, F width of a row, D width of a row after a layer's weights.
 """
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
 
 from partitioning.storage import Partition
 from retexo.config import TrainSettings
-from retexo.stage import Architecture, build_stage
+from retexo.layers.gat import GAT
+from retexo.layers.matrix import is_sparse
+from retexo.stage import Architecture, Stage, build_stage
 
-BASE = 300 << 20
-"""Private bytes of a worker before it reads its part: torch, DGL, gloo and their threads."""
+BASE = 259 << 20
+"""Private bytes of a worker that trains on 40 nodes: torch, DGL, gloo and their threads."""
+KEPT = 32 << 20
+"""The C library gives back blocks of more bytes as soon as they are free; the room of smaller ones it keeps for others
+of the kind (DEFAULT_MMAP_THRESHOLD_MAX of glibc)."""
 INDEX, FLOAT = 8, 4
 """Bytes of an int64 and of a float32."""
+WIRE = {"fp32": 4, "bf16": 2, "int8": 1}
+"""Bytes of a value in a message."""
 
 
 def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
-    """Private bytes at the peak, about: what the process starts with, its part, and the largest layer."""
-    edges, nodes = len(partition.src), partition.num_inner + partition.num_halo
-    structure = INDEX * (
-        6 * edges + 6 * nodes
-    )  # ends, sorted ends, the boundary's edges on both sides; ids and degrees
-    features = FLOAT * partition.features.numel()
-    layers = range(architecture.num_layers)
-    return BASE + structure + features + max(_layer(partition, architecture, settings, layer) for layer in layers)
+    """Private bytes at the peak, about."""
+    stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+    work = Work.of(partition, settings, adds_up=stages[0].conv.adds_up)
+    memory = Memory()
+    _load(memory, work)
+    for layer, stage in enumerate(stages):
+        sparse = layer == 0 and is_sparse(partition.features)
+        _Layer(memory, work, stage, architecture.input_dim(layer), sparse).train()
+    return BASE + memory.peak
 
 
-def _layer(partition: Partition, architecture: Architecture, settings: TrainSettings, layer: int) -> int:
-    """Received rows; aggregates of the labelled nodes or, later, of the others; the parameters and their states."""
-    width = architecture.input_dim(layer)
-    stage = build_stage(architecture, layer, settings.seed)
-    num_parameters = sum(parameter.numel() for parameter in stage.parameters())
-    own_rows = partition.num_inner * width if layer > 0 else 0
-    rows = (2 * partition.num_halo + 2 * partition.num_inner) * width  # as received and as gathered for a block
-    out = 3 * partition.num_inner * max(stage.output_dim, stage.conv.projected_width)
-    return FLOAT * (own_rows + rows + out + 6 * num_parameters)
+class Memory:
+    """What is held, by name, and the most that was."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[int]] = {}
+        self._kept = self.peak = 0
+
+    def hold(self, name: str, *blocks: int) -> None:
+        """Hold blocks of so many bytes, instead of those that had the name."""
+        self.held[name] = list(blocks)
+        self.use()
+
+    def use(self, *blocks: int) -> None:
+        """Need blocks of so many bytes for a moment, besides those that are held."""
+        everything = [*blocks, *(block for held in self.held.values() for block in held)]
+        large = sum(block for block in everything if block > KEPT)
+        self._kept = max(self._kept, sum(everything) - large)
+        self.peak = max(self.peak, self._kept + large)
+
+
+# --- what there is to do ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Some inner nodes, and what is aggregated for them."""
+
+    nodes: int
+    edges: int
+    inner: int
+    """These nodes, and the other inner ones with an edge to them."""
+    vectors: int
+    """Rows of halo nodes with an edge to them; or sums, from each peer from which these are fewer."""
+
+    @classmethod
+    def of(cls, partition: Partition, mask: Tensor, held: Tensor, *, sums: bool) -> Self:
+        """mask: the nodes, bool [I]. held: halo nodes whose rows are there already, bool [H]."""
+        into = mask[partition.dst]
+        src, dst = partition.src[into], partition.dst[into]
+        reached = _reached(partition, mask)
+        halo = reached[partition.num_inner :] & ~held
+        vectors = torch.bincount(partition.halo_owner[halo], minlength=partition.num_parts)
+        if sums:
+            cut = src >= partition.num_inner
+            target = torch.zeros(partition.num_parts, partition.num_inner, dtype=torch.bool)
+            target[partition.halo_owner[src[cut] - partition.num_inner], dst[cut]] = True
+            vectors = torch.minimum(vectors, target.sum(dim=1))
+        inner = reached[: partition.num_inner] | mask
+        return cls(int(mask.sum()), len(src), int(inner.sum()), int(vectors.sum()))
+
+
+def _reached(partition: Partition, mask: Tensor) -> Tensor:
+    """Sources of the edges into some inner nodes, bool [I + H]."""
+    reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
+    reached[partition.src[mask[partition.dst]]] = True
+    return reached
+
+
+@dataclass(frozen=True)
+class Work:
+    """A part, and of its nodes those that are worked on together."""
+
+    partition: Partition
+    precision: str
+    sums: bool
+    """Whether partial sums may come."""
+    train: Neighbourhood
+    val: Neighbourhood
+    rounds: Neighbourhood
+    """Of both."""
+    others: Neighbourhood
+
+    @classmethod
+    def of(cls, partition: Partition, settings: TrainSettings, *, adds_up: bool) -> Self:
+        plain = settings.exchange.mode == "plain"
+        sums = adds_up and not plain
+        labelled = partition.train_mask | partition.val_mask
+        none = torch.zeros(partition.num_halo, dtype=torch.bool)
+        # Which rows of the first wave serve the second, too, where sums may come, is not known: none.
+        there = none if sums else _reached(partition, labelled)[partition.num_inner :] | plain
+        return cls(
+            partition,
+            settings.exchange.precision,
+            sums,
+            Neighbourhood.of(partition, partition.train_mask, none, sums=sums),
+            Neighbourhood.of(partition, partition.val_mask, none, sums=sums),
+            Neighbourhood.of(partition, labelled | plain, none, sums=sums),
+            Neighbourhood.of(partition, ~labelled, there, sums=sums),
+        )
+
+    @property
+    def boundary(self) -> int:
+        """Bytes of a number for each edge from elsewhere, where these are told apart."""
+        return INDEX * int((self.partition.src >= self.partition.num_inner).sum()) * self.sums
+
+
+# --- the steps of a worker -------------------------------------------------------------------------------------------
+
+
+def _load(memory: Memory, work: Work) -> None:
+    """Reading the part, and the plan."""
+    part = work.partition
+    edges, nodes = INDEX * len(part.src), INDEX * (part.num_inner + part.num_halo)
+    features = FLOAT * part.features.numel()
+    memory.hold("features", features)
+    # The ends and a number as DGL reads them, a copy of the ends, one without self loops; magnitudes are looked at.
+    memory.use(*[edges] * 7, features, features // FLOAT, features // FLOAT)
+    memory.hold("part", *[edges] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
+    memory.hold("edges", edges)  # their sources by destination
+    memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The steps of retexo.trainers.lazy.train."""
+
+    memory: Memory
+    work: Work
+    stage: Stage
+    width: int
+    """F"""
+    sparse: bool
+    """Whether its input is: then rows do not come after the weights."""
+
+    @property
+    def _row(self) -> int:
+        return FLOAT * self.width
+
+    @property
+    def _projected(self) -> int:
+        return FLOAT * self.stage.conv.projected_width
+
+    def train(self) -> None:
+        memory, work, stage = self.memory, self.work, self.stage
+        first = work.rounds.vectors * self._row
+        self._exchange(work.rounds.vectors * self.width, first)
+        memory.hold("sources", first)
+        for name, part in (("train", work.train), ("val", work.val)):
+            self._gather(name, part, (part.inner + part.vectors) * self._row, 0)
+        parameters = FLOAT * sum(parameter.numel() for parameter in stage.parameters())
+        memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
+        memory.use(*[parameters] * 3)  # the message of a round, there and back
+        self._compute("train", work.train, training=True)
+        is_late = self._projected < self._row and not self.sparse
+        late = work.others.vectors * self._projected * is_late
+        early = work.others.vectors * self._row * (not is_late)
+        self._exchange((early + late) // FLOAT, first + early + late)
+        memory.hold("sources", first + early, late)
+        memory.hold("embedded", FLOAT * work.partition.num_inner * stage.output_dim)
+        rows = work.others.inner * self._row + early + first * (not work.sums)
+        self._gather("others", work.others, rows, late)
+        self._compute("others", work.others, training=False)
+        for name in ("sources", "train", "val", "others", "parameters"):
+            memory.hold(name)
+        memory.hold("rows", *memory.held.pop("embedded"))
+
+    def _exchange(self, values: int, held: int) -> None:
+        """So many values come, and go; `held` bytes of vectors are there in the end."""
+        peers = max(1, self.work.partition.num_parts - 1)
+        message, rows = values * WIRE[self.work.precision], values * FLOAT
+        outgoing, served = [message // peers] * peers, [self.work.boundary // peers] * 4 * peers
+        self.memory.use(*served, *outgoing, message, message)  # also in one block, and what comes meanwhile
+        self.memory.use(*served, *outgoing, message, *[rows // peers] * (peers + 1), held)  # read, then joined
+
+    def _gather(self, name: str, part: Neighbourhood, rows: int, late: int) -> None:
+        """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""
+        conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
+        self.memory.use(*[edges] * 6)  # on the way to a block
+        graph = [edges] * 4  # its ends, and once more by destination
+        if not conv.adds_up:
+            self.memory.hold(name, *graph, rows, late)
+            return
+        late_sum = part.nodes * self._projected * (late > 0)
+        self.memory.use(*graph, rows, late, rows * conv.scales_sources, total, late_sum)
+        has_own = len(conv.first_weights) > 1  # a view of all rows
+        self.memory.hold(name, total, late_sum, rows * has_own)
+
+    def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
+        """From the input to the loss and back, or to the embeddings."""
+        conv, memory = self.stage.conv, self.memory
+        rows, late = (part.nodes * self._row, 0) if conv.adds_up else memory.held[name][-2:]
+        # After the weights, normalised, and what is not negative; of each its gradient. What dropout keeps, and where.
+        width = FLOAT * max(self.stage.output_dim, conv.projected_width)
+        out = [part.nodes * width] * 6 + [rows, rows // FLOAT] if training else [part.nodes * width] * 3
+        memory.use(*out)
+        before = out if training else []  # the loss is known when the gradient goes back to the projected rows
+        projected = rows // self._row * self._projected + late
+        if isinstance(conv, GAT):
+            # Projected rows times the attention of a source; for the gradient three shares and a product, too.
+            scores = [part.edges * FLOAT * conv.heads] * 4
+            memory.use(*[projected] * (5 if training else 2), *before)
+            memory.use(projected, *scores, *out)
+        elif not conv.adds_up:
+            largest = part.nodes * self._projected
+            memory.use(*[projected] * (3 if training else 2), *before)
+            memory.use(projected, largest, 2 * largest, *out)  # an int64 says which it is
