@@ -6,9 +6,11 @@ training would make. So what depends on nothing that training makes is exact. Th
 cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
 """
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -18,7 +20,7 @@ from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.rehearsal import rehearse
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
-from retexo.config import TrainSettings
+from retexo.config import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.rounds import build_message, flat_parameters
 from retexo.runlog import RunLog
@@ -70,17 +72,28 @@ class Forecast:
 
 def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> Forecast:
     """Rehearse a run over all partitions of a directory, on this machine's CPU, wherever it will train."""
+    return forecasts(settings, directory, partitions, [settings.gradient])[0]
+
+
+def forecasts(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    partitions: Sequence[Partition],
+    gradients: Sequence[GradientSettings],
+) -> list[Forecast]:
+    """One for each way to agree on a step, in one rehearsal: the rows that are sent are the same."""
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
     architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
 
-    def worker(comm: Communicator) -> list[Entry]:
-        _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm)
-        return _entries(comm.rank, comm.meter, settings)
+    def worker(comm: Communicator) -> list[list[Entry]]:
+        steps = [Steps(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
+        _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
+        return [_entries(comm.rank, {**comm.meter.entries, **each.meter.entries}, settings) for each in steps]
 
-    entries = rehearse(len(partitions), worker)
-    return Forecast(tuple(entry for each in entries for entry in each))
+    by_rank = rehearse(len(partitions), worker)
+    return [Forecast(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
 
 
 def architecture_of(
@@ -92,12 +105,22 @@ def architecture_of(
     return Architecture(**asdict(settings.model), num_features=width, num_classes=classes)
 
 
+@dataclass(frozen=True)
+class Steps:
+    """One way to agree on a step, and the account of its messages."""
+
+    gradient: GradientSettings
+    meter: TrafficMeter
+
+
 def _rehearse(
     settings: TrainSettings,
     directory: PartitionDirectory,
     partition: Partition,
     stages: list[Stage],
     comm: Communicator,
+    *,
+    steps: Sequence[Steps],
 ) -> None:
     """The messages of retexo.worker.run, in its order."""
     facts = agree_on_facts(comm, partition, directory, NO_DIGEST)
@@ -106,28 +129,38 @@ def _rehearse(
     context = make_context(settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path())
     rows = context.features
     for layer, stage in enumerate(stages):
-        rows = _rehearse_layer(context, layer, stage, rows)
+        rows = _rehearse_layer(context, layer, stage, rows, steps)
     evaluate(context, rows)
     if facts.ogb_name is not None:
         comm.all_reduce([Summand(torch.zeros(1, dtype=torch.int64))], Purpose("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
-def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor) -> Tensor:
-    """One step message, the last counts, and both waves; rows without zeros as the next layer's input."""
+def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
+    """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
     layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
     flat = flat_parameters(layer_task, context.comm)
-    message = build_message(layer_task, context.settings, context.comm, flat)
-    message.share_step(0.0, torch.zeros(3, dtype=torch.int64))
-    message.share_counts(torch.zeros(3, dtype=torch.int64))
+    no_counts = torch.zeros(3, dtype=torch.int64)
+    for each in steps:
+        settings = replace(context.settings, gradient=each.gradient)
+        with _counted_apart(context.comm, each.meter):
+            build_message(layer_task, settings, context.comm, flat).share_step(0.0, no_counts)
+    build_message(layer_task, context.settings, context.comm, flat).share_counts(no_counts)
     if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
     exchange.run(EMBED)
     return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
 
 
-def _entries(rank: int, meter: TrafficMeter, settings: TrainSettings) -> list[Entry]:
+@contextlib.contextmanager
+def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
+    whole, comm.meter = comm.meter, meter
+    yield
+    comm.meter = whole
+
+
+def _entries(rank: int, sent: Mapping[tuple[Purpose, int], int], settings: TrainSettings) -> list[Entry]:
     def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
         kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
         wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
@@ -136,7 +169,7 @@ def _entries(rank: int, meter: TrafficMeter, settings: TrainSettings) -> list[En
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
         return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
 
-    return [entry(*key, num_bytes) for key, num_bytes in meter.entries.items()]
+    return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
 
 
 def most_counts(settings: TrainSettings, layer: int) -> int:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.storage import Partition
+from partitioning.storage import Partition, PartitionDirectory
 from retexo.apps.train import open_directory
 from retexo.config import Settings, TrainSettings
 from retexo.exchange.ascending import code_size
 from retexo.exchange.codec import RowFormat, row_sizes
-from retexo.forecast import Forecast, architecture_of, forecast
+from retexo.forecast import Forecast, architecture_of, forecast, forecasts
 from retexo.layers.matrix import is_sparse
 from retexo.memory import worker_memory
 from retexo.stage import Architecture, build_stage
@@ -26,7 +26,7 @@ SAMPLING_RATE = 0.1
 MOST_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
 SLOW = 20.0
-"""Seconds of a rehearsal from which on other options are not tried."""
+"""Seconds of a rehearsal from which on other ways to send rows are not tried."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange=exact": {"exchange": {"mode": "exact"}},
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
@@ -47,8 +47,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         directory.verify(part)
     partitions = [directory.read(part) for part in range(directory.num_parts)]
     read = time.perf_counter()
-    predicted = forecast(settings.train, directory, partitions)
-    rehearsed = time.perf_counter() - read
+    predicted, options, rehearsed = _rehearse(settings.train, directory, partitions)
+    plain = forecast(_plain(settings.train), directory, partitions)
     architecture = architecture_of(settings.train, directory, partitions)
     limit = settings.train.num_rounds
     rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
@@ -60,8 +60,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
         "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
         "entries": [vars(entry) for entry in predicted.entries],
-        "rivals": {name: _rivals(settings, sizes, directory, partitions, number) for name, number in rounds.items()},
-        "options": _options(settings.train, directory, partitions, list(rounds.values())[-1], rehearsed),
+        "rivals": {name: _rivals(plain, sizes, number) for name, number in rounds.items()},
+        "options": _sorted({name: other.total(list(rounds.values())[-1]) for name, other in options.items()}),
         "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
         "seconds": {"read": read - start, "rehearse": rehearsed, "total": time.perf_counter() - start},
     }
@@ -69,6 +69,22 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     (run_dir / "plan.json").write_text(json.dumps(result, indent=2) + "\n")
     _print(settings, predicted, result, run_dir)
     return result
+
+
+def _rehearse(
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> tuple[Forecast, dict[str, Forecast], float]:
+    """The forecast, those with one of OPTIONS, and the seconds that the first took; it has the options of gradients."""
+    start = time.perf_counter()
+    changed = _changed(settings)
+    gradients = {name: other.gradient for name, other in changed.items() if other.exchange == settings.exchange}
+    own, *others = forecasts(settings, directory, partitions, [settings.gradient, *gradients.values()])
+    seconds = time.perf_counter() - start
+    options = dict(zip(gradients, others, strict=True))
+    for name, other in changed.items():
+        if name not in options and seconds <= SLOW:
+            options[name] = forecast(other, directory, partitions)
+    return own, options, seconds
 
 
 @dataclass(frozen=True)
@@ -119,37 +135,36 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 
-def _rivals(
-    settings: Settings, sizes: Sizes, directory: Any, partitions: Sequence[Partition], rounds: Sequence[int]
-) -> dict[str, int]:
+def _rivals(plain: Forecast, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
     """Bytes of other ways to train on the same partitions; as many epochs as the layer with the most rounds has."""
-    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain", precision="fp32"))
     epochs = max(rounds)
     features = 4 * sizes.halo * sizes.num_features
     embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
     gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
     return {
-        "plain lazy exchange": forecast(plain, directory, partitions).total(rounds),
+        "plain lazy exchange": plain.total(rounds),
         "full graph, end to end": features + epochs * (embeddings + gradients),
         f"boundary node sampling at {SAMPLING_RATE}": features + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
         "gather": sizes.gather,
     }
 
 
-def _options(
-    settings: TrainSettings, directory: Any, partitions: Sequence[Partition], rounds: Sequence[int], seconds: float
-) -> dict[str, int]:
-    """Bytes with one setting changed, so many rounds a layer, the best first; empty where a rehearsal takes long."""
-    if seconds > SLOW:
-        return {}
-    found = {}
-    for name, changes in OPTIONS.items():
-        changed = replace(
-            settings, **{group: replace(getattr(settings, group), **values) for group, values in changes.items()}
-        )
-        if changed != settings:
-            found[name] = forecast(changed, directory, partitions).total(rounds)
-    return dict(sorted(found.items(), key=lambda option: option[1]))
+def _plain(settings: TrainSettings) -> TrainSettings:
+    return replace(settings, exchange=replace(settings.exchange, mode="plain", precision="fp32"))
+
+
+def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
+    """The settings with one of OPTIONS, without those that have it."""
+    changed = {
+        name: replace(settings, **{group: replace(getattr(settings, group), **values) for group, values in new.items()})
+        for name, new in OPTIONS.items()
+    }
+    return {name: other for name, other in changed.items() if other != settings}
+
+
+def _sorted(options: dict[str, int]) -> dict[str, int]:
+    """The fewest bytes first."""
+    return dict(sorted(options.items(), key=lambda option: option[1]))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -166,7 +181,7 @@ def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_
     for name, number in result["rounds"].items():
         print(f"\nall bytes, rounds a layer {', '.join(map(str, number))} ({name})")
         own = result["bytes"][name]
-        _print_row("this configuration", own)
+        _print_row("this configuration", own, "" if all(entry.exact for entry in predicted.entries) else "  at most")
         for rival, num_bytes in result["rivals"][name].items():
             _print_row(rival, num_bytes, _beside(rival, num_bytes, own))
     _print_peers(predicted, result)
@@ -219,6 +234,6 @@ def _print_options(result: dict[str, Any]) -> None:
     print(f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look at the accuracy")
     for name, num_bytes in saving.items():
         _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
-    if not result["options"]:
-        print("not tried, the rehearsal takes long: set an option and plan again")
+    if not any(name.startswith("exchange") for name in result["options"]):
+        print("exchange.precision is not tried, the rehearsal takes long: set it and plan again")
     print("fewer rounds: gradient=local takes local_epochs steps a round; +experiment=lean sets all of these")

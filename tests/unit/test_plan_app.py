@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,7 @@ from support import (
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
+from retexo import forecast as forecast_module
 from retexo import launch
 from retexo.apps import partition_data, plan
 from retexo.config import Settings, compose
@@ -107,7 +109,7 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     assert f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most" in lines
     for name, number in (("limit", "3, 3"), ("given", "5, 2")):
         assert f"all bytes, rounds a layer {number} ({name})" in lines
-        assert f"this configuration {planned['bytes'][name]:,}" in lines
+        assert f"this configuration {planned['bytes'][name]:,} at most" in lines
         assert any(line.startswith(f"gather {planned['rivals'][name]['gather']:,}") for line in lines)
     assert "by sender (down) and receiver (given)" in lines
     assert any(line.startswith("memory a worker, private, about:") for line in lines)
@@ -198,6 +200,29 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
         directory = plan.open_directory(changed)
         partitions = [directory.read(part) for part in range(WORLD)]
         assert forecast(changed.train, directory, partitions).total([4, 1]) == total
+
+
+def test_what_takes_long_is_not_tried(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "SLOW", -1.0)
+    options = plan.run(toy_settings(place), tmp_path)["options"]
+    assert set(options) == {"gradient.precision=bf16", "gradient.compression=powersgd"}
+    assert "takes long" in capsys.readouterr().out
+
+
+def test_nothing_is_rehearsed_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This configuration and exchange=plain, whatever the rounds; and the two precisions."""
+    calls: Counter[int] = Counter()
+    really_rehearse = forecast_module.rehearse
+
+    def rehearse(world_size: int, target: Any) -> Any:
+        calls[world_size] += 1
+        return really_rehearse(world_size, target)
+
+    monkeypatch.setattr(forecast_module, "rehearse", rehearse)
+    plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
+    assert calls == {WORLD: 4}
 
 
 # --- other ways to train ---------------------------------------------------------------------------------------------
