@@ -106,22 +106,26 @@ class Shape:
     """Whether num_classes is known; else it is the largest label that occurs, plus one."""
 
     @classmethod
-    def of(cls, directory: PartitionDirectory, parts: range) -> "Shape":
-        """From meta.json; where there is none from these parts, which are read."""
+    def of(cls, directory: PartitionDirectory, parts: range) -> "Shape | None":
+        """From meta.json; where there is none from these parts, which are read; None if these are empty."""
         meta = directory.meta
         if meta is not None:
             return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", True)
         held = [partition for partition in map(directory.read, parts) if partition.num_inner]
+        if not held:
+            return None
         return cls(
-            num_features=max((partition.features.shape[1] for partition in held), default=0),
-            num_classes=max((num_classes(partition, directory) for partition in held), default=0),
+            num_features=max(partition.features.shape[1] for partition in held),
+            num_classes=max(num_classes(partition, directory) for partition in held),
             multilabel=any(partition.multilabel for partition in held),
             exact=False,
         )
 
 
-def check_fits(checkpoint: Checkpoint, shape: Shape, directory: PartitionDirectory, *, use: Use) -> None:
+def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use) -> None:
     """InputError where the model is none for this graph. To predict, fewer classes may occur than were trained."""
+    if shape is None:
+        return
     model, found = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
     if shape.num_features != model.num_features:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import shlex
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from support import (
+    ROOT,
     Ended,
     dgl_directory,
     finish,
@@ -90,10 +92,10 @@ def at(folder: Path) -> tuple[str, ...]:
     return (*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts")
 
 
-def evaluated(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
+def evaluated(place: Path, run_dir: Path, *arguments: str, config: str = "node_classification") -> dict[str, Any]:
     """What evaluation.json says."""
     settings = [*at(place), "app=evaluate", f"checkpoint_dir={place}/run", *HERE, *arguments]
-    evaluate.run(compose(settings), run_dir)
+    evaluate.run(compose(settings, config), run_dir)
     result: dict[str, Any] = json.loads((run_dir / "evaluation.json").read_text())
     return result
 
@@ -103,13 +105,14 @@ def evaluated(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
 
 def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -> None:
     summary = json.loads((place / "run" / "summary.json").read_text())
-    result = evaluated(place, tmp_path / "out")
+    result = evaluated(place, tmp_path / "out", config="node_classification_gat")
     assert {name: result[name] for name in ("train", "val", "test")} == {
         name: summary[name] for name in ("train", "val", "test")
     }
     assert result["same_partitions"]
     assert result["nodes"] == {"train": 7, "val": 6, "test": 7, "all": 40}
-    assert result["settings"]["hidden_dim"] == 8  # the checkpoint's; the configuration says 256
+    assert result["settings"]["model"] == {"name": "gcn"}  # the checkpoint's, not the configuration's
+    assert result["settings"]["hidden_dim"] == 8
     assert {"inference", "phase", "total"} == set(result["seconds"])
 
 
@@ -343,6 +346,15 @@ def test_a_directory_that_dgl_made(tmp_path: Path) -> None:
     order = np.argsort(theirs.ids)
     assert sorted(theirs.ids) == theirs.ids.tolist()
     assert_near(theirs.take(order), ours)
+
+
+def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Path) -> None:
+    path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3).path
+    (path / "meta.json").unlink()
+    directory = find([path], 3)
+    assert inference.Shape.of(directory, range(1, 2)) is None
+    checkpoint_of(tmp_path / "run", architecture())
+    assert len(load_run(tmp_path / "run").predict(directory).ids) == 40
 
 
 def test_graphs_of_ogb_go_by_its_evaluator(tmp_path: Path) -> None:
@@ -597,3 +609,38 @@ def test_mistakes_end_with_status_2_and_one_line(ended: dict[str, Ended], name: 
     assert "Traceback" not in ended[name].output
     for word in COMMANDS[name][1]:
         assert word in errors[0]
+
+
+# --- what is written about it ------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def block(path: str, heading: str, language: str = "") -> str:
+    """The first code block in a language below a heading of a document."""
+    below = (ROOT / path).read_text().split(f"\n{heading}\n", 1)[1]
+    return below.split(f"```{language}\n", 1)[1].split("```", 1)[0]
+
+
+@pytest.mark.timeout(300)  # three commands
+def test_the_commands_and_the_example_of_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order, as they are written, but for few rounds."""
+    cora = compose(["dataset_name=cora", "partition_dir=data/partitions"]).partition
+    monkeypatch.chdir(tmp_path)
+    partition_data.run(cora)
+    lines = block("README.md", "## Using what was trained").replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.removeprefix("python main.py")) for line in lines]
+    assert [next(word for word in command if word.startswith("app=")) for command in words] == [
+        "app=train", "app=evaluate", "app=predict",
+    ]  # fmt: skip
+    for command, run_dir in zip(words, ("outputs/cora", "evaluated", "predicted"), strict=True):
+        rounds = ["num_rounds=[2]"] if "app=train" in command else []
+        ended = run_cli(*command, *rounds, "device=cpu", f"hydra.run.dir={run_dir}", cwd=tmp_path)
+        assert ended.rc == 0, ended.output
+    assert len((tmp_path / "predicted" / "predictions.csv").read_text().splitlines()) == 2708 + 1
+    capsys.readouterr()
+    exec(block("docs/inference.md", "## In a notebook", "python"), {})
+    assert capsys.readouterr().out.startswith("[  31336 1061127]")
+    join = shlex.split(block("docs/inference.md", "## On the command line"))[2]
+    exec(join.replace("RUN_DIR", "predicted").replace("parquet", "csv"), {})
+    assert capsys.readouterr().out == "[]\n"

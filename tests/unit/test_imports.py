@@ -78,7 +78,10 @@ LOWER_NEVER_IMPORTS_HIGHER = {
     "retexo/rounds.py": ("trainers", "worker", "launch", "apps", "exchange"),
     "retexo/checkpoint.py": ("trainers", "worker", "launch", "apps", "comm", "exchange"),
     "retexo/trainers/": ("worker", "launch", "apps"),
-    "retexo/worker.py": ("launch", "apps"),
+    "retexo/worker.py": ("launch", "apps", "inference"),
+    "retexo/inference.py": ("launch", "apps", "predictor"),
+    "retexo/predictions.py": ("trainers", "worker", "launch", "apps", "comm", "exchange", "inference", "predictor"),
+    "retexo/predictor.py": ("launch", "apps"),
     "retexo/launch.py": ("apps",),
 }  # fmt: skip
 
