@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retexo.exchange.ascending import Ints, code_size, read_ascending, write_ascending
+
+without_hurry = settings(deadline=None)  # other processes may hold the cores
 
 
 @st.composite
@@ -24,6 +26,7 @@ def log2_of_choices(count: int, universe: int) -> float:
     return ways / math.log(2)
 
 
+@without_hurry
 @given(sets())
 def test_values_come_back(given: tuple[Ints, int]) -> None:
     values, universe = given
@@ -33,6 +36,7 @@ def test_values_come_back(given: tuple[Ints, int]) -> None:
     assert read_ascending(code, len(values), universe).tolist() == values.tolist()
 
 
+@without_hurry
 @given(st.integers(0, 10_000), st.integers(1, 1 << 40))
 def test_a_code_is_at_most_two_bits_a_value_and_their_logarithm(count: int, universe: int) -> None:
     bits = count * (2 + max(0.0, math.log2(universe / max(count, 1)))) if count else 0
@@ -79,6 +83,7 @@ def test_bad_codes_are_refused(code: list[int], count: int, universe: int, messa
         read_ascending(np.array(code, dtype=np.uint8), count, universe)
 
 
+@without_hurry
 @given(sets(), st.data())
 def test_what_is_read_would_be_written_so(given: tuple[Ints, int], data: st.DataObject) -> None:
     """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
