@@ -1,6 +1,7 @@
 """`app=predict`: class, probabilities and, on request, embeddings of every node, by its id in the data set."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     prepared = prepare(settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True)
     if wanted.embeddings and prepared.checkpoint.architecture.num_layers == 1:
         raise InputError("predict.embeddings=true: a model of one layer has no hidden layer; leave it out")
-    result = run_workers(prepared, run_dir, wanted)
+    try:
+        result = run_workers(prepared, run_dir, wanted)
+    except BaseException:
+        for name in predictions.KINDS:  # some parts may be there; without the others they are of no use
+            shutil.rmtree(run_dir / name, ignore_errors=True)
+        raise
     if cluster.node_rank != 0:
         for rank in cluster.local_ranks:
             print(f"{'written':<28} {run_dir / 'predictions' / f'part{rank}.{wanted.format}'}")

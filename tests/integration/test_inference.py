@@ -39,6 +39,7 @@ from retexo.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.comm.collectives import Communicator
 from retexo.comm.rehearsal import rehearse
 from retexo.config import compose
+from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
 from retexo.predictions import Predictions, merge, read_table
 from retexo.predictor import load_run
@@ -433,6 +434,18 @@ def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
 
 
 # --- several nodes -----------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_a_prediction_that_fails_leaves_no_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(prepared: Any, run_dir: Path, wanted: Any) -> None:
+        (run_dir / "predictions").mkdir(parents=True)
+        (run_dir / "predictions" / "part0.npy").touch()
+        raise TrainingError("rank 1 was killed")
+
+    monkeypatch.setattr(predict, "run_workers", fail)
+    with pytest.raises(TrainingError):
+        predicted(place, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: Path) -> None:
