@@ -86,11 +86,13 @@ def forecasts(
     architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+    validates = any(bool(partition.val_mask.any()) for partition in partitions)
 
     def worker(comm: Communicator) -> list[list[Entry]]:
         steps = [Steps(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
         _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
-        return [_entries(comm.rank, {**comm.meter.entries, **each.meter.entries}, settings) for each in steps]
+        accounts = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        return [_entries(comm.rank, sent, settings, validates=validates) for sent in accounts]
 
     by_rank = rehearse(len(partitions), worker)
     return [Forecast(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
@@ -160,11 +162,13 @@ def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
     comm.meter = whole
 
 
-def _entries(rank: int, sent: Mapping[tuple[Purpose, int], int], settings: TrainSettings) -> list[Entry]:
+def _entries(
+    rank: int, sent: Mapping[tuple[Purpose, int], int], settings: TrainSettings, *, validates: bool
+) -> list[Entry]:
     def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
         kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
         wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
-        times = most_counts(settings, layer) if kind == "metrics" and layer is not None else 1
+        times = most_counts(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
         values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
         return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
@@ -172,10 +176,13 @@ def _entries(rank: int, sent: Mapping[tuple[Purpose, int], int], settings: Train
     return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
 
 
-def most_counts(settings: TrainSettings, layer: int) -> int:
-    """How often a layer's counts go alone at most: at its end, and each time that it was over but for a better metric.
+def most_counts(settings: TrainSettings, layer: int, *, validates: bool) -> int:
+    """How often a layer's counts go alone at most: at its end, and each time that it may be over and is not.
 
-    These times are `patience` rounds apart; see retexo.rounds.run_rounds.
+    With validation nodes these times are `patience` rounds apart, without any it is all rounds after so many; see
+    retexo.rounds.run_rounds.
     """
     patience, limit = settings.stopping.patience, settings.num_rounds[layer]
-    return 1 if patience is None else 1 + max(0, limit - 1) // patience
+    if patience is None:
+        return 1
+    return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

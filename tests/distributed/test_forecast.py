@@ -66,21 +66,22 @@ class Case:
     features: str
     num_layers: int
     stored_degrees: bool
-    all_nodes: bool
-    """Whether every node is in a mask."""
+    masks: str
+    """all: every node is in one; some: not every node; blind: every node, none validates."""
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
-    def data(self) -> tuple[str, bool, bool]:
+    def data(self) -> tuple[str, bool, str]:
         """What the partition directory depends on."""
-        return self.features, self.stored_degrees, self.all_nodes
+        return self.features, self.stored_degrees, self.masks
 
     def __str__(self) -> str:
-        degrees, masks = "degrees" if self.stored_degrees else "dgl", "all" if self.all_nodes else "some"
-        return "-".join([self.model, self.exchange, self.gradient, self.features, str(self.num_layers), degrees, masks])
+        made_by = "ours" if self.stored_degrees else "dgl"
+        names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
+        return "-".join(names)
 
 
 def make_case(model: int, exchange: int) -> Case:
@@ -93,19 +94,20 @@ def make_case(model: int, exchange: int) -> Case:
         features=FEATURES[(exchange + 2 * model) % 3],
         num_layers=2 + pairs[0],
         stored_degrees=bool(pairs[1]),
-        all_nodes=bool(pairs[2]),
+        masks=("some", "all")[pairs[2]],
     )
 
 
 CASES = [make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))]
-EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, all_nodes=True)
-PATIENCE = ("num_rounds=[9]", "stopping.patience=1")
+EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
+BLIND = replace(EARLY, masks="blind")
+PATIENCE = {EARLY: 1, BLIND: 2}
 
 
 def test_every_model_meets_every_value() -> None:
     for name in MODELS:
         own = [case for case in CASES if case.model == name]
-        for field in ("exchange", "gradient", "features", "num_layers", "stored_degrees", "all_nodes"):
+        for field in ("exchange", "gradient", "features", "num_layers", "stored_degrees", "masks"):
             assert {getattr(case, field) for case in own} == {getattr(case, field) for case in CASES}, (name, field)
 
 
@@ -125,19 +127,19 @@ def toy_graph(features: str) -> GraphData:
     return make_graph(np.concatenate([edges, edges[:9]]), rows, labels, 3)
 
 
-def toy_masks(parts: np.ndarray, all_nodes: bool) -> dict[str, np.ndarray]:
-    """None trains in part 1; of the others every fourth. Without all_nodes, half of the other nodes are in no mask."""
+def toy_masks(parts: np.ndarray, kind: str) -> dict[str, np.ndarray]:
+    """None trains in part 1; of the others every fourth. Of kind `some` half of the rest are in no mask."""
     node = np.arange(NODES)
     train = (node % 4 == 0) & (parts != 1)
-    val = node % 4 == 1
-    test = ~train & ~val & (all_nodes | (node % 4 == 2))
+    val = (node % 4 == 1) & (kind != "blind")
+    test = ~train & ~val & ((kind != "some") | (node % 4 == 2))
     return {"train_mask": train, "val_mask": val, "test_mask": test}
 
 
 def directory_of(folder: Path, case: Case) -> PartitionDirectory:
     """Ours has an empty part, 3; DGL makes none of these."""
     parts = np.random.default_rng(6).integers(3 if case.stored_degrees else 4, size=NODES)
-    graph, masks = toy_graph(case.features), toy_masks(parts, case.all_nodes)
+    graph, masks = toy_graph(case.features), toy_masks(parts, case.masks)
     if case.stored_degrees:
         return write_partitions(folder, graph, masks, parts, WORLD)
     return dgl_directory(folder, graph, masks, parts)
@@ -251,12 +253,15 @@ def key_of(entry: Entry) -> Key:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, forecast in this process, run in one set of worker processes; EARLY stops early."""
+    """All cases, forecast in this process, run in one set of worker processes; those of PATIENCE may stop early."""
     folder = tmp_path_factory.mktemp("forecast")
-    cases = [*CASES, EARLY]
+    cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
-    runs = [Run(known[case.data], case.settings(), folder / f"run{place}") for place, case in enumerate(CASES)]
-    runs.append(Run(known[EARLY.data], EARLY.settings(*PATIENCE), folder / "early"))
+    early = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
+    runs = [
+        Run(known[case.data], case.settings(*early.get(case, ())), folder / f"run{place}")
+        for place, case in enumerate(cases)
+    ]
     outcomes = run_workers(WORLD, train_runs, folder, runs)
     return {
         case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
@@ -321,16 +326,21 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
 
 
-def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured]) -> None:
+@pytest.mark.parametrize(("case", "most"), [(EARLY, 9), (BLIND, 8)], ids=["early", "blind"])
+def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured], case: Case, most: int) -> None:
     """They go alone where a layer is over, and before that wherever it may be."""
-    found = measured[EARLY]
+    found = measured[case]
     counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
     alone = 2 * (WORLD - 1) * 7 * 4
-    sent = sum(found.sent[key_of(entry)] for entry in counts)
     assert {entry.exact for entry in counts} == {False}
-    assert 2 * alone < sent <= sum(map(found.predicted, counts))
+    assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
-        assert found.forecast.total(found.rounds, ["metrics"], layer) == 9 * alone
+        assert found.forecast.total(found.rounds, ["metrics"], layer) == most * alone
+
+
+def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
+    sent = [num_bytes for key, num_bytes in measured[EARLY].sent.items() if key[0] == "metrics" and key[1] is not None]
+    assert sum(sent) > 2 * 2 * (WORLD - 1) * 7 * 4
 
 
 def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
