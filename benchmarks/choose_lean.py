@@ -16,16 +16,18 @@ import torch
 from accuracy import PUBMED_SPLIT, runs
 
 CANDIDATES = (
-    "local_epochs=20 gradient.rank=4 stopping.patience=3",
-    "local_epochs=20 gradient.rank=2 stopping.patience=3",
-    "local_epochs=20 gradient.rank=1 stopping.patience=3",
-    "local_epochs=10 gradient.rank=4 stopping.patience=3",
-    "local_epochs=40 gradient.rank=4 stopping.patience=3",
-    "local_epochs=40 gradient.rank=2 stopping.patience=3",
-    "local_epochs=20 gradient.rank=4 stopping.patience=5",
-    "local_epochs=20 gradient.rank=2 stopping.patience=5",
-    "local_epochs=20 gradient.rank=4 stopping.patience=2",
-    "local_epochs=20 gradient.rank=4 stopping.patience=3 exchange.precision=bf16",
+    "gradient.rank=8",
+    "gradient.rank=4",
+    "gradient.rank=2",
+    "gradient.rank=8 local_epochs=10",
+    "gradient.rank=2 stopping.patience=3",
+    "gradient.rank=4 stopping.patience=3",
+    "gradient.rank=4 stopping.patience=3 local_epochs=10",
+    "gradient.rank=4 stopping.patience=3 learning_rate=[0.003]",
+    "gradient.rank=4 stopping.patience=5 learning_rate=[0.003]",
+    "gradient.compression=none stopping.patience=3 learning_rate=[0.003]",
+    "gradient=sync gradient.compression=none gradient.precision=fp32 exchange.precision=fp32 stopping.patience=30 "
+    "local_epochs=1 learning_rate=[0.003]",
 )
 
 

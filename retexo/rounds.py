@@ -107,7 +107,7 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
         val_counts = _validate(layer_task)
         loss = None
         # Where this may be the end, the counts go first, alone: a step that nobody takes is not sent.
-        ends = number == limit or convergence.exhausted(number)
+        ends = number == limit or (layer_task.totals.val > 0 and convergence.exhausted(number))
         metric = message.share_counts(val_counts) if ends else None
         ends = number == limit or (ends and metric is not None and not convergence.is_better(metric))
         if not ends:

@@ -12,11 +12,15 @@ from retexo.comm.collectives import Communicator, PeerLost
 T = TypeVar("T")
 
 
+TIMEOUT = 3600.0
+"""seconds that a thread waits for the others"""
+
+
 class Board:
     """Where the threads leave their messages for each other."""
 
     def __init__(self, world_size: int) -> None:
-        self.barrier = threading.Barrier(world_size)
+        self.barrier = threading.Barrier(world_size, timeout=TIMEOUT)
         self.messages: list[list[Tensor]] = [[] for _ in range(world_size)]
 
 
