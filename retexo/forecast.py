@@ -48,7 +48,8 @@ class Entry:
     num_bytes: int
     """Of gradients: in one round."""
     exact: bool
-    """Else at most so many."""
+    """Else at most so many. Of gradients that holds for all workers together: a shorter sum is cut at other places, so
+    that from one worker to another up to six values more can go."""
 
     @property
     def each_round(self) -> bool:
