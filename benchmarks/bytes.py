@@ -28,9 +28,9 @@ from retexo.forecast import architecture_of, forecast
 
 METHODS = {
     "plain": ["exchange=plain", "stopping=none"],
-    "exact": ["learning_rate=[0.01]", "stopping.patience=15"],
+    "exact": ["learning_rate=[0.01]", "stopping.patience=20"],
     "exact bf16": [
-        "learning_rate=[0.01]", "stopping.patience=15", "exchange.precision=bf16", "gradient.precision=bf16",
+        "learning_rate=[0.01]", "stopping.patience=20", "exchange.precision=bf16", "gradient.precision=bf16",
     ],
     "lean": ["+experiment=lean"],
 }  # fmt: skip
@@ -95,14 +95,14 @@ def features_bound(directory: PartitionDirectory, model: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="of Cora; 0: without it")
     parser.add_argument("--pubmed", type=Path, help="PubMed as an npz of the form of dataset_name=file")
     parser.add_argument("--pubmed-seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="plain among them")
     parser.add_argument("--models", nargs="+", default=("gcn", "sage", "gat"))
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
-    graphs = {"cora": (["dataset_name=cora"], arguments.seeds)}
+    graphs = {"cora": (["dataset_name=cora"], arguments.seeds)} if arguments.seeds else {}
     if arguments.pubmed:
         file = f"dataset_file={arguments.pubmed.resolve()}"
         graphs["pubmed"] = (["dataset_name=file", file, *PUBMED_SPLIT], arguments.pubmed_seeds)

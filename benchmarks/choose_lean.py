@@ -17,8 +17,9 @@ from accuracy import PUBMED_SPLIT, runs
 
 CANDIDATES = (
     "gradient.rank=8",
-    "gradient.rank=4",
-    "gradient.rank=2",
+    "gradient.rank=8 stopping.patience=5",
+    "gradient.rank=4 stopping.patience=5",
+    "gradient.rank=2 stopping.patience=5",
     "gradient.rank=8 local_epochs=10",
     "gradient.rank=2 stopping.patience=3",
     "gradient.rank=4 stopping.patience=3",
