@@ -7,8 +7,8 @@ less to 18 % more. I inner nodes, H halo nodes, E edges, F width of a row, D wid
 from dataclasses import dataclass
 from typing import Self
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from partitioning.storage import Partition
 from retexo.config import TrainSettings
@@ -16,6 +16,7 @@ from retexo.layers.gat import GAT
 from retexo.layers.matrix import is_sparse
 from retexo.stage import Architecture, Stage, build_stage
 
+Mask = NDArray[np.bool_]
 BASE = 259 << 20
 """Private bytes of a worker that trains on 40 nodes: torch, DGL, gloo and their threads."""
 KEPT = 32 << 20
@@ -74,27 +75,22 @@ class Neighbourhood:
     """Rows of halo nodes with an edge to them; or sums, from each peer from which these are fewer."""
 
     @classmethod
-    def of(cls, partition: Partition, mask: Tensor, held: Tensor, *, sums: bool) -> Self:
+    def of(cls, partition: Partition, mask: Mask, held: Mask, *, sums: bool) -> Self:
         """mask: the nodes, bool [I]. held: halo nodes whose rows are there already, bool [H]."""
-        into = mask[partition.dst]
-        src, dst = partition.src[into], partition.dst[into]
-        reached = _reached(partition, mask)
-        halo = reached[partition.num_inner :] & ~held
-        vectors = torch.bincount(partition.halo_owner[halo], minlength=partition.num_parts)
+        num_inner, num_parts = partition.num_inner, partition.num_parts
+        owner = partition.halo_owner.numpy()
+        into = mask[partition.dst.numpy()]
+        src, dst = partition.src.numpy()[into], partition.dst.numpy()[into]
+        reached = np.zeros(num_inner + partition.num_halo, dtype=np.bool_)
+        reached[src] = True
+        vectors = np.bincount(owner[reached[num_inner:] & ~held], minlength=num_parts)
         if sums:
-            cut = src >= partition.num_inner
-            target = torch.zeros(partition.num_parts, partition.num_inner, dtype=torch.bool)
-            target[partition.halo_owner[src[cut] - partition.num_inner], dst[cut]] = True
-            vectors = torch.minimum(vectors, target.sum(dim=1))
-        inner = reached[: partition.num_inner] | mask
-        return cls(int(mask.sum()), len(src), int(inner.sum()), int(vectors.sum()))
-
-
-def _reached(partition: Partition, mask: Tensor) -> Tensor:
-    """Sources of the edges into some inner nodes, bool [I + H]."""
-    reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-    reached[partition.src[mask[partition.dst]]] = True
-    return reached
+            cut = src >= num_inner
+            target = np.zeros((num_parts, num_inner), dtype=np.bool_)
+            target[owner[src[cut] - num_inner], dst[cut]] = True
+            vectors = np.minimum(vectors, target.sum(axis=1))
+        inner = int(np.count_nonzero(reached[:num_inner] | mask))
+        return cls(int(np.count_nonzero(mask)), len(src), inner, int(vectors.sum()))
 
 
 @dataclass(frozen=True)
@@ -110,29 +106,30 @@ class Work:
     rounds: Neighbourhood
     """Of both."""
     others: Neighbourhood
+    boundary: int
+    """Bytes of a number for each edge from elsewhere, where these are told apart."""
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, adds_up: bool) -> Self:
         plain = settings.exchange.mode == "plain"
         sums = adds_up and not plain
-        labelled = partition.train_mask | partition.val_mask
-        none = torch.zeros(partition.num_halo, dtype=torch.bool)
-        # Which rows of the first wave serve the second, too, where sums may come, is not known: none.
-        there = none if sums else _reached(partition, labelled)[partition.num_inner :] | plain
+        train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
+        cut = partition.src.numpy() >= partition.num_inner
+        none = np.zeros(partition.num_halo, dtype=np.bool_)
+        there = none.copy()
+        if not sums:  # else it is not known which rows of the first wave serve the second, too: none
+            labelled = (train | val | plain)[partition.dst.numpy()]
+            there[partition.src.numpy()[labelled & cut] - partition.num_inner] = True
         return cls(
             partition,
             settings.exchange.precision,
             sums,
-            Neighbourhood.of(partition, partition.train_mask, none, sums=sums),
-            Neighbourhood.of(partition, partition.val_mask, none, sums=sums),
-            Neighbourhood.of(partition, labelled | plain, none, sums=sums),
-            Neighbourhood.of(partition, ~labelled, there, sums=sums),
+            Neighbourhood.of(partition, train, none, sums=sums),
+            Neighbourhood.of(partition, val, none, sums=sums),
+            Neighbourhood.of(partition, train | val | plain, none, sums=sums),
+            Neighbourhood.of(partition, ~(train | val), there, sums=sums),
+            INDEX * int(np.count_nonzero(cut)) * sums,
         )
-
-    @property
-    def boundary(self) -> int:
-        """Bytes of a number for each edge from elsewhere, where these are told apart."""
-        return INDEX * int((self.partition.src >= self.partition.num_inner).sum()) * self.sums
 
 
 # --- the steps of a worker -------------------------------------------------------------------------------------------
