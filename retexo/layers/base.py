@@ -53,19 +53,24 @@ class Convolution(nn.Module):
         """[N_dst, D]"""
         raise NotImplementedError
 
-    def project(self, rows: Tensor) -> Tensor:
-        """What a neighbour's row is after the first weights that it meets, without dropout: [n, F] -> [n, D]."""
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        """The first weight [F, D] that a neighbour's row, or the sum of several, is multiplied with."""
         raise NotImplementedError
+
+    def project(self, rows: Tensor) -> Tensor:
+        """What a neighbour's row is after that weight, without dropout: [n, F] -> [n, D]."""
+        return rows @ self.neighbour_weight
 
     @property
     def projected_width(self) -> int:
         """D of `project`."""
-        raise NotImplementedError
+        return self.neighbour_weight.shape[1]
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         """The weights [F, D] that each of Inputs.matrices [n, F] is multiplied with, in that order."""
-        raise NotImplementedError
+        return (self.neighbour_weight,)
 
     def dropped(self, matrix: Matrix) -> Matrix:
         """Dropout, drawn anew in each round of training."""
@@ -143,9 +148,9 @@ class SumConvolution(Convolution):
         late_sum = _dense_sum(late_block, late, late_scale, dst_scale, None)
         return neighbour_sum(early_block, rows, early_scale, dst_scale, self_scale), late_sum
 
-    def weighted(self, total: Matrix, weight: Tensor, late: Tensor) -> Tensor:
+    def weighted(self, total: Matrix, late: Tensor) -> Tensor:
         """[N_dst, F] @ [F, D], and what came after the weights."""
-        product = self.dropped(total) @ weight
+        product = self.dropped(total) @ self.neighbour_weight
         return product + late if len(late) else product
 
 

@@ -46,16 +46,9 @@ class GAT(Convolution):
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
 
-    def project(self, rows: Tensor) -> Tensor:
-        return rows @ self.weight
-
     @property
-    def projected_width(self) -> int:
-        return self.weight.shape[1]
-
-    @property
-    def first_weights(self) -> tuple[nn.Parameter, ...]:
-        return (self.weight,)
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight
 
 
 def _attention(heads: int, width: int) -> Tensor:

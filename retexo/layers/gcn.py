@@ -34,15 +34,8 @@ class GCN(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        return self.weighted(total, self.weight, inputs.late) + self.bias
-
-    def project(self, rows: Tensor) -> Tensor:
-        return rows @ self.weight
+        return self.weighted(total, inputs.late) + self.bias
 
     @property
-    def projected_width(self) -> int:
-        return self.weight.shape[1]
-
-    @property
-    def first_weights(self) -> tuple[nn.Parameter, ...]:
-        return (self.weight,)
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight

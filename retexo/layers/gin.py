@@ -31,16 +31,9 @@ class GIN(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        hidden = self.weighted(total, self.weight_in, inputs.late) + self.bias_in
+        hidden = self.weighted(total, inputs.late) + self.bias_in
         return torch.relu(self.norm(hidden)) @ self.weight_out + self.bias_out
 
-    def project(self, rows: Tensor) -> Tensor:
-        return rows @ self.weight_in
-
     @property
-    def projected_width(self) -> int:
-        return self.weight_in.shape[1]
-
-    @property
-    def first_weights(self) -> tuple[nn.Parameter, ...]:
-        return (self.weight_in,)
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_in

@@ -31,14 +31,11 @@ class SAGEMean(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices
-        return self.dropped(own) @ self.weight_self + self.weighted(mean, self.weight_neigh, inputs.late) + self.bias
-
-    def project(self, rows: Tensor) -> Tensor:
-        return rows @ self.weight_neigh
+        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.late) + self.bias
 
     @property
-    def projected_width(self) -> int:
-        return self.weight_neigh.shape[1]
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_neigh
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
@@ -76,8 +73,8 @@ class SAGEPool(Convolution):
         return torch.relu(rows @ self.weight_pool + self.bias_pool)
 
     @property
-    def projected_width(self) -> int:
-        return self.weight_pool.shape[1]
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_pool
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
