@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from partitioning.errors import InputError
 from partitioning.storage import file_checksum
 from retexo.config import ModelSettings
+from retexo.files import whole, write_json
 from retexo.stage import Architecture, Stage, build_stage
 
 VERSION = 1
@@ -27,19 +28,16 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeErro
 def save_layer(directory: Path, layer: int, stage: Stage) -> None:
     """Write the parameters of a trained stage; the file is there whole, or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
-    unfinished = directory / f".layer{layer}.safetensors"
     tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
-    save_file(tensors, unfinished)
-    unfinished.replace(directory / f"layer{layer}.safetensors")
+    with whole(directory / f"layer{layer}.safetensors") as unfinished:
+        save_file(tensors, unfinished)
 
 
 def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
     """Write model.json, last: a checkpoint with it is complete."""
     checksums = {path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))}
     content = {"version": VERSION, "architecture": architecture.to_json(), **described, "checksums": checksums}
-    unfinished = directory / ".model.json"
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    unfinished.replace(directory / "model.json")
+    write_json(directory / "model.json", content)
 
 
 @dataclass(frozen=True)

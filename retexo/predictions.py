@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
+from retexo.files import whole
 
 logger = logging.getLogger(__name__)
 
@@ -116,17 +117,15 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
         header, *rest = path.read_text().splitlines(keepends=True)
         lines += rest
     lines.sort(key=lambda line: int(line.partition(",")[0]))
-    unfinished = target.with_name(f".{target.name}")
-    unfinished.write_text("".join([header, *lines]))
-    unfinished.replace(target)
+    with whole(target) as unfinished:
+        unfinished.write_text("".join([header, *lines]))
 
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write a parquet, npy or csv file; it is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}")
-    {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
-    unfinished.replace(path)
+    with whole(path) as unfinished:
+        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
 
 
 def read_table(path: Path) -> Columns:

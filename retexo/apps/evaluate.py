@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from retexo.apps.inference import prepare, print_table, run_workers, write_result
+from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.config import Settings
+from retexo.files import write_json
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -16,6 +17,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     result = run_workers(prepared, run_dir, None)
     if settings.train.cluster.node_rank == 0:
         path = run_dir / "evaluation.json"
-        write_result(path, result)
+        write_json(path, result)
         print_table(result, settings.train.measure_dv, [path])
     return result

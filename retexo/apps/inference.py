@@ -1,6 +1,5 @@
 """What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
 
-import json
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import psutil
 from partitioning.errors import InputError
 from partitioning.storage import PartitionDirectory
 from retexo import inference, launch
-from retexo.apps.train import open_directory, plain_json, settings_digest, versions
+from retexo.apps.train import byte_rows, check_unused, open_directory, settings_digest, versions
 from retexo.checkpoint import Checkpoint, open_checkpoint
 from retexo.config import PredictSettings, Settings
 from retexo.worker import choose_device
@@ -29,9 +28,7 @@ class Prepared:
 
 def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool) -> Prepared:
     """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
-    for name in outputs:
-        if (run_dir / name).exists():
-            raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
+    check_unused(run_dir, outputs)
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
@@ -93,13 +90,6 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
     }
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
-    """As JSON; the file is there whole, or not at all."""
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(json.dumps(plain_json(result), indent=2) + "\n")
-    unfinished.replace(path)
-
-
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
     """Scores, bytes and times, as app=train prints them."""
     seconds, counted = result["seconds"], result["bytes"]
@@ -112,9 +102,7 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
         "bytes sent": f"{counted['total']:,}",
     }
     if measure_dv:
-        rows |= {f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()}
-        rows |= {f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])}
-        rows |= {f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])}
+        rows |= byte_rows(counted)
     for name, value in rows.items():
         print(f"{name:<28} {value}")
     for file in files:

@@ -1,6 +1,5 @@
 """`app=plan`: what a run will send, before it trains, beside what others would send on the same partitions."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from retexo.apps.train import open_directory
 from retexo.config import Settings, TrainSettings
 from retexo.exchange.ascending import code_size
 from retexo.exchange.codec import RowFormat, row_sizes
+from retexo.files import write_json
 from retexo.forecast import Forecast, architecture_of, forecast, forecasts
 from retexo.layers.matrix import is_sparse
 from retexo.memory import worker_memory
@@ -66,7 +66,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "seconds": {"read": read - start, "rehearse": rehearsed, "total": time.perf_counter() - start},
     }
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "plan.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
     return result
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo import predictions
-from retexo.apps.inference import prepare, print_table, run_workers, write_result
+from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.config import Settings
+from retexo.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             ", ".join(map(str, missing)),
         )
     result["parts_missing"] = missing
-    write_result(run_dir / "predictions.json", result)
+    write_json(run_dir / "predictions.json", result)
     print_table(result, settings.train.measure_dv, [run_dir / name for name in (*joined, "predictions.json")])
     return result

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import math
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
+from retexo.files import write_json
 from retexo.worker import Job, choose_device, main
 
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
@@ -37,7 +38,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
-    _check_unused(run_dir)
+    check_unused(run_dir, OUTPUTS)
     choose_device(settings.train.cluster.device, 0)
     launch.warm_up()
     directory = open_directory(settings)
@@ -47,7 +48,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     with launch.rendezvous(cluster) as rendezvous:
         job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings))
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.json").write_text(json.dumps(settings.resolved, indent=2) + "\n")
+        write_json(run_dir / "config.json", settings.resolved)
         summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
         _write_summary(cluster, run_dir, summary)
         try:
@@ -70,8 +71,9 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _check_unused(run_dir: Path) -> None:
-    for name in OUTPUTS:
+def check_unused(run_dir: Path, outputs: Sequence[str]) -> None:
+    """InputError where a run directory holds any of these files or folders."""
+    for name in outputs:
         if (run_dir / name).exists():
             raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
 
@@ -138,20 +140,8 @@ def versions() -> dict[str, str]:
 
 def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
     """Node 0 writes what is written once."""
-    if cluster.node_rank != 0:
-        return
-    unfinished = run_dir / ".summary.json"
-    unfinished.write_text(json.dumps(plain_json(summary), indent=2) + "\n")
-    unfinished.replace(run_dir / "summary.json")
-
-
-def plain_json(value: Any) -> Any:
-    """JSON has no NaN; a ratio without anything to count is null."""
-    if isinstance(value, dict):
-        return {str(name): plain_json(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [plain_json(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if cluster.node_rank == 0:
+        write_json(run_dir / "summary.json", summary)
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
@@ -166,8 +156,15 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "results": str(run_dir),
     }
     if settings.train.measure_dv:
-        rows |= {f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()}
-        rows |= {f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])}
-        rows |= {f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])}
+        rows |= byte_rows(counted)
     for name, value in rows.items():
         print(f"{name:<28} {value}")
+
+
+def byte_rows(counted: dict[str, Any]) -> dict[str, str]:
+    """The table of measure_dv: bytes by kind, by layer and by sender."""
+    return {
+        **{f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()},
+        **{f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])},
+        **{f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])},
+    }

@@ -1,0 +1,33 @@
+"""Writing a file so that it is there whole, or not at all."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails."""
+    unfinished = path.with_name(f".{path.name}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    with whole(path) as unfinished:
+        unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n")
+
+
+def plain_json(value: Any) -> Any:
+    """JSON has no NaN; a ratio without anything to count is null."""
+    if isinstance(value, dict):
+        return {str(name): plain_json(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [plain_json(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
