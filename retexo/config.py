@@ -136,6 +136,16 @@ class ExchangeSettings:
 
 
 @dataclass(frozen=True)
+class TrainerSettings:
+    """Which algorithm trains."""
+
+    name: str
+    """A module of retexo.trainers; see retexo.trainers.registry."""
+    options: dict[str, Any]
+    """The settings NAME.*, as they were given; the trainer checks them (`typed_options`)."""
+
+
+@dataclass(frozen=True)
 class ClusterSettings:
     """On which machines and devices the workers run."""
 
@@ -190,6 +200,7 @@ class TrainSettings:
     gradient: GradientSettings
     stopping: StoppingSettings
     cluster: ClusterSettings
+    trainer: TrainerSettings
     num_rounds: tuple[int, ...]
     """One a layer: num_layers entries."""
     learning_rate: tuple[float, ...]
@@ -266,6 +277,11 @@ class _Gradient:
 
 
 @dataclass
+class _Trainer:
+    name: str
+
+
+@dataclass
 class _Partition:
     seed: int
     balance_train: bool | None
@@ -311,6 +327,7 @@ class _Schema:
     num_partitions: int
     partition: _Partition
     overwrite: bool
+    trainer: _Trainer
     model: _Model
     num_layers: int
     hidden_dim: int
@@ -349,7 +366,8 @@ def compose(overrides: Sequence[str] = (), config_name: str = "node_classificati
 def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
     """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
     try:
-        checked = OmegaConf.merge(OmegaConf.structured(_Schema), config)
+        trainer, common = _split_trainer(config)
+        checked = OmegaConf.merge(OmegaConf.structured(_Schema), common)
         check_at_least("seed", checked.seed, 0)  # before the seeds that default to it
         schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
@@ -364,17 +382,41 @@ def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
         raise InputError(
             f"checkpoint_dir=null: app={schema.app} needs checkpoint_dir=DIR, the run directory of app=train"
         )
+    if schema.app in ("plan", "evaluate", "predict") and trainer.name != "lazy":
+        raise InputError(f"trainer={trainer.name}: app={schema.app} has no other trainer than lazy; leave it out")
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     return Settings(
         app=schema.app,
         partition=_partition_settings(schema),
-        train=_train_settings(schema),
+        train=_train_settings(schema, trainer),
         plan_rounds=_plan_rounds(schema),
         checkpoint_dir=schema.checkpoint_dir,
         predict=schema.predict,
         given=given,
         resolved=resolved,
     )
+
+
+def _split_trainer(config: DictConfig) -> tuple[TrainerSettings, DictConfig]:
+    """The trainer with its own settings, which only it knows, and the configuration without the latter."""
+    name = str(OmegaConf.select(config, "trainer.name"))
+    common = config.copy()
+    OmegaConf.set_struct(common, False)
+    own = None if name in _Schema.__annotations__ else common.pop(name, None)
+    options: Any = OmegaConf.to_container(own, resolve=True) if isinstance(own, DictConfig) else {}
+    return TrainerSettings(name, {str(key): value for key, value in options.items()}), common
+
+
+def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
+    """A trainer's own settings as a dataclass of its; InputError names what is unknown, or of another type."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), settings.options)
+        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        known = ", ".join(f"{settings.name}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
+        raise InputError(f"{settings.name}.{error.key}: no such setting; there is {known or 'none'}") from error
+    except OmegaConfBaseException as error:
+        raise InputError(f"{settings.name}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
 
 
 def unknown_setting(name: str) -> InputError:
@@ -417,7 +459,7 @@ def _partition_settings(schema: _Schema) -> PartitionSettings:
     )
 
 
-def _train_settings(schema: _Schema) -> TrainSettings:
+def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
     return TrainSettings(
         model=_model_settings(schema),
         optimizer=_optimizer_settings(schema),
@@ -425,6 +467,7 @@ def _train_settings(schema: _Schema) -> TrainSettings:
         gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
         stopping=schema.stopping,
         cluster=_cluster_settings(schema),
+        trainer=trainer,
         num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
         learning_rate=_one_a_layer("learning_rate", schema.learning_rate, schema.num_layers),
         best_val_model=schema.best_val_model,
