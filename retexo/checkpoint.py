@@ -13,6 +13,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from partitioning.errors import InputError
 from partitioning.storage import file_checksum
@@ -25,7 +26,7 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeErro
 """What reading a file raises that is not what it should be."""
 
 
-def save_layer(directory: Path, layer: int, stage: Stage) -> None:
+def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
     """Write the parameters of a trained stage; the file is there whole, or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
@@ -68,6 +69,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     else:
         raise InputError(
             f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of an app=train that is done"
+        )
+    if content.get("own_model"):
+        raise InputError(
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which cannot be run "
+            "again; its scores are in summary.json, other trainers' networks can be evaluated"
         )
     try:
         return Checkpoint(directory, architecture, bool(content["multilabel"]), str(content["partition_digest"]))

@@ -75,11 +75,13 @@ class Learner:
     num_train: int
     """Training nodes of this worker, and of all workers."""
     total_train: int
+    joint: bool = False
+    """Whether workers exchange rows within loss_sum, forward and backward, so that all have to compute it."""
 
     def backward(self) -> float:
         """Put the gradient of the summed loss into flat.gradient; return the sum."""
         self.flat.gradient.zero_()
-        if self.num_train == 0:
+        if self.num_train == 0 and not self.joint:
             return 0.0
         loss = self.loss_sum()
         loss.backward()  # type: ignore[no-untyped-call]

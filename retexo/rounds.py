@@ -1,15 +1,16 @@
-"""The rounds of one layer, to convergence.
+"""The rounds of one layer, or of a network that is trained end to end, to convergence.
 
 A round is one agreed step. Its message carries each worker's share of the step and its counts on the validation nodes,
 which score the parameters that the round starts from; so the validation metric costs no message of its own.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.traffic import Purpose
@@ -17,6 +18,7 @@ from retexo.config import TrainSettings
 from retexo.errors import TrainingError
 from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
 from retexo.layers.base import Inputs
+from retexo.layers.matrix import Matrix
 from retexo.metrics import NodeClassification, from_digits, micro_f1, to_digits
 from retexo.stage import Stage
 from retexo.sums import GradientSum, Wire, build_sum, used_rows
@@ -49,6 +51,42 @@ class Labelled:
         return len(self.labels)
 
 
+class Task(Protocol):
+    """What rounds train."""
+
+    @property
+    def layer(self) -> int:
+        """The entry of num_rounds and learning_rate that counts."""
+
+    @property
+    def account(self) -> int:
+        """The layer that the account puts the messages under."""
+
+    @property
+    def totals(self) -> Totals: ...
+
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters are trained, all of them."""
+
+    @property
+    def num_train(self) -> int:
+        """Training nodes of this worker."""
+
+    @property
+    def joint(self) -> bool:
+        """Whether workers exchange rows within loss_sum and val_counts, so that all of them have to compute these."""
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Sequence[Matrix]]:
+        """The first weights [F, D], and what training multiplies each with, [n, F]; nothing without training nodes."""
+
+    def loss_sum(self) -> Tensor:
+        """The loss, summed over this worker's training nodes."""
+
+    def val_counts(self) -> Tensor:
+        """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
+
+
 @dataclass(frozen=True, eq=False)
 class LayerTask:
     """What the rounds of one layer work on; `train` and `val` are this worker's."""
@@ -59,6 +97,35 @@ class LayerTask:
     train: Labelled
     val: Labelled
     totals: Totals
+    joint = False
+
+    @property
+    def account(self) -> int:
+        return self.layer
+
+    @property
+    def module(self) -> nn.Module:
+        return self.stage
+
+    @property
+    def num_train(self) -> int:
+        return self.train.count
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Sequence[Matrix]]:
+        inputs = self.train.inputs
+        return self.stage.conv.first_weights, () if inputs is None else inputs.matrices
+
+    def loss_sum(self) -> Tensor:
+        assert self.train.inputs is not None
+        self.stage.train()
+        return self.task.loss_sum(self.stage.logits(self.train.inputs), self.train.labels)
+
+    @torch.no_grad()
+    def val_counts(self) -> Tensor:
+        if self.val.inputs is None:
+            return torch.zeros(3, dtype=torch.int64)
+        self.stage.eval()
+        return self.task.counts(self.stage.logits(self.val.inputs), self.val.labels).sum(dim=1)
 
 
 class RoundLog(Protocol):
@@ -91,10 +158,10 @@ class Convergence:
         return self.patience is not None and number - self.best_round >= self.patience
 
 
-def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicator, log: RoundLog) -> int:
-    """Train a stage until it converges or reaches its limit; return the number of rounds.
+def run_rounds(layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog) -> int:
+    """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
-    The stage ends with the parameters of the best validation round, the same on every worker.
+    It ends with the parameters of the best validation round, the same on every worker.
     """
     flat = flat_parameters(layer_task, comm)
     learner = _learner(layer_task, settings, flat)
@@ -104,7 +171,7 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
     best = flat.values.clone()
     number, limit = 0, settings.num_rounds[layer_task.layer]
     while True:
-        val_counts = _validate(layer_task)
+        val_counts = layer_task.val_counts()
         loss = None
         # Where this may be the end, the counts go first, alone: a step that nobody takes is not sent.
         ends = number == limit or (layer_task.totals.val > 0 and convergence.exhausted(number))
@@ -123,42 +190,25 @@ def run_rounds(layer_task: LayerTask, settings: TrainSettings, comm: Communicato
     return number
 
 
-def flat_parameters(layer_task: LayerTask, comm: Communicator) -> FlatParameters:
+def flat_parameters(layer_task: Task, comm: Communicator) -> FlatParameters:
     """The parameters of the stage, with what of them can have a gradient on any worker."""
-    stage, inputs = layer_task.stage, layer_task.train.inputs
-    matrices = () if inputs is None else inputs.matrices
-    used = used_rows(stage.conv.first_weights, matrices, comm, Purpose("setup", layer_task.layer))
-    size = sum(parameter.numel() for parameter in stage.parameters())
-    return FlatParameters(stage, next(stage.parameters()).new_zeros(size), used)
+    module = layer_task.module
+    used = used_rows(*layer_task.first_inputs(), comm, Purpose("setup", layer_task.account))
+    size = sum(parameter.numel() for parameter in module.parameters())
+    return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 
 
-def _learner(layer_task: LayerTask, settings: TrainSettings, flat: FlatParameters) -> Learner:
-    stage, train = layer_task.stage, layer_task.train
-
-    def loss_sum() -> Tensor:
-        assert train.inputs is not None
-        stage.train()
-        return layer_task.task.loss_sum(stage.logits(train.inputs), train.labels)
-
-    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer_task.layer], stage)
-    return Learner(flat, optimizer, loss_sum, train.count, layer_task.totals.train)
+def _learner(layer_task: Task, settings: TrainSettings, flat: FlatParameters) -> Learner:
+    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer_task.layer], layer_task.module)
+    return Learner(
+        flat, optimizer, layer_task.loss_sum, layer_task.num_train, layer_task.totals.train, joint=layer_task.joint
+    )
 
 
-@torch.no_grad()
-def _validate(layer_task: LayerTask) -> Tensor:
-    """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
-    if layer_task.val.inputs is None:
-        return torch.zeros(3, dtype=torch.int64)
-    layer_task.stage.eval()
-    logits = layer_task.stage.logits(layer_task.val.inputs)
-    return layer_task.task.counts(logits, layer_task.val.labels).sum(dim=1)
-
-
-def build_message(
-    layer_task: LayerTask, settings: TrainSettings, comm: Communicator, flat: FlatParameters
-) -> "Message":
+def build_message(layer_task: Task, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> "Message":
     dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
-    wire = Wire(comm, Purpose("gradients", layer_task.layer), dtype, layer_task.totals.untrained)
+    silent: frozenset[int] = frozenset() if layer_task.joint else layer_task.totals.untrained
+    wire = Wire(comm, Purpose("gradients", layer_task.account), dtype, silent)
     return Message(layer_task, comm, build_sum(settings.gradient, flat, wire), flat)
 
 
@@ -167,10 +217,10 @@ class Message:
 
     TAIL = 1 + 2 * 3
 
-    def __init__(self, layer_task: LayerTask, comm: Communicator, gradient: GradientSum, flat: FlatParameters) -> None:
+    def __init__(self, layer_task: Task, comm: Communicator, gradient: GradientSum, flat: FlatParameters) -> None:
         self._tail = flat.gradient.new_zeros(self.TAIL)
         self._gradient, self._comm = gradient, comm
-        self._layer, self._totals = layer_task.layer, layer_task.totals
+        self._layer, self._account, self._totals = layer_task.layer, layer_task.account, layer_task.totals
 
     def share_step(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
         """Add up the step over all workers; return the mean training loss and the validation metric."""
@@ -184,7 +234,7 @@ class Message:
     def share_counts(self, val_counts: Tensor) -> float | None:
         """The validation metric alone."""
         self._fill(0.0, val_counts)
-        self._comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._layer))
+        self._comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._account))
         return self._metric()
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:

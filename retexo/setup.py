@@ -1,17 +1,17 @@
 """What the workers make sure of before they start: that they work on the same run, and how large it is."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.errors import TrainingError
-from retexo.stage import Stage
 
 SETUP = Purpose("setup")
 
@@ -102,7 +102,7 @@ def _check_equal(values: Tensor, otherwise: str) -> None:
 DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
 
 
-def check_same_parameters(comm: Communicator, stages: list[Stage], otherwise: str = DRAWN_DIFFERENTLY) -> None:
+def check_same_parameters(comm: Communicator, stages: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
     """Every worker has drawn the parameters from the seed, or read them; 8 bytes show that they are equal."""
     digest = hashlib.sha256()
     for stage in stages:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import nn
 
 from partitioning.errors import InputError
 from partitioning.storage import Partition, PartitionDirectory
@@ -32,8 +33,8 @@ from retexo.metrics import NodeClassification, Score, ogb_correct, score
 from retexo.rounds import Totals
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters
-from retexo.stage import Architecture, Stage, build_stage
-from retexo.trainers import lazy
+from retexo.stage import Architecture, build_stage
+from retexo.trainers import registry
 from retexo.trainers.context import PHASES, Clock, Context
 
 logger = logging.getLogger(__name__)
@@ -92,18 +93,28 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         architecture = make_architecture(settings, facts)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
+        trainer = registry.find(settings.trainer.name)
         with clock.phase("plan"):
             context = make_context(
-                settings, partition, facts, comm, stages[0].conv, clock=clock, log=log, run_dir=job.run_dir
+                settings,
+                partition,
+                facts,
+                comm,
+                stages[0].conv,
+                clock=clock,
+                log=log,
+                run_dir=job.run_dir,
+                use=trainer.USE,
             )
         if rank == 0 and facts.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
-        trained = lazy.train(context, [stage.to(context.device) for stage in stages])
+        trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
             scores = final_scores(context, trained.logits, facts)
         seconds = time.perf_counter() - start
         if rank == 0:
             described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
+            described |= {"trainer": settings.trainer.name, "own_model": trainer.OWN_MODEL}
             save_model(job.run_dir / "checkpoint", architecture, described)
         return {
             **{name: asdict(value) for name, value in scores.items()},
@@ -168,7 +179,7 @@ def make_context(
     assert out_degree is not None
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
 
-    def save(layer: int, stage: Stage) -> None:
+    def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
             save_layer(run_dir / "checkpoint", layer, stage)
 
@@ -179,7 +190,9 @@ def make_context(
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,
+        demand=demand,
         totals=Totals(facts.num_train, facts.num_val, facts.num_test, facts.untrained),
+        num_features=facts.num_features,
         task=NodeClassification(facts.num_classes, facts.multilabel),
         comm=comm,
         device=device,

@@ -17,6 +17,7 @@ from retexo import launch
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
 from retexo.files import write_json
+from retexo.trainers import registry
 from retexo.worker import Job, choose_device, main
 
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
@@ -39,6 +40,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
     check_unused(run_dir, OUTPUTS)
+    registry.find(settings.train.trainer.name).check(settings.train)
     choose_device(settings.train.cluster.device, 0)
     launch.warm_up()
     directory = open_directory(settings)

@@ -18,8 +18,8 @@ W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts
 edge into the receiver), R targets, E edges between them.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from retexo.exchange.ascending import code_size, read_ascending, write_ascending
 
 SETUP = Purpose("setup")
 ROUNDS, EMBED = 0, 1
-Use = Literal["train", "evaluate", "predict"]
+Use = Literal["train", "evaluate", "predict", "nothing"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -92,7 +92,12 @@ class Demand:
     """Whether the aggregator adds up."""
     plain: bool
     use: Use = "train"
-    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave EMBED."""
+    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave EMBED.
+    nothing: no row will be sent."""
+
+    def of_targets(self, *, sums: bool) -> Self:
+        """The same for some nodes only (see make_plan), with partial sums or without."""
+        return replace(self, use="evaluate", all_nodes=False, sums=sums)
 
     @property
     def waves(self) -> tuple[int, ...]:
@@ -101,9 +106,12 @@ class Demand:
         return (ROUNDS, EMBED) if self.use == "train" else (EMBED,)
 
 
-def make_plan(partition: Partition, demand: Demand, comm: Communicator) -> ExchangePlan:
-    """Agree with every other worker on the edges between the two: how many, then which."""
-    need = _need(partition, demand, comm)
+def make_plan(partition: Partition, demand: Demand, comm: Communicator, targets: Tensor | None = None) -> ExchangePlan:
+    """Agree with every other worker on the edges between the two: how many, then which.
+
+    targets: bool [I] the nodes whose output is wanted, in place of those that demand.use stands for (one wave, EMBED).
+    """
+    need = _need(partition, demand, comm, targets)
     sums = demand.sums and not demand.plain
     incoming = [_wanted_of(peer, partition, need.numpy(), sums) for peer in range(comm.world_size)]
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
@@ -122,10 +130,17 @@ def make_plan(partition: Partition, demand: Demand, comm: Communicator) -> Excha
     )
 
 
-def _need(partition: Partition, demand: Demand, comm: Communicator) -> Tensor:
+def _need(partition: Partition, demand: Demand, comm: Communicator, targets: Tensor | None) -> Tensor:
     last = demand.num_layers
+    if demand.use == "nothing":
+        return torch.zeros(partition.num_inner, dtype=torch.uint8)
     if demand.plain:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
+    if targets is not None:
+        need = targets.to(torch.uint8) * last
+        for layer in range(last - 1, 0, -1):
+            _reach(partition, demand, comm, need, layer)
+        return need
     if demand.use == "predict":
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)
     need = partition.test_mask.to(torch.uint8) * last
@@ -138,12 +153,18 @@ def _need(partition: Partition, demand: Demand, comm: Communicator) -> Tensor:
 
 def _reach(partition: Partition, demand: Demand, comm: Communicator, need: Tensor, layer: int) -> None:
     """What `layer` aggregates, the layer before it has to embed: mark that in need, also at other owners."""
+    halo = reach_here(partition, need, layer)
+    for nodes in tell_owners(partition, halo, demand.part_sizes, comm):
+        need[nodes[need[nodes] < layer]] = layer
+
+
+def reach_here(partition: Partition, need: Tensor, layer: int) -> Tensor:
+    """Mark what `layer` aggregates of this part in need; the halo nodes that it aggregates, bool [H]."""
     reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
     reached[partition.src[need[partition.dst] > layer]] = True
     inner, halo = reached[: partition.num_inner], reached[partition.num_inner :]
     need[inner & (need < layer)] = layer
-    for nodes in tell_owners(partition, halo, demand.part_sizes, comm):
-        need[nodes[need[nodes] < layer]] = layer
+    return halo
 
 
 def tell_owners(partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator) -> list[Tensor]:

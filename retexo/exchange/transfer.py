@@ -48,8 +48,12 @@ class Served:
 class LayerExchange:
     """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
 
-    def __init__(self, plan: ExchangePlan, layer: int, owned: Owned, comm: Communicator) -> None:
+    def __init__(
+        self, plan: ExchangePlan, layer: int, owned: Owned, comm: Communicator, kind: str | None = None
+    ) -> None:
+        """kind: what the account calls the rows; None for features in layer 0, embeddings in the others."""
         self._plan, self._layer, self._owned, self._comm = plan, layer, owned, comm
+        self._kind = kind or ("features" if layer == 0 else "embeddings")
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._sources = Sources(
@@ -68,8 +72,7 @@ class LayerExchange:
             choices.append(choice)
             messages.append(message)
         sizes, answers = self._answer(choices, messages, outgoing, incoming)
-        kind = "features" if self._layer == 0 else "embeddings"
-        received = self._comm.all_to_all(messages, sizes, Purpose(kind, self._layer, wave))
+        received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave))
         for held, served, choice in zip(self._held_there, outgoing, choices, strict=True):
             held[served.rows[choice.rows]] |= not choice.form.after_weights
         self._take_in(incoming, answers, received)

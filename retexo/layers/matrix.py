@@ -59,6 +59,10 @@ class SparseMatrix:
         values = torch.nn.functional.dropout(self.values, rate)
         return SparseMatrix(self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows)
 
+    def to_dense(self) -> Tensor:
+        """[R, F]"""
+        return torch.sparse_csr_tensor(self.row_ptr, self.columns, self.values, self.shape).to_dense()
+
     def __matmul__(self, weight: Tensor) -> Tensor:
         """[R, F] @ [F, D] -> [R, D], differentiable in the weight."""
         product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
@@ -91,6 +95,10 @@ Matrix = Tensor | SparseMatrix
 """Rows that a layer takes in: dense [R, F], or sparse."""
 
 
+def dense(matrix: Matrix) -> Tensor:
+    return matrix if isinstance(matrix, Tensor) else matrix.to_dense()
+
+
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
     if not training or rate == 0:
         return matrix
@@ -98,8 +106,8 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
 
 
 def is_sparse(rows: Tensor) -> bool:
-    """Whether so few values of [R, F] are nonzero that a sparse product pays."""
-    return rows.numel() > 0 and int(torch.count_nonzero(rows)) <= SPARSE_BELOW * rows.numel()
+    """Whether so few values of [R, F] are nonzero that a sparse product pays; never where rows have a gradient."""
+    return not rows.requires_grad and rows.numel() > 0 and int(torch.count_nonzero(rows)) <= SPARSE_BELOW * rows.numel()
 
 
 def used_columns(matrix: Matrix) -> Tensor:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.config import TrainSettings
-from retexo.exchange.plan import ExchangePlan
+from retexo.exchange.plan import Demand, ExchangePlan
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification
 from retexo.rounds import RoundLog, Totals
-from retexo.stage import Stage
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 
@@ -50,13 +49,17 @@ class Context:
     """[I] or [I, C], on the device."""
     edges: InEdges
     plan: ExchangePlan
+    demand: Demand
+    """What the plan was made from."""
     totals: Totals
+    num_features: int
+    """F, also of a part without nodes."""
     task: NodeClassification
     comm: Communicator
     device: torch.device
     log: RoundLog
-    save_layer: Callable[[int, Stage], None]
-    """Checkpoint a trained stage; does nothing on workers other than rank 0."""
+    save_layer: Callable[[int, nn.Module], None]
+    """Checkpoint a trained stage, or a network of the trainer's own; does nothing on workers other than rank 0."""
     clock: Clock = field(default_factory=Clock)
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:

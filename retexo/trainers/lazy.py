@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from retexo.config import TrainSettings
 from retexo.exchange.choice import Owned
 from retexo.exchange.codec import Precision
-from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.exchange.plan import EMBED, ROUNDS, Use
 from retexo.exchange.transfer import LayerExchange
 from retexo.layers.base import Inputs
 from retexo.layers.block import Sources, rows_of
@@ -24,6 +25,8 @@ from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
 
+USE: Use = "train"
+OWN_MODEL = False
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
 
 
@@ -32,7 +35,7 @@ class Trained:
     """What a trainer returns."""
 
     rounds: list[int]
-    """One a layer."""
+    """One a layer; of a network that is trained end to end one number."""
     logits: Tensor
     """[I, C]; NaN at nodes that nobody needs."""
 
@@ -47,6 +50,10 @@ class Inferred:
     """[I, D] the input of the last layer; of a network of one layer the features."""
 
 
+def check(settings: TrainSettings) -> None:
+    """Every combination of settings can be had."""
+
+
 def train(context: Context, stages: list[Stage]) -> Trained:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
     rows = context.features
@@ -57,7 +64,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
             rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log))
 
     for layer, stage in enumerate(stages):
-        rows = _run_layer(context, layer, stage, rows, learn)
+        rows = run_layer(context, layer, stage, rows, learn)
         context.save_layer(layer, stage)
     return Trained(rounds, rows)
 
@@ -71,11 +78,11 @@ def infer(context: Context, stages: list[Stage]) -> Inferred:
     rows = inputs = context.features
     for layer, stage in enumerate(stages):
         inputs = rows
-        rows = _run_layer(context, layer, stage, inputs, lambda layer_task: None)
+        rows = run_layer(context, layer, stage, inputs, lambda layer_task: None)
     return Inferred(rows, inputs)
 
 
-def _run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: Callable[[LayerTask], None]) -> Tensor:
+def run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: Callable[[LayerTask], None]) -> Tensor:
     """Exchange, aggregate, `learn`, exchange, embed: [I, F] -> [I, D], of the last stage the logits."""
     exchange = layer_exchange(context, layer, stage, rows)
     with context.phase("exchange"):
@@ -106,7 +113,7 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
 
     def labelled(mask: Tensor) -> Labelled:
         nodes = (mask & (context.plan.need > context.plan.num_layers)).nonzero()[:, 0]
-        inputs = _gather(context, stage, nodes, rows, sources) if len(nodes) else None
+        inputs = gather(context, stage, nodes, rows, sources) if len(nodes) else None
         return Labelled(nodes, inputs, context.labels[nodes])
 
     return LayerTask(
@@ -119,7 +126,8 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
     )
 
 
-def _gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
+def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
+    """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
     block = context.edges.block(nodes, sources)
     early, late = rows_of(block, rows, sources)
     return stage.conv.gather(block.to(context.device), early.to(context.device), late.to(context.device))
@@ -138,5 +146,5 @@ def _embed(context: Context, layer_task: LayerTask, rows: Tensor, sources: Sourc
         if inputs is not None:
             embedded[part] = stage.embed(inputs).cpu()
     if len(nodes):
-        embedded[nodes] = stage.embed(_gather(context, stage, nodes, rows, sources)).cpu()
+        embedded[nodes] = stage.embed(gather(context, stage, nodes, rows, sources)).cpu()
     return embedded

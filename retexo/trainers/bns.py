@@ -1,0 +1,99 @@
+"""Boundary node sampling: full-graph training on a fresh sample of the boundary nodes in every epoch.
+
+Wan, Li, Kim and Lin, "BNS-GCN: Efficient Full-Graph Training of Graph Convolutional Networks with Partition-Parallelism
+and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an ordered pair of parts is taken with probability
+p, the same ones in all layers of an epoch. Before a sum, which is normalised by degrees in the whole graph, taken rows
+are multiplied by 1/p, so that the sum is right in the mean; attention and pooling take them as they are. Both ends draw
+the sample from the same seed, so nothing is said about it. Validation and the final test are on the whole graph.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from partitioning.errors import InputError
+from retexo.config import TrainSettings, typed_options
+from retexo.exchange.plan import ExchangePlan, Use
+from retexo.exchange.swap import Sample
+from retexo.layers.base import as_matrix
+from retexo.layers.block import Sources, Vectors
+from retexo.layers.matrix import Matrix
+from retexo.stage import Stage
+from retexo.trainers import end_to_end
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+USE: Use = "evaluate"
+OWN_MODEL = False
+
+
+@dataclass
+class Options:
+    p: float
+    """The share of the boundary nodes that is sampled."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p <= 1:
+            raise InputError(f"bns.p={self.p}: must be in [0, 1]")
+
+
+def check(settings: TrainSettings) -> None:
+    typed_options(settings.trainer, Options)
+    end_to_end.refuse_local_steps(settings)
+    end_to_end.refuse_rounding(settings)
+
+
+def train(context: Context, stages: list[Stage]) -> Trained:
+    """A step an epoch, from a pass over the sampled graph."""
+    partition, share = context.partition, typed_options(context.settings.trainer, Options).p
+    features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
+    with context.phase("plan"):
+        plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
+        val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
+    with context.phase("aggregate"):
+        val_pass = end_to_end.joint_pass(context, stages, val_plan, features, partition.val_mask)
+    scale = 1 / share if stages[0].conv.adds_up and share else 1.0
+    epoch = 0
+
+    def sampled() -> end_to_end.Pass:
+        nonlocal epoch
+        epoch += 1
+        sample = draw(plan, context.comm.rank, share, context.settings.seed, epoch)
+        first = sampled_features(features, plan, sample, scale)
+        return end_to_end.sampled_pass(context, stages, plan, first, partition.train_mask, sample, scale)
+
+    matrices = _rows(context, features) * len(stages[0].conv.first_weights)
+    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, joint=len(stages) > 1)
+    return Trained(rounds, end_to_end.infer(context, stages, features))
+
+
+def rows_only(plan: ExchangePlan) -> ExchangePlan:
+    """The same without partial sums: a node is sampled, so its row is what is needed."""
+    return replace(plan, sums=False)
+
+
+def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> Sample:
+    """The boundary nodes of an epoch; sender and receiver draw the same."""
+
+    def of_pair(sender: int, receiver: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.random.default_rng((seed, epoch, sender, receiver)).random(count) < share
+
+    outgoing = [of_pair(rank, peer, len(boundary.rows)) for peer, boundary in enumerate(plan.outgoing)]
+    incoming = [of_pair(peer, rank, len(boundary.rows)) for peer, boundary in enumerate(plan.incoming)]
+    return Sample(outgoing, incoming)
+
+
+def sampled_features(features: Sources, plan: ExchangePlan, sample: Sample, scale: float) -> Sources:
+    """Of the halo nodes' features, rows, those of the sample, multiplied by `scale`."""
+    taken = [boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)]
+    nodes = torch.from_numpy(np.concatenate(taken))
+    halo = torch.full_like(features.early.halo, -1)
+    halo[nodes] = torch.arange(len(nodes))
+    values = features.early.values[features.early.halo[nodes]] * scale
+    return Sources(Vectors(values, halo, features.early.sums, features.early.sum_dst), features.late)
+
+
+def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
+    """All rows that a first weight may see: a sum of them has a zero wherever all of them have."""
+    return (as_matrix(torch.cat((context.features, features.early.values))),)

@@ -1,0 +1,108 @@
+"""FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
+
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
+Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
+also those of their neighbours elsewhere, so that a network of two layers is exact. Edges that later layers would need
+are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same data.
+Needs an aggregator that adds up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from partitioning.errors import InputError
+from retexo.config import TrainSettings, typed_options
+from retexo.exchange.plan import Use
+from retexo.layers.base import NO_LATE, Inputs, as_matrix
+from retexo.layers.block import Vectors
+from retexo.layers.matrix import dense
+from retexo.stage import Stage
+from retexo.trainers import end_to_end, lazy
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+USE: Use = "evaluate"
+OWN_MODEL = False
+
+
+@dataclass
+class Options:
+    hops: int
+    """1, or 2: sums for a worker's own nodes, or also for their neighbours elsewhere."""
+
+    def __post_init__(self) -> None:
+        if self.hops not in (1, 2):
+            raise InputError(f"fedgcn.hops={self.hops}: must be 1 or 2")
+
+
+def check(settings: TrainSettings) -> None:
+    typed_options(settings.trainer, Options)
+    end_to_end.refuse_models(
+        settings, ("gcn", "sage", "gin"), "exchanges sums over neighbours, which attention has none of"
+    )
+
+
+def train(context: Context, stages: list[Stage]) -> Trained:
+    """A step a round, from a pass over the aggregates that were exchanged."""
+    partition = context.partition
+    hops = typed_options(context.settings.trainer, Options).hops
+    aggregates = exchange_aggregates(context, stages, hops)
+    with context.phase("aggregate"):
+        masks = partition.train_mask, partition.val_mask
+        passes = [aggregate_pass(context, stages, aggregates, mask) for mask in masks]
+    matrices = end_to_end.fixed_matrices(passes[0])
+    rounds = end_to_end.fit_stages(context, stages, lambda: passes[0], passes[1], matrices, joint=False)
+    everything = aggregate_pass(context, stages, aggregates, end_to_end.in_a_mask(context))
+    return Trained(rounds, end_to_end.logits_of(context, everything, stages))
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregates:
+    """The first layer's input at the inner nodes, [I, F] each, and at the halo nodes that are there, [n, F] each."""
+
+    own: Sequence[Tensor]
+    halo: Sequence[Tensor]
+    place: Tensor
+    """int64 [H] row of each halo node, -1 where it is not there."""
+
+
+def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Aggregates:
+    """Of one hop sums and rows of features; of the second the rows that these make at boundary nodes."""
+    features = end_to_end.exchange_features(context, stages[0], context.plan)
+    nodes = (context.plan.need > 0).nonzero()[:, 0]
+    made = lazy.gather(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
+    own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
+    for rows, matrix in zip(own, made, strict=False):
+        rows[nodes] = dense(matrix).cpu()
+    if hops == 1 or len(stages) == 1:
+        return Aggregates(own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1))
+    rows_only = replace(context.plan, sums=False)
+    there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).early
+    return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
+
+
+def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> end_to_end.Pass:
+    """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
+    need, reached = end_to_end.nodes_within(context, targets)
+    nodes, halo = (need > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
+    places = aggregates.place[halo]
+    matrices = [
+        as_matrix(torch.cat((own[nodes], elsewhere[places])).to(context.device))
+        for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
+    ]
+    count = len(nodes) + len(halo)
+    steps = [end_to_end.Step(count, Inputs(tuple(matrices), count, NO_LATE) if count else None)]
+    none = end_to_end.no_vectors(context)
+    second = Vectors(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
+    for layer in range(1, len(stages)):
+        steps.append(end_to_end.later_step(context, context.edges, need, layer, second if layer == 1 else none))
+    return end_to_end.make_pass(steps, need, targets)
+
+
+def _numbered(nodes: Tensor, size: int) -> Tensor:
+    place = torch.full((size,), -1)
+    place[nodes] = torch.arange(len(nodes))
+    return place

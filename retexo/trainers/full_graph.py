@@ -1,0 +1,33 @@
+"""Full-graph training, end to end: in every layer of every epoch boundary rows forward, their gradients backward.
+
+What it computes is what one process would on the whole graph. The features are fixed, so they are sent once.
+"""
+
+from retexo.config import TrainSettings
+from retexo.exchange.plan import Use
+from retexo.stage import Stage
+from retexo.trainers import end_to_end
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+USE: Use = "evaluate"
+OWN_MODEL = False
+
+
+def check(settings: TrainSettings) -> None:
+    end_to_end.refuse_local_steps(settings)
+    end_to_end.refuse_rounding(settings)
+
+
+def train(context: Context, stages: list[Stage]) -> Trained:
+    """A step an epoch, from one pass for the training nodes; the validation nodes take another one, without dropout."""
+    partition, sums = context.partition, context.plan.sums
+    features = end_to_end.exchange_features(context, stages[0], context.plan)
+    with context.phase("plan"):
+        plans = [end_to_end.plan_for(context, mask, sums=sums) for mask in (partition.train_mask, partition.val_mask)]
+    with context.phase("aggregate"):
+        train_pass = end_to_end.joint_pass(context, stages, plans[0], features, partition.train_mask)
+        val_pass = end_to_end.joint_pass(context, stages, plans[1], features, partition.val_mask)
+    matrices, joint = end_to_end.fixed_matrices(train_pass), len(stages) > 1
+    rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, joint=joint)
+    return Trained(rounds, end_to_end.infer(context, stages, features))

@@ -1,0 +1,70 @@
+"""Training on the edges within each part, end to end: the floor, no row crosses the network.
+
+Validation and the final test are on these edges, too.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from partitioning.errors import InputError
+from retexo.config import TrainSettings, typed_options
+from retexo.exchange.plan import Use
+from retexo.layers.block import InEdges, Sources
+from retexo.stage import Stage
+from retexo.trainers import end_to_end
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+USE: Use = "nothing"
+OWN_MODEL = False
+
+
+@dataclass
+class Options:
+    degrees: str
+    """What sums are normalised by: degrees within the part (local), or in the whole graph (global)."""
+
+    def __post_init__(self) -> None:
+        if self.degrees not in ("local", "global"):
+            raise InputError(f"local.degrees={self.degrees}: must be one of local, global")
+
+
+def check(settings: TrainSettings) -> None:
+    typed_options(settings.trainer, Options)
+    end_to_end.refuse_rounding(settings)
+    if settings.exchange.mode != "exact":
+        raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
+
+
+def train(context: Context, stages: list[Stage]) -> Trained:
+    """A step a round, from a pass that stays within the part."""
+    if typed_options(context.settings.trainer, Options).degrees == "local":
+        context = replace(context, edges=inner_edges(context))
+    partition = context.partition
+    with context.phase("aggregate"):
+        passes = [local_pass(context, stages, mask) for mask in (partition.train_mask, partition.val_mask)]
+    matrices = end_to_end.fixed_matrices(passes[0])
+    rounds = end_to_end.fit_stages(context, stages, lambda: passes[0], passes[1], matrices, joint=False)
+    everything = local_pass(context, stages, end_to_end.in_a_mask(context))
+    return Trained(rounds, end_to_end.logits_of(context, everything, stages))
+
+
+def inner_edges(context: Context) -> InEdges:
+    """The edges within the part, with the degrees that they give."""
+    partition = context.partition
+    inside = partition.src < partition.num_inner
+    src, dst, num_inner = partition.src[inside], partition.dst[inside], partition.num_inner
+    out_degree = torch.bincount(src, minlength=num_inner + partition.num_halo)
+    in_degree = torch.bincount(dst, minlength=num_inner)
+    return InEdges.build(src, dst, in_degree, out_degree, context.features.dtype)
+
+
+def local_pass(context: Context, stages: list[Stage], targets: torch.Tensor) -> end_to_end.Pass:
+    """A pass for the targets, bool [I], without anything of halo nodes."""
+    need, _ = end_to_end.nodes_within(context, targets)
+    none = end_to_end.no_vectors(context)
+    steps = [end_to_end.first_step(context, stages[0], need, Sources(none, none))]
+    for layer in range(1, len(stages)):
+        steps.append(end_to_end.later_step(context, context.edges, need, layer, none))
+    return end_to_end.make_pass(steps, need, targets)

@@ -1,0 +1,45 @@
+"""The trainers by name. To add one: a module here that is a `Trainer`, its line below, and conf/trainer/NAME.yaml."""
+
+from typing import Protocol
+
+from partitioning.errors import InputError
+from retexo.config import TrainSettings
+from retexo.exchange.plan import Use
+from retexo.stage import Stage
+from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+
+class Trainer(Protocol):
+    """What a module of this package offers."""
+
+    @property
+    def USE(self) -> Use:
+        """What Context.plan is made for."""
+
+    @property
+    def OWN_MODEL(self) -> bool:
+        """Whether it trains another network than the stages, so that app=evaluate and app=predict cannot load it."""
+
+    def check(self, settings: TrainSettings) -> None:
+        """InputError for settings that it cannot have; called before anything is started."""
+
+    def train(self, context: Context, stages: list[Stage]) -> Trained:
+        """Train on this worker; all workers call it."""
+
+
+TRAINERS: dict[str, Trainer] = {
+    "lazy": lazy,
+    "full_graph": full_graph,
+    "bns": bns,
+    "local": local,
+    "sign": sign,
+    "fedgcn": fedgcn,
+}
+
+
+def find(name: str) -> Trainer:
+    if name not in TRAINERS:
+        raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
+    return TRAINERS[name]

@@ -1,0 +1,100 @@
+"""SIGN: the features after 0, 1, ... L hops are made once, then an MLP on all of them trains without any edges.
+
+Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural Networks", 2020:
+
+    Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs. 4 and 5)
+
+A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the network once a hop.
+LayerNorm and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on each input and on Z.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from retexo.config import TrainSettings
+from retexo.exchange.plan import Use
+from retexo.layers.base import as_matrix, xavier
+from retexo.layers.matrix import Matrix, dense, dropout
+from retexo.setup import check_same_parameters
+from retexo.stage import Stage
+from retexo.trainers import end_to_end, lazy
+from retexo.trainers.context import Context
+from retexo.trainers.lazy import Trained
+
+USE: Use = "evaluate"
+OWN_MODEL = True
+
+
+def check(settings: TrainSettings) -> None:
+    end_to_end.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
+
+
+class SIGN(nn.Module):
+    """[n, F] for each of L + 1 hops -> [n, C]"""
+
+    def __init__(self, num_in: int, hidden: int, num_classes: int, num_hops: int, rate: float) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([xavier(num_in, hidden) for _ in range(num_hops)])
+        self.bias = nn.Parameter(torch.zeros(num_hops * hidden))
+        self.norm = nn.LayerNorm(num_hops * hidden)
+        self.head = nn.Linear(num_hops * hidden, num_classes)
+        self.rate = rate
+
+    def forward(self, hops: Sequence[Matrix]) -> Tensor:
+        parts = [
+            dropout(rows, self.rate, self.training) @ weight for rows, weight in zip(hops, self.weights, strict=True)
+        ]
+        hidden = torch.relu(self.norm(torch.cat(parts, dim=1) + self.bias))
+        logits: Tensor = self.head(dropout(hidden, self.rate, self.training))
+        return logits
+
+
+def train(context: Context, stages: list[Stage]) -> Trained:
+    """Exchange and aggregate hop by hop, then train; of the stages only the first one's aggregator is used."""
+    hops = make_hops(context, stages[0], len(stages))
+    network = _network(context, len(hops)).to(context.device, context.features.dtype)
+    check_same_parameters(context.comm, [network])
+    partition = context.partition
+    with context.phase("aggregate"):
+        inputs = [_matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)]
+    zero = torch.zeros((), device=context.device)
+    first = list(network.weights), inputs[0] if len(context.labels[partition.train_mask]) else ()
+    rounds = end_to_end.fit(
+        context, network, first, lambda: (network(inputs[0]), zero), lambda: (network(inputs[1]), zero), joint=False
+    )
+    context.save_layer(0, network)
+    logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=context.features.dtype)
+    used = end_to_end.in_a_mask(context)
+    with torch.no_grad(), context.phase("embed"):
+        logits[used] = network(_matrices(context, hops, used)).cpu()
+    return Trained(rounds, logits)
+
+
+def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
+    """[I, F] features, then the aggregate after each hop; zero at nodes that nobody needs."""
+    hops = [context.features]
+    scale = stage.conv.source_scale(context.edges.out_degree[: len(context.features)])
+    for hop in range(num_hops):
+        sources = end_to_end.exchange_rows(context, context.plan, hop, hops[-1], scale)
+        nodes = (context.plan.need > hop).nonzero()[:, 0]
+        rows = torch.zeros_like(context.features)
+        with context.phase("aggregate"):
+            if len(nodes):
+                rows[nodes] = dense(lazy.gather(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
+        hops.append(rows)
+    return hops
+
+
+def _network(context: Context, num_hops: int) -> SIGN:
+    """The same on every worker."""
+    model = context.settings.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.settings.seed * 1_000)
+        num_features = context.num_features
+        return SIGN(num_features, model.hidden_dim, context.task.num_classes, num_hops, model.dropout)
+
+
+def _matrices(context: Context, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
+    return [as_matrix(rows[mask].to(context.device)) for rows in hops]
