@@ -65,8 +65,7 @@ class SAGEPool(Convolution):
         if len(inputs.late):
             messages = torch.cat((messages, inputs.late))
         pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
-        # DGL's maximum of nothing is -inf.
-        pooled = torch.where((inputs.block.in_degree > 0)[:, None], pooled, 0.0)
+        pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
         return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias
 
     def project(self, rows: Tensor) -> Tensor:

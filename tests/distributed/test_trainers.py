@@ -1,0 +1,451 @@
+"""The rivals of the lazy trainer against one process on the whole graph, with dense matrices; the bytes they send."""
+
+import dataclasses
+import threading
+import unittest.mock
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+from support import train_settings, write_partitions
+from test_oracle import assignment, oracle_graph, oracle_masks
+from torch import Tensor, nn
+
+from partitioning.graph_data import GraphData
+from partitioning.storage import PartitionDirectory
+from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
+from retexo.comm.traffic import KINDS
+from retexo.config import TrainSettings
+from retexo.layers.gat import NEGATIVE_SLOPE
+from retexo.setup import agree_on_facts
+from retexo.stage import Stage, build_stage
+from retexo.trainers import bns, end_to_end, registry, sign
+from retexo.trainers.context import Clock, Context
+from retexo.worker import make_architecture, make_context
+
+EPOCHS, LAYERS, WIDTH = 20, 3, 8
+COMMON = (
+    f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
+    "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
+)  # fmt: skip
+MODELS = {
+    "gcn": ("model=gcn",),
+    "sage-mean": ("model=sage",),
+    "sage-pool": ("model=sage", "model.aggregator=pool"),
+    "gat-mean": ("model=gat",),
+    "gat-concat": ("model=gat", "model.head_merge=concat"),
+    "gin": ("model=gin",),
+}
+SUMS = ("gcn", "sage-mean", "gin")
+LOCK = threading.Lock()
+"""torch's random state is all threads' in common."""
+
+
+# --- workers -----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one worker."""
+
+    nodes: np.ndarray
+    losses: list[float | None]
+    parameters: list[np.ndarray]
+    logits: np.ndarray
+    sent: dict[str, int]
+    rounds: list[int]
+
+
+class Losses:
+    def __init__(self) -> None:
+        self.values: list[float | None] = []
+
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        assert layer == 0
+        self.values.append(train_loss)
+
+
+def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
+    return train_settings(*COMMON, f"num_layers={LAYERS}", f"num_partitions={num_parts}", *overrides)
+
+
+def context_of(
+    comm: RehearsalCommunicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
+) -> tuple[Context, list[Stage], list[nn.Module]]:
+    """The context, the stages, and what is saved of the trained network."""
+    partition, saved = directory.read(comm.rank), []
+    facts = agree_on_facts(comm, partition, directory, "0" * 64)
+    architecture = make_architecture(settings, facts)
+    with LOCK:
+        stages = [build_stage(architecture, layer, settings.seed).to(dtype) for layer in range(architecture.num_layers)]
+    context = make_context(
+        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path("nowhere"), dtype=dtype,
+        use=registry.find(settings.trainer.name).USE,
+    )  # fmt: skip
+    return dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)), stages, saved
+
+
+def trained(
+    directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
+) -> list[Outcome]:
+    def work(comm: RehearsalCommunicator) -> Outcome:
+        log = Losses()
+        context, stages, saved = context_of(comm, directory, settings, dtype, log)
+        done = registry.find(settings.trainer.name).train(context, stages)
+        network = saved[0] if settings.trainer.name == "sign" else end_to_end.network_of(saved)
+        sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
+        return Outcome(
+            context.partition.node_ids.numpy() - 1000, log.values,
+            [parameter.detach().numpy() for parameter in network.parameters()], done.logits.numpy(),
+            dict(zip(KINDS, sent, strict=True)), done.rounds,
+        )  # fmt: skip
+
+    return rehearse(settings.cluster.num_partitions, work)
+
+
+def parts_of(folder: Path, num_parts: int, kind: str = "dense", masks: str = "dense") -> PartitionDirectory:
+    return write_partitions(folder, oracle_graph(kind), oracle_masks(masks), assignment(num_parts), num_parts)
+
+
+def joined_logits(outcomes: list[Outcome]) -> np.ndarray:
+    logits = np.concatenate([outcome.logits for outcome in outcomes])
+    return logits[np.argsort(np.concatenate([outcome.nodes for outcome in outcomes]))]
+
+
+# --- one process -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What one layer sees: weight[v, u] of the edges u -> v (how many there are), and what sums are normalised by."""
+
+    weight: Tensor
+    in_degree: Tensor
+    out_degree: Tensor
+
+
+def whole_edges(graph: GraphData) -> Edges:
+    counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    for src, dst in zip(graph.src, graph.dst, strict=True):
+        counts[dst, src] += float(src != dst)
+    return Edges(counts, counts.sum(1), counts.sum(0))
+
+
+def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
+    weight = edges.weight * torch.from_numpy(parts[:, None] == parts[None, :])
+    if degrees == "local":
+        return Edges(weight, weight.sum(1), weight.sum(0))
+    return Edges(weight, edges.in_degree, edges.out_degree)
+
+
+def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
+    """What retexo.layers says that a convolution is, with matrices [N, N]."""
+    name, weight = type(conv).__name__, edges.weight
+    if name == "GCN":
+        scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
+        return (scale_in[:, None] * (weight + torch.eye(len(weight))) * scale_out) @ rows @ conv.weight + conv.bias
+    if name == "SAGEMean":
+        mean = weight / edges.in_degree.clamp(min=1)[:, None] @ rows
+        return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+    if name == "GIN":
+        hidden = torch.relu(conv.norm((rows + weight @ rows) @ conv.weight_in + conv.bias_in))
+        return hidden @ conv.weight_out + conv.bias_out
+    if name == "SAGEPool":
+        messages = torch.relu(rows @ conv.weight_pool + conv.bias_pool)
+        pooled = torch.where(weight[:, :, None] > 0, messages[None], -1.0).amax(dim=1).clamp(min=0)
+        return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+    z = (rows @ conv.weight).view(len(rows), conv.heads, -1)
+    score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
+    share = weight[:, :, None] * nn.functional.leaky_relu(score, NEGATIVE_SLOPE).exp()
+    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
+    merged = torch.einsum("vuh,uhd->vhd", share, z)
+    return (merged.mean(dim=1) if conv.merge == "mean" else merged.flatten(1)) + conv.bias
+
+
+def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
+    for stage, seen in zip(stages, edges, strict=True):
+        rows = dense_conv(stage.conv, rows, seen)
+        rows = rows if stage.norm is None else torch.relu(stage.norm(rows))
+    return rows
+
+
+def alone(
+    settings: TrainSettings, graph: GraphData, edges: list[list[Edges]], final: list[Edges], masks: str = "dense"
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """SGD on the whole graph: edges by epoch and layer; the parameters, and the logits [N, C] on the edges `final`."""
+    known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
+    from retexo.setup import Facts
+
+    names = [field.name for field in dataclasses.fields(Facts)]
+    architecture = make_architecture(settings, Facts(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
+    parameters = list(end_to_end.network_of(stages).parameters())
+    rows = torch.from_numpy(graph.features).double()
+    for seen in edges:
+        sgd(parameters, settings, lambda seen=seen: dense_network(stages, rows, seen), graph, masks)
+    with torch.no_grad():
+        logits = dense_network(stages, rows, final).numpy()
+    return [parameter.detach().numpy() for parameter in parameters], logits
+
+
+def sgd(parameters: list[Any], settings: TrainSettings, logits: Any, graph: GraphData, masks: str = "dense") -> None:
+    """One step on the mean loss of the training nodes, with weight decay."""
+    train = torch.from_numpy(oracle_masks(masks)["train_mask"])
+    for parameter in parameters:
+        parameter.grad = None
+    nn.functional.cross_entropy(logits()[train], torch.from_numpy(graph.labels)[train]).backward()
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter -= settings.learning_rate[0] * (parameter.grad + 0.01 * parameter)
+
+
+def assert_close(outcomes: list[Outcome], parameters: list[np.ndarray], logits: np.ndarray | None = None) -> None:
+    """Parameters are the same on all workers bit for bit, and those wanted; logits likewise where they are needed."""
+    for outcome in outcomes:
+        assert outcome.rounds == [EPOCHS]
+        assert outcome.losses == outcomes[0].losses
+        for own, first, wanted in zip(outcome.parameters, outcomes[0].parameters, parameters, strict=True):
+            np.testing.assert_array_equal(own, first)
+            np.testing.assert_allclose(own, wanted, rtol=1e-8, atol=1e-11)
+    assert outcomes[0].losses[-2] < outcomes[0].losses[0] - 0.02  # type: ignore[operator]
+    if logits is not None:
+        found = joined_logits(outcomes)
+        there = ~np.isnan(found).any(axis=1)
+        np.testing.assert_allclose(found[there], logits[there], rtol=1e-7, atol=1e-9)
+        assert there.sum() >= 40
+
+
+# --- the trainers ------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("model", MODELS)
+def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: int) -> None:
+    settings, edges = settings_of(num_parts, "trainer=full_graph", *MODELS[model]), whole_edges(oracle_graph("dense"))
+    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
+    assert_close(trained(parts_of(tmp_path, num_parts), settings), *wanted)
+
+
+@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=8")])
+@pytest.mark.parametrize(("model", "kind", "masks"), [("gcn", "columns", "dense"), ("sage-mean", "sparse", "third"),
+                                                      ("gat-mean", "sparse", "third")])  # fmt: skip
+def test_full_graph_with_other_options(
+    tmp_path: Path, model: str, kind: str, masks: str, options: tuple[str, ...]
+) -> None:
+    """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
+    settings, edges = settings_of(4, "trainer=full_graph", *MODELS[model], *options), whole_edges(oracle_graph(kind))
+    wanted = alone(settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks)
+    assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), *wanted)
+
+
+@pytest.mark.parametrize("degrees", ["local", "global"])
+@pytest.mark.parametrize("model", MODELS)
+def test_local_equals_one_process_without_the_cut_edges(tmp_path: Path, model: str, degrees: str) -> None:
+    settings = settings_of(4, "trainer=local", f"local.degrees={degrees}", *MODELS[model])
+    edges = inside(whole_edges(oracle_graph("dense")), assignment(4), degrees)
+    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    assert_close(outcomes, *wanted)
+    assert all(outcome.sent["features"] == outcome.sent["embeddings"] == 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("share", [0, 1])
+def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(tmp_path: Path, model: str, share: int) -> None:
+    """Logits are those of the whole graph in both."""
+    settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
+    whole = whole_edges(oracle_graph("dense"))
+    edges = whole if share else inside(whole, assignment(4), "global")
+    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [whole] * LAYERS)
+    assert_close(trained(parts_of(tmp_path, 4), settings), *wanted)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage-mean", "gat-mean"])
+def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, model: str) -> None:
+    """Cut edges from sampled nodes count 1/p times in sums, once in attention; the others not at all."""
+    share, graph, parts = 0.5, oracle_graph("dense"), assignment(4)
+    taken: dict[tuple[int, int], np.ndarray] = {}  # by epoch and receiver, bool [N]
+    ids: dict[int, Any] = {}
+    original = bns.draw
+
+    def draw(plan: Any, rank: int, share: float, seed: int, epoch: int) -> Any:
+        sample = original(plan, rank, share, seed, epoch)
+        taken[epoch, rank] = np.zeros(60, bool)
+        for boundary, mask in zip(plan.incoming, sample.incoming, strict=True):
+            taken[epoch, rank][ids[rank][boundary.rows[mask]]] = True
+        return sample
+
+    directory = parts_of(tmp_path, 4)
+    own = [directory.read(rank) for rank in range(4)]
+    for rank, part in enumerate(own):
+        halo = zip(part.halo_owner.tolist(), part.halo_index.tolist(), strict=True)
+        ids[rank] = np.array([int(own[owner].node_ids[index]) - 1000 for owner, index in halo], int)
+    settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
+    with unittest.mock.patch.object(bns, "draw", draw):
+        outcomes = trained(directory, settings)
+    whole = whole_edges(graph)
+
+    def seen(epoch: int) -> Edges:
+        of_receiver = np.stack([taken[epoch, rank] for rank in range(4)])[parts]  # [N dst, N src]
+        scale = 1 if model.startswith("gat") else 1 / share
+        factor = np.where(parts[:, None] == parts, 1.0, of_receiver * scale)
+        return Edges(whole.weight * torch.from_numpy(factor), whole.in_degree, whole.out_degree)
+
+    wanted = alone(settings, graph, [[seen(epoch)] * LAYERS for epoch in range(1, EPOCHS + 1)], [whole] * LAYERS)
+    assert_close(outcomes, *wanted)
+    draws = np.array([taken[epoch, rank][ids[rank]].mean() for epoch, rank in taken if len(ids[rank])])
+    assert 0.4 < draws.mean() < 0.6
+    assert draws.std() > 0.05  # a fresh one in each epoch
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage-mean"])
+def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path, model: str) -> None:
+    """Within 5 standard errors, over 2,000 draws of the first layer's aggregate."""
+    draws, share = 2000, 0.3
+    directory, settings = parts_of(tmp_path, 2), settings_of(2, "trainer=bns", f"bns.p={share}", *MODELS[model])
+
+    def work(comm: RehearsalCommunicator) -> tuple[Tensor, Tensor]:
+        context, stages, _ = context_of(comm, directory, settings, torch.float64, Losses())
+        features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
+        everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
+        plan = end_to_end.plan_for(context, everything, sums=False)
+        exact = end_to_end.first_step(context, stages[0], plan.need, features).fixed
+        assert exact is not None
+        sampled = []
+        for epoch in range(draws):
+            sample = bns.draw(plan, comm.rank, share, 0, epoch)
+            some = bns.sampled_features(features, plan, sample, 1 / share)
+            fixed = end_to_end.first_step(context, stages[0], plan.need, some).fixed
+            assert fixed is not None
+            sampled.append(fixed.matrices[-1])
+        return exact.matrices[-1], torch.stack(sampled)  # type: ignore[arg-type,return-value]
+
+    for exact, sampled in rehearse(2, work):
+        error = sampled.std(dim=0) / draws**0.5
+        assert bool(((sampled.mean(dim=0) - exact).abs() <= 5 * error + 1e-12).all())
+        assert float((sampled[0] - exact).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("model", SUMS)
+def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
+    tmp_path: Path, model: str, num_layers: int, hops: int
+) -> None:
+    """The first `hops` layers see all edges, the others those within a part: 2 hops and 2 layers are the full graph."""
+    settings = settings_of(4, "trainer=fedgcn", f"fedgcn.hops={hops}", *MODELS[model], f"num_layers={num_layers}")
+    whole = whole_edges(oracle_graph("dense"))
+    edges = [whole if layer < hops else inside(whole, assignment(4), "global") for layer in range(num_layers)]
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    assert_close(outcomes, *alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
+    assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("model", ["gcn", "sage-mean"])
+def test_sign_equals_one_process(tmp_path: Path, model: str, kind: str) -> None:
+    settings, graph = settings_of(4, "trainer=sign", *MODELS[model]), oracle_graph(kind)
+    edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
+    if model == "gcn":
+        scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
+        operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
+    else:
+        operator = edges.weight / edges.in_degree.clamp(min=1)[:, None]
+    hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(LAYERS + 1)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed * 1000)
+        network = sign.SIGN(graph.features.shape[1], WIDTH, 4, LAYERS + 1, 0.0).double()
+    for _ in range(EPOCHS):
+        sgd(list(network.parameters()), settings, lambda: network(hops), graph)
+    parameters = [parameter.detach().numpy() for parameter in network.parameters()]
+    outcomes = trained(parts_of(tmp_path, 4, kind), settings)
+    assert_close(outcomes, parameters, network(hops).detach().numpy())
+    assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
+
+
+def test_local_steps_of_fedgcn_train(tmp_path: Path) -> None:
+    settings = settings_of(4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2")
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    one = trained(parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2"))
+    assert outcomes[0].losses[-2] < one[0].losses[-2]  # type: ignore[operator]
+    np.testing.assert_array_equal(outcomes[0].parameters[0], outcomes[1].parameters[0])
+
+
+# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def total(outcomes: list[Outcome], kind: str) -> int:
+    return sum(outcome.sent[kind] for outcome in outcomes)
+
+
+def halo_nodes(directory: PartitionDirectory) -> int:
+    return sum(directory.read(rank).num_halo for rank in range(directory.num_parts))
+
+
+def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: Path) -> None:
+    from retexo.apps import plan as plan_app
+
+    directory = parts_of(tmp_path, 2)
+    settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
+    outcomes = trained(directory, settings, torch.float32)
+    halo, width = halo_nodes(directory), oracle_graph("dense").features.shape[1]
+    one_pass = 4 * halo * WIDTH * (LAYERS - 1)
+    parameters = sum(values.size for values in outcomes[0].parameters)
+    assert total(outcomes, "features") == 4 * halo * width
+    assert total(outcomes, "embeddings") == EPOCHS * 2 * one_pass + one_pass  # the last: the final test
+    assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 7)
+    assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 56  # the last counts go alone
+    partitions = [directory.read(rank) for rank in range(2)]
+    architecture = plan_app.architecture_of(settings, directory, partitions)
+    sizes = plan_app.Sizes.of(settings, partitions, architecture)
+    lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
+    plain = plan_app.forecast(lazy_settings, directory, partitions)
+    predicted = plan_app._rivals(plain, sizes, settings.num_rounds)["full graph, end to end"]
+    sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
+    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 7
+
+
+def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
+    """Of the cut edges into training nodes, as many vectors as a maximum matching has edges (Koenig)."""
+    graph, parts, masks = oracle_graph("dense"), assignment(2), oracle_masks()
+    settings = settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2")
+    outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)
+
+    def vectors(mask: np.ndarray) -> int:
+        edges = mask[graph.dst] & (parts[graph.src] != parts[graph.dst])
+        counted = 0
+        for sender in range(2):
+            own = edges & (parts[graph.src] == sender)
+            boundary = csr_array((np.ones(own.sum()), (graph.src[own], graph.dst[own])), shape=(60, 60))
+            counted += int((maximum_bipartite_matching(boundary) >= 0).sum())
+        return counted
+
+    used = total(outcomes, "embeddings") - EPOCHS * 2 * 4 * WIDTH * vectors(masks["train_mask"])
+    assert 0 < used <= 4 * 4 * WIDTH * halo_nodes(parts_of(tmp_path, 2))  # the final test
+    assert total(outcomes, "metrics") == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 56
+    plain = trained(parts_of(tmp_path, 2), settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2",
+                                                       "exchange=plain"), torch.float32)  # fmt: skip
+    assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")
+
+
+def test_sampling_sends_its_share_of_the_rows(tmp_path: Path) -> None:
+    """Of GAT, whose rows are never summed: the sample's rows there, their gradients back."""
+    directory = parts_of(tmp_path, 2)
+    settings = [settings_of(2, "trainer=bns", f"bns.p={share}", "model=gat") for share in (0, 0.25, 1)]
+    none, some, every = (total(trained(directory, each, torch.float32), "embeddings") for each in settings)
+    share = (some - none) / (every - none)
+    assert 0.2 < share < 0.3
+
+
+def test_a_network_of_one_layer_has_no_embeddings(tmp_path: Path) -> None:
+    settings = settings_of(4, "trainer=full_graph", "model=gcn", "num_layers=1")
+    edges = whole_edges(oracle_graph("dense"))
+    outcomes = trained(parts_of(tmp_path, 4), settings)
+    assert_close(outcomes, *alone(settings, oracle_graph("dense"), [[edges]] * EPOCHS, [edges]))
+    assert total(outcomes, "embeddings") == 0
+    assert outcomes[2].sent["gradients"] < outcomes[0].sent["gradients"]  # without training nodes: no share
