@@ -421,6 +421,12 @@ def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
 
 def unknown_setting(name: str) -> InputError:
     """The error for a setting that does not exist, with the nearest name that does."""
+    trainer = name.split(".")[0]
+    file = CONFIG_DIR / "trainer" / f"{trainer}.yaml"
+    if "." in name and file.is_file():
+        own = OmegaConf.select(OmegaConf.load(file), trainer, default={})
+        known = ", ".join(f"{trainer}.{option}" for option in own)
+        return InputError(f"{name}: trainer={trainer} has to be set for it, and has {known or 'no settings'}")
     nearest = difflib.get_close_matches(name, _names(_Schema), n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else "see conf/node_classification.yaml for all"
     return InputError(f"{name}: no such setting; {hint}")

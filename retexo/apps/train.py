@@ -149,7 +149,7 @@ def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, A
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
     seconds, counted = summary["seconds"], summary["bytes"]
     rows = {
-        "model": settings.train.model.name,
+        "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
         "accuracy (validation, test)": f"{summary['val']['accuracy']:.4f}, {summary['test']['accuracy']:.4f}",
         "F1 on test (micro, macro)": f"{summary['test']['micro_f1']:.4f}, {summary['test']['macro_f1']:.4f}",
         "rounds a layer": ", ".join(map(str, summary["rounds"])),

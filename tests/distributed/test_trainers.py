@@ -41,7 +41,12 @@ MODELS = {
     "gat-concat": ("model=gat", "model.head_merge=concat"),
     "gin": ("model=gin",),
 }
-SUMS = ("gcn", "sage-mean", "gin")
+USUAL = ("gcn", "sage-mean", "gat-mean")
+FOUR = (*USUAL, "sage-pool")
+FULL_GRAPH = [(model, parts) for model in USUAL for parts in (1, 2, 4, 7)]
+FULL_GRAPH += [(model, 4) for model in ("sage-pool", "gat-concat", "gin")]
+FEDGCN = [("gcn", layers, hops) for layers in (1, 2, 3) for hops in (1, 2)]
+FEDGCN += [("sage-mean", 2, 1), ("sage-mean", 3, 2), ("gin", 2, 2)]
 LOCK = threading.Lock()
 """torch's random state is all threads' in common."""
 
@@ -54,20 +59,21 @@ class Outcome:
     """Of one worker."""
 
     nodes: np.ndarray
-    losses: list[float | None]
+    course: list[tuple[float | None, float | None]]
+    """Loss and validation accuracy, of which there is one more, after the last round."""
     parameters: list[np.ndarray]
     logits: np.ndarray
     sent: dict[str, int]
     rounds: list[int]
 
 
-class Losses:
+class Course:
     def __init__(self) -> None:
-        self.values: list[float | None] = []
+        self.values: list[tuple[float | None, float | None]] = []
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
         assert layer == 0
-        self.values.append(train_loss)
+        self.values.append((train_loss, val_metric))
 
 
 def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
@@ -94,7 +100,7 @@ def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
     def work(comm: RehearsalCommunicator) -> Outcome:
-        log = Losses()
+        log = Course()
         context, stages, saved = context_of(comm, directory, settings, dtype, log)
         done = registry.find(settings.trainer.name).train(context, stages)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.network_of(saved)
@@ -174,10 +180,21 @@ def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tens
     return rows
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What one process makes of it."""
+
+    parameters: list[np.ndarray]
+    logits: np.ndarray
+    """[N, C]"""
+    val: list[float]
+    """Accuracy after each round, from 0."""
+
+
 def alone(
     settings: TrainSettings, graph: GraphData, edges: list[list[Edges]], final: list[Edges], masks: str = "dense"
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """SGD on the whole graph: edges by epoch and layer; the parameters, and the logits [N, C] on the edges `final`."""
+) -> Wanted:
+    """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
     from retexo.setup import Facts
 
@@ -186,49 +203,56 @@ def alone(
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
-    for seen in edges:
-        sgd(parameters, settings, lambda seen=seen: dense_network(stages, rows, seen), graph, masks)
-    with torch.no_grad():
-        logits = dense_network(stages, rows, final).numpy()
-    return [parameter.detach().numpy() for parameter in parameters], logits
+    steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]
+    return descend(parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks)
 
 
-def sgd(parameters: list[Any], settings: TrainSettings, logits: Any, graph: GraphData, masks: str = "dense") -> None:
-    """One step on the mean loss of the training nodes, with weight decay."""
-    train = torch.from_numpy(oracle_masks(masks)["train_mask"])
-    for parameter in parameters:
-        parameter.grad = None
-    nn.functional.cross_entropy(logits()[train], torch.from_numpy(graph.labels)[train]).backward()
-    with torch.no_grad():
+def descend(
+    parameters: list[Any], settings: TrainSettings, graph: GraphData, steps: list[Any], final: Any, masks: str = "dense"
+) -> Wanted:
+    """A step of SGD with weight decay on the mean loss of the training nodes for each of `steps`, which make logits."""
+    train, val, _ = (torch.from_numpy(mask) for mask in oracle_masks(masks).values())
+    labels, hits = torch.from_numpy(graph.labels), []
+
+    def validate() -> None:
+        with torch.no_grad():
+            hits.append(float((final().argmax(dim=1) == labels)[val].double().mean()))
+
+    for logits in steps:
+        validate()
         for parameter in parameters:
-            parameter -= settings.learning_rate[0] * (parameter.grad + 0.01 * parameter)
+            parameter.grad = None
+        nn.functional.cross_entropy(logits()[train], labels[train]).backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= settings.learning_rate[0] * (parameter.grad + 0.01 * parameter)
+    validate()
+    return Wanted([parameter.detach().numpy() for parameter in parameters], final().detach().numpy(), hits)
 
 
-def assert_close(outcomes: list[Outcome], parameters: list[np.ndarray], logits: np.ndarray | None = None) -> None:
-    """Parameters are the same on all workers bit for bit, and those wanted; logits likewise where they are needed."""
+def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") -> None:
+    """Parameters are the same on all workers bit for bit, and those wanted; logits likewise at the nodes in a mask."""
     for outcome in outcomes:
         assert outcome.rounds == [EPOCHS]
-        assert outcome.losses == outcomes[0].losses
-        for own, first, wanted in zip(outcome.parameters, outcomes[0].parameters, parameters, strict=True):
+        assert outcome.course == outcomes[0].course
+        for own, first, expected in zip(outcome.parameters, outcomes[0].parameters, wanted.parameters, strict=True):
             np.testing.assert_array_equal(own, first)
-            np.testing.assert_allclose(own, wanted, rtol=1e-8, atol=1e-11)
-    assert outcomes[0].losses[-2] < outcomes[0].losses[0] - 0.02  # type: ignore[operator]
-    if logits is not None:
-        found = joined_logits(outcomes)
-        there = ~np.isnan(found).any(axis=1)
-        np.testing.assert_allclose(found[there], logits[there], rtol=1e-7, atol=1e-9)
-        assert there.sum() >= 40
+            np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-11)
+    losses, metrics = zip(*outcomes[0].course, strict=True)
+    assert losses[-2] < losses[0] - 0.02
+    np.testing.assert_allclose(metrics, wanted.val)
+    needed = np.logical_or.reduce(list(oracle_masks(masks).values()))
+    np.testing.assert_allclose(joined_logits(outcomes)[needed], wanted.logits[needed], rtol=1e-7, atol=1e-9)
 
 
 # --- the trainers ------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "num_parts"), FULL_GRAPH)
 def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: int) -> None:
     settings, edges = settings_of(num_parts, "trainer=full_graph", *MODELS[model]), whole_edges(oracle_graph("dense"))
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
-    assert_close(trained(parts_of(tmp_path, num_parts), settings), *wanted)
+    assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
 
 
 @pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=8")])
@@ -240,21 +264,45 @@ def test_full_graph_with_other_options(
     """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
     settings, edges = settings_of(4, "trainer=full_graph", *MODELS[model], *options), whole_edges(oracle_graph(kind))
     wanted = alone(settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks)
-    assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), *wanted)
+    assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
+
+
+RIVALS = {
+    "bns": ("trainer=bns", "bns.p=1"),
+    "local": ("trainer=local", "local.degrees=global"),
+    "fedgcn": ("trainer=fedgcn",),
+    "sign": ("trainer=sign",),
+}
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_nodes_in_no_mask_and_sparse_features(tmp_path: Path, name: str) -> None:
+    """What nobody needs is not computed, and changes nothing."""
+    settings, graph = settings_of(4, *RIVALS[name], "model=gcn"), oracle_graph("sparse")
+    whole = whole_edges(graph)
+    within = inside(whole, assignment(4), "global")
+    if name == "sign":
+        wanted = sign_alone(settings, graph, "third")
+    else:
+        seen = {"bns": [whole] * 3, "local": [within] * 3, "fedgcn": [whole, whole, within]}[name]
+        wanted = alone(settings, graph, [seen] * EPOCHS, seen, "third")
+    outcomes = trained(parts_of(tmp_path, 4, "sparse", "third"), settings)
+    assert_close(outcomes, wanted, "third")
+    assert np.isnan(joined_logits(outcomes)).any()
 
 
 @pytest.mark.parametrize("degrees", ["local", "global"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", FOUR)
 def test_local_equals_one_process_without_the_cut_edges(tmp_path: Path, model: str, degrees: str) -> None:
     settings = settings_of(4, "trainer=local", f"local.degrees={degrees}", *MODELS[model])
     edges = inside(whole_edges(oracle_graph("dense")), assignment(4), degrees)
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
     outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, *wanted)
+    assert_close(outcomes, wanted)
     assert all(outcome.sent["features"] == outcome.sent["embeddings"] == 0 for outcome in outcomes)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", FOUR)
 @pytest.mark.parametrize("share", [0, 1])
 def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(tmp_path: Path, model: str, share: int) -> None:
     """Logits are those of the whole graph in both."""
@@ -262,10 +310,10 @@ def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(tmp_path: Path
     whole = whole_edges(oracle_graph("dense"))
     edges = whole if share else inside(whole, assignment(4), "global")
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [whole] * LAYERS)
-    assert_close(trained(parts_of(tmp_path, 4), settings), *wanted)
+    assert_close(trained(parts_of(tmp_path, 4), settings), wanted)
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage-mean", "gat-mean"])
+@pytest.mark.parametrize("model", USUAL)
 def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, model: str) -> None:
     """Cut edges from sampled nodes count 1/p times in sums, once in attention; the others not at all."""
     share, graph, parts = 0.5, oracle_graph("dense"), assignment(4)
@@ -297,7 +345,7 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
         return Edges(whole.weight * torch.from_numpy(factor), whole.in_degree, whole.out_degree)
 
     wanted = alone(settings, graph, [[seen(epoch)] * LAYERS for epoch in range(1, EPOCHS + 1)], [whole] * LAYERS)
-    assert_close(outcomes, *wanted)
+    assert_close(outcomes, wanted)
     draws = np.array([taken[epoch, rank][ids[rank]].mean() for epoch, rank in taken if len(ids[rank])])
     assert 0.4 < draws.mean() < 0.6
     assert draws.std() > 0.05  # a fresh one in each epoch
@@ -310,7 +358,7 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path, model: 
     directory, settings = parts_of(tmp_path, 2), settings_of(2, "trainer=bns", f"bns.p={share}", *MODELS[model])
 
     def work(comm: RehearsalCommunicator) -> tuple[Tensor, Tensor]:
-        context, stages, _ = context_of(comm, directory, settings, torch.float64, Losses())
+        context, stages, _ = context_of(comm, directory, settings, torch.float64, Course())
         features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
         plan = end_to_end.plan_for(context, everything, sums=False)
@@ -331,9 +379,7 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path, model: 
         assert float((sampled[0] - exact).abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("hops", [1, 2])
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
-@pytest.mark.parametrize("model", SUMS)
+@pytest.mark.parametrize(("model", "num_layers", "hops"), FEDGCN)
 def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
     tmp_path: Path, model: str, num_layers: int, hops: int
 ) -> None:
@@ -342,7 +388,7 @@ def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
     whole = whole_edges(oracle_graph("dense"))
     edges = [whole if layer < hops else inside(whole, assignment(4), "global") for layer in range(num_layers)]
     outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, *alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
+    assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
     assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
 
 
@@ -350,8 +396,14 @@ def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
 @pytest.mark.parametrize("model", ["gcn", "sage-mean"])
 def test_sign_equals_one_process(tmp_path: Path, model: str, kind: str) -> None:
     settings, graph = settings_of(4, "trainer=sign", *MODELS[model]), oracle_graph(kind)
+    outcomes = trained(parts_of(tmp_path, 4, kind), settings)
+    assert_close(outcomes, sign_alone(settings, graph, "dense"))
+    assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
+
+
+def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
-    if model == "gcn":
+    if settings.model.name == "gcn":
         scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
         operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
     else:
@@ -360,19 +412,15 @@ def test_sign_equals_one_process(tmp_path: Path, model: str, kind: str) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed * 1000)
         network = sign.SIGN(graph.features.shape[1], WIDTH, 4, LAYERS + 1, 0.0).double()
-    for _ in range(EPOCHS):
-        sgd(list(network.parameters()), settings, lambda: network(hops), graph)
-    parameters = [parameter.detach().numpy() for parameter in network.parameters()]
-    outcomes = trained(parts_of(tmp_path, 4, kind), settings)
-    assert_close(outcomes, parameters, network(hops).detach().numpy())
-    assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
+    logits = lambda: network(hops)  # noqa: E731
+    return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 
 
 def test_local_steps_of_fedgcn_train(tmp_path: Path) -> None:
     settings = settings_of(4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2")
     outcomes = trained(parts_of(tmp_path, 4), settings)
     one = trained(parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2"))
-    assert outcomes[0].losses[-2] < one[0].losses[-2]  # type: ignore[operator]
+    assert outcomes[0].course[-2][0] < one[0].course[-2][0]  # type: ignore[operator]
     np.testing.assert_array_equal(outcomes[0].parameters[0], outcomes[1].parameters[0])
 
 
@@ -446,6 +494,6 @@ def test_a_network_of_one_layer_has_no_embeddings(tmp_path: Path) -> None:
     settings = settings_of(4, "trainer=full_graph", "model=gcn", "num_layers=1")
     edges = whole_edges(oracle_graph("dense"))
     outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, *alone(settings, oracle_graph("dense"), [[edges]] * EPOCHS, [edges]))
+    assert_close(outcomes, alone(settings, oracle_graph("dense"), [[edges]] * EPOCHS, [edges]))
     assert total(outcomes, "embeddings") == 0
     assert outcomes[2].sent["gradients"] < outcomes[0].sent["gradients"]  # without training nodes: no share

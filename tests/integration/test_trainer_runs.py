@@ -1,0 +1,121 @@
+"""Runs of each trainer: what they write, what can be done with it, and what is refused before the start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import random_graph, thirds, write_partitions
+
+from partitioning.errors import InputError
+from retexo.apps import evaluate, train
+from retexo.config import Settings, compose, unknown_setting
+from retexo.trainers.registry import TRAINERS, find
+
+SMALL = ("hidden_dim=8", "num_rounds=[6,1]", "device=cpu", "cluster.threads=1")
+
+
+class Place:
+    """A folder with the partitions of a graph, and a run of each trainer that was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write_partitions(folder, random_graph(48, 200), thirds(48), [node % 3 for node in range(48)], 3)
+
+    def settings(self, *overrides: str) -> Settings:
+        data = ("dataset_name=file", "dataset_file=toy.npz", f"partition_dir={self.folder}", "num_partitions=3")
+        return compose([*data, *overrides])
+
+    def run_of(self, name: str) -> Path:
+        if not (self.folder / name).exists():
+            train.run(self.settings(*SMALL, f"trainer={name}"), self.folder / name)
+        return self.folder / name
+
+    def summary(self, name: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.run_of(name) / "summary.json").read_text())
+        return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("trainers"))
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
+    summary, lazy = place.summary(name), place.summary("lazy")
+    assert summary.keys() == lazy.keys()
+    assert summary["bytes"].keys() == lazy["bytes"].keys()
+    assert summary["status"] == "done"
+    assert summary["rounds"] == ([6, 1] if name == "lazy" else [6])
+    assert summary["settings"]["trainer"] == {"name": name}
+    counted = summary["bytes"]
+    assert counted["total"] == sum(counted["by_kind"].values()) == sum(map(sum, counted["by_peer"]))
+    assert counted["total"] == sum(counted["by_layer"]) + counted["outside_layers"]
+    rows = counted["by_kind"]["features"] + counted["by_kind"]["embeddings"]
+    assert (rows == 0) == (name == "local")
+    assert (counted["by_kind"]["embeddings"] == 0) == (name in ("local", "sign", "fedgcn"))
+    lines = [json.loads(line) for line in (place.run_of(name) / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line["layer"] == 0] == list(range(7))
+
+
+@pytest.mark.parametrize("name", ["full_graph", "bns"])
+def test_evaluate_says_what_the_run_said(place: Place, name: str, tmp_path: Path) -> None:
+    summary = place.summary(name)
+    result = evaluate.run(place.settings("app=evaluate", f"checkpoint_dir={place.run_of(name)}"), tmp_path / "out")
+    assert {part: result[part] for part in ("train", "val", "test")} == {
+        part: summary[part] for part in ("train", "val", "test")
+    }
+
+
+def test_a_network_of_its_own_cannot_be_evaluated(place: Place, tmp_path: Path) -> None:
+    settings = place.settings("app=evaluate", f"checkpoint_dir={place.run_of('sign')}")
+    with pytest.raises(InputError, match=r"trainer=sign .* summary\.json"):
+        evaluate.run(settings, tmp_path / "out")
+
+
+REFUSED = [
+    (("trainer=bns", "bns.p=1.5"), "bns.p=1.5"),
+    (("trainer=bns", "bns.p=-0.1"), "bns.p=-0.1"),
+    (("trainer=bns", "bns.p=nan"), "bns.p=nan"),
+    (("trainer=bns", "bns.p=often"), "bns.p"),
+    (("trainer=bns", "+bns.rate=0.1"), "bns.rate"),
+    (("trainer=bns", "gradient=local"), "gradient=local"),
+    (("trainer=bns", "exchange.precision=int8"), "exchange.precision=int8"),
+    (("trainer=full_graph", "gradient=local"), "gradient=local"),
+    (("trainer=full_graph", "exchange.precision=bf16"), "exchange.precision=bf16"),
+    (("trainer=local", "local.degrees=some"), "local.degrees=some"),
+    (("trainer=local", "exchange=plain"), "exchange=plain"),
+    (("trainer=local", "exchange.precision=bf16"), "exchange.precision=bf16"),
+    (("trainer=fedgcn", "fedgcn.hops=3"), "fedgcn.hops=3"),
+    (("trainer=fedgcn", "model=gat"), "model=gat"),
+    (("trainer=fedgcn", "model=sage", "model.aggregator=pool"), "model=sage-pool"),
+    (("trainer=sign", "model=gat"), "model=gat"),
+    (("trainer=sign", "model=gin"), "model=gin"),
+    (("trainer.name=fast",), "trainer=fast"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "words"), REFUSED)
+def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
+    settings = compose(overrides).train
+    with pytest.raises(InputError) as error:
+        find(settings.trainer.name).check(settings)
+    assert words in str(error.value)
+
+
+def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="model=gat"):
+        train.run(compose(["trainer=sign", "model=gat", f"partition_dir={tmp_path}"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("app", ["plan", "evaluate", "predict"])
+def test_other_apps_have_no_trainers(app: str) -> None:
+    with pytest.raises(InputError, match="trainer=local"):
+        compose(["trainer=local", f"app={app}", "checkpoint_dir=run"])
+
+
+def test_another_trainers_setting_is_no_typo() -> None:
+    """Hydra refuses the key, main.py explains."""
+    assert str(unknown_setting("bns.p")) == "bns.p: trainer=bns has to be set for it, and has bns.p"
