@@ -263,6 +263,20 @@ def fit_stages(
     return rounds
 
 
+def train_within(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> lazy.Trained:
+    """Train, validate and test on passes that send nothing; `make` gives the one for some targets, bool [I]."""
+    partition = context.partition
+    with context.phase("aggregate"):
+        train, val = make(partition.train_mask), make(partition.val_mask)
+    rounds = fit_stages(context, stages, lambda: train, val, fixed_matrices(train), joint=False)
+    with torch.no_grad(), context.phase("embed"):
+        everything = make(in_a_mask(context))
+        shape = partition.num_inner, stages[-1].output_dim
+        logits = context.features.new_full(shape, torch.nan)
+        logits[everything.targets] = everything.run(stages, context.comm, "embeddings")[0].cpu()
+    return lazy.Trained(rounds, logits)
+
+
 def fixed_matrices(made: Pass) -> Sequence[Matrix]:
     fixed = made.steps[0].fixed
     return () if fixed is None else fixed.matrices
@@ -301,17 +315,6 @@ def in_a_mask(context: Context) -> Tensor:
     """Training, validation and test nodes, bool [I]."""
     partition = context.partition
     return partition.train_mask | partition.val_mask | partition.test_mask
-
-
-@torch.no_grad()
-def logits_of(context: Context, made: Pass, stages: Sequence[Stage]) -> Tensor:
-    """[I, C] by a pass that sends nothing; NaN at nodes that are no targets."""
-    with context.phase("embed"):
-        logits = torch.full(
-            (context.partition.num_inner, stages[-1].output_dim), torch.nan, dtype=context.features.dtype
-        )
-        logits[made.targets] = made.run(stages, context.comm, "embeddings")[0].cpu()
-    return logits
 
 
 @torch.no_grad()

@@ -47,16 +47,10 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> Trained:
     """A step a round, from a pass over the aggregates that were exchanged."""
-    partition = context.partition
-    hops = typed_options(context.settings.trainer, Options).hops
-    aggregates = exchange_aggregates(context, stages, hops)
-    with context.phase("aggregate"):
-        masks = partition.train_mask, partition.val_mask
-        passes = [aggregate_pass(context, stages, aggregates, mask) for mask in masks]
-    matrices = end_to_end.fixed_matrices(passes[0])
-    rounds = end_to_end.fit_stages(context, stages, lambda: passes[0], passes[1], matrices, joint=False)
-    everything = aggregate_pass(context, stages, aggregates, end_to_end.in_a_mask(context))
-    return Trained(rounds, end_to_end.logits_of(context, everything, stages))
+    aggregates = exchange_aggregates(context, stages, typed_options(context.settings.trainer, Options).hops)
+    return end_to_end.train_within(
+        context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 Validation and the final test are on these edges, too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,13 +42,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
     """A step a round, from a pass that stays within the part."""
     if typed_options(context.settings.trainer, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
-    partition = context.partition
-    with context.phase("aggregate"):
-        passes = [local_pass(context, stages, mask) for mask in (partition.train_mask, partition.val_mask)]
-    matrices = end_to_end.fixed_matrices(passes[0])
-    rounds = end_to_end.fit_stages(context, stages, lambda: passes[0], passes[1], matrices, joint=False)
-    everything = local_pass(context, stages, end_to_end.in_a_mask(context))
-    return Trained(rounds, end_to_end.logits_of(context, everything, stages))
+    return end_to_end.train_within(context, stages, lambda targets: local_pass(context, stages, targets))
 
 
 def inner_edges(context: Context) -> InEdges:
@@ -60,7 +55,7 @@ def inner_edges(context: Context) -> InEdges:
     return InEdges.build(src, dst, in_degree, out_degree, context.features.dtype)
 
 
-def local_pass(context: Context, stages: list[Stage], targets: torch.Tensor) -> end_to_end.Pass:
+def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> end_to_end.Pass:
     """A pass for the targets, bool [I], without anything of halo nodes."""
     need, _ = end_to_end.nodes_within(context, targets)
     none = end_to_end.no_vectors(context)
