@@ -135,6 +135,17 @@ class ExchangeSettings:
             raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
 
 
+@dataclass  # OmegaConf cannot merge into a frozen one
+class CheckpointSettings:
+    """What is kept of a run that is not done."""
+
+    every: int | None
+    """Rounds between two states of a layer; None: only finished layers are kept."""
+
+    def __post_init__(self) -> None:
+        check_at_least("checkpoint.every", self.every, 1)
+
+
 @dataclass(frozen=True)
 class ClusterSettings:
     """On which machines and devices the workers run."""
@@ -189,6 +200,9 @@ class TrainSettings:
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
+    checkpoint: CheckpointSettings
+    resume: str | None
+    """auto: go on with what the run directory holds. A path: with what that run directory holds. None: begin anew."""
     cluster: ClusterSettings
     num_rounds: tuple[int, ...]
     """One a layer: num_layers entries."""
@@ -334,6 +348,8 @@ class _Schema:
     measure_dv: bool
     sleep_time: float
     plan: _Plan
+    checkpoint: CheckpointSettings
+    resume: str | None
     checkpoint_dir: str | None
     predict: PredictSettings
 
@@ -424,6 +440,8 @@ def _train_settings(schema: _Schema) -> TrainSettings:
         exchange=schema.exchange,
         gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
         stopping=schema.stopping,
+        checkpoint=schema.checkpoint,
+        resume=schema.resume,
         cluster=_cluster_settings(schema),
         num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
         learning_rate=_one_a_layer("learning_rate", schema.learning_rate, schema.num_layers),

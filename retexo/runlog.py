@@ -1,4 +1,7 @@
-"""What is reported while training: metrics.jsonl, a line a round, and the console. Rank 0 only."""
+"""What is reported while training: metrics.jsonl, a line a round, and the console. Rank 0 only.
+
+A resumed run goes on where the state that it begins with was kept.
+"""
 
 import json
 import logging
@@ -27,7 +30,7 @@ class RunLog:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = self._path.open("w")
+            self._file = self._path.open("a", buffering=1)  # whole lines, before the state that comes after them
             if sys.stderr.isatty():
                 self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
         return self
@@ -39,6 +42,16 @@ class RunLog:
             self._bar.close()
         if self._file is not None:
             self._file.close()
+
+    def go_on_from(self, layer: int, number: int) -> None:
+        """Forget the lines of an interrupted run from a round of a layer on; they come again."""
+        if self._file is None or self._path is None:
+            return
+        lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+        kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
+        self._file.truncate(0)
+        self._file.writelines(json.dumps(line) + "\n" for line in kept)
+        self._start -= kept[-1]["seconds"] if kept else 0
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
         """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""

@@ -24,11 +24,13 @@ from retexo.checkpoint import save_layer, save_model
 from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
-from retexo.config import TrainSettings
+from retexo.config import ClusterSettings, TrainSettings
+from retexo.errors import Stopped, TrainingError
 from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
 from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
+from retexo.progress import Progress, state_dir
 from retexo.rounds import Totals
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters
@@ -49,11 +51,15 @@ class Job:
     rendezvous: Rendezvous
     settings_digest: str
     """sha256 (hex) of the settings that have to be the same on every node."""
+    identity: str
+    """sha256 (hex) of what a state has to be of, to go on from it."""
 
 
 def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
-    serve(parent, lambda: run(rank, job))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once that is kept
+    serve(parent, lambda: run(rank, job, stop.is_set))
 
 
 def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
@@ -63,7 +69,8 @@ def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
     try:
         parent.send_bytes(json.dumps({"result": work()}).encode())
     except Exception as error:
-        kind = {InputError: "input", PeerLost: "peer"}.get(type(error), "error")
+        kinds = {InputError: "input", TrainingError: "input", PeerLost: "peer", Stopped: "stopped"}
+        kind = kinds.get(type(error), "error")
         report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
         parent.send_bytes(json.dumps({"error": report}).encode())
         sys.exit(1)
@@ -77,7 +84,7 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def run(rank: int, job: Job) -> dict[str, Any]:
+def run(rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
     configure(rank, settings)
@@ -92,10 +99,15 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         architecture = make_architecture(settings, facts)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
+        keeper = Progress(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
+        layer, number = keeper.agree(comm) if settings.resume else (0, 0)
+        log.go_on_from(layer, number)
+        comm.tape = keeper.tape
         with clock.phase("plan"):
             context = make_context(
                 settings, partition, facts, comm, stages[0].conv, clock=clock, log=log, run_dir=job.run_dir
             )
+        context = replace(context, keeper=keeper)
         if rank == 0 and facts.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
@@ -108,6 +120,7 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         return {
             **{name: asdict(value) for name, value in scores.items()},
             "rounds": trained.rounds,
+            "resumed": {"layer": layer, "round": number} if settings.resume else None,
             **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),
         }
 
@@ -115,13 +128,14 @@ def run(rank: int, job: Job) -> dict[str, Any]:
 def configure(rank: int, settings: TrainSettings) -> None:
     """Logging, threads and randomness of a worker process."""
     logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
-    threads = settings.cluster.threads
-    torch.set_num_threads(threads or max(1, _cores() // len(settings.cluster.local_ranks)))
+    torch.set_num_threads(num_threads(settings.cluster))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
 
 
-def _cores() -> int:
-    return len(psutil.Process().cpu_affinity() or [0])
+def num_threads(cluster: ClusterSettings) -> int:
+    """Of a worker."""
+    cores = len(psutil.Process().cpu_affinity() or [0])
+    return cluster.threads or max(1, cores // len(cluster.local_ranks))
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import logging
 import platform
+import shutil
 import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import psutil
 from partitioning.errors import InputError
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
+from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
 from retexo.files import write_json
-from retexo.worker import Job, choose_device, main
+from retexo.worker import Job, choose_device, main, num_threads
 
-OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
+logger = logging.getLogger(__name__)
+
 PER_NODE = (
     "node_rank",
     "cluster",
@@ -28,6 +31,8 @@ PER_NODE = (
     "dataset_dir",
     "dataset_file",
     "log_every",
+    "checkpoint",
+    "resume",
     "checkpoint_dir",
 )
 """Settings that may differ between nodes."""
@@ -38,7 +43,12 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
-    check_unused(run_dir, OUTPUTS)
+    going_on = settings.train.resume
+    done = resume.finished(going_on, run_dir)
+    if done is not None:
+        logger.info("resume=auto: the run in %s is done", run_dir)
+        return done
+    resume.check_place(going_on, run_dir)
     choose_device(settings.train.cluster.device, 0)
     launch.warm_up()
     directory = open_directory(settings)
@@ -46,8 +56,14 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     for rank in cluster.local_ranks:
         directory.verify(rank)
     with launch.rendezvous(cluster) as rendezvous:
-        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings))
         run_dir.mkdir(parents=True, exist_ok=True)
+        same = {
+            "partitions": directory.digest(),
+            "threads": num_threads(cluster),
+            **{name: versions()[name] for name in ("retexo", "torch")},
+        }
+        identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared_settings(settings))
+        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings), identity)
         write_json(run_dir / "config.json", settings.resolved)
         summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
         _write_summary(cluster, run_dir, summary)
@@ -60,6 +76,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
+    shutil.rmtree(run_dir / "state")
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     return summary
@@ -69,13 +86,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "terminated (SIGTERM)"
     return str(error) or type(error).__name__
-
-
-def check_unused(run_dir: Path, outputs: Sequence[str]) -> None:
-    """InputError where a run directory holds any of these files or folders."""
-    for name in outputs:
-        if (run_dir / name).exists():
-            raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
 
 
 def open_directory(settings: Settings) -> PartitionDirectory:
@@ -128,8 +138,13 @@ def _shown(value: Any) -> str:
 
 def settings_digest(settings: Settings) -> str:
     """sha256 (hex) of the settings that have to be the same on every node."""
-    shared = {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
-    return hashlib.sha256(json.dumps([shared, versions()["retexo"]], sort_keys=True, default=str).encode()).hexdigest()
+    said = [shared_settings(settings), versions()["retexo"], settings.train.resume is not None]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def shared_settings(settings: Settings) -> dict[str, Any]:
+    """Those that have to be the same on every node, and when a run is resumed."""
+    return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from retexo.config import TrainSettings
 from retexo.exchange.plan import ExchangePlan
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification
-from retexo.rounds import RoundLog, Totals
+from retexo.rounds import Keeper, RoundLog, Totals
 from retexo.stage import Stage
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
@@ -57,6 +57,8 @@ class Context:
     log: RoundLog
     save_layer: Callable[[int, Stage], None]
     """Checkpoint a trained stage; does nothing on workers other than rank 0."""
+    keeper: Keeper | None = None
+    """Where rounds are kept, for a run that may be interrupted."""
     clock: Clock = field(default_factory=Clock)
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:

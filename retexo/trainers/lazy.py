@@ -54,7 +54,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 
     def learn(layer_task: LayerTask) -> None:
         with context.phase("rounds"):
-            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log))
+            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log, context.keeper))
 
     for layer, stage in enumerate(stages):
         rows = _run_layer(context, layer, stage, rows, learn)
