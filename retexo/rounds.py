@@ -70,7 +70,7 @@ class RoundLog(Protocol):
 
 
 class Keeper(Protocol):
-    """Where the rounds are kept, to go on with after an interruption; a state is as in retexo.progress."""
+    """Where the rounds are kept, to go on with after an interruption; a state is as in retexo.journal."""
 
     def finished(self, layer: int) -> dict[str, Any] | None:
         """What `finish` was given in an earlier process; None for a layer that has to be trained."""

@@ -27,10 +27,10 @@ from retexo.comm.traffic import KINDS, Purpose
 from retexo.config import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
 from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
+from retexo.journal import Journal, state_dir
 from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
-from retexo.progress import Progress, state_dir
 from retexo.rounds import Totals
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters
@@ -99,15 +99,15 @@ def run(rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False) -> 
         architecture = make_architecture(settings, facts)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
-        keeper = Progress(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
-        layer, number = keeper.agree(comm) if settings.resume else (0, 0)
+        journal = Journal(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
+        layer, number = journal.agree(comm) if settings.resume else (0, 0)
         log.go_on_from(layer, number)
-        comm.tape = keeper.tape
+        comm.tape = journal.tape
         with clock.phase("plan"):
             context = make_context(
                 settings, partition, facts, comm, stages[0].conv, clock=clock, log=log, run_dir=job.run_dir
             )
-        context = replace(context, keeper=keeper)
+        context = replace(context, keeper=journal)
         if rank == 0 and facts.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])

@@ -13,20 +13,20 @@ from torch import Tensor
 from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
 from retexo.comm.tape import Tape
 from retexo.errors import TrainingError
-from retexo.progress import Progress
+from retexo.journal import Journal
 
 RUN, OTHER = "ab" * 32, "cd" * 32
 
 
-def progress(directory: Path, identity: str = RUN, every: int | None = 1) -> Progress:
-    return Progress(directory, identity, every)
+def journal(directory: Path, identity: str = RUN, every: int | None = 1) -> Journal:
+    return Journal(directory, identity, every)
 
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each of the workers in folder/0, folder/1 ... would go on."""
 
     def work(comm: RehearsalCommunicator) -> tuple[int, int]:
-        return progress(folder / str(comm.rank)).agree(comm)
+        return journal(folder / str(comm.rank)).agree(comm)
 
     return rehearse(world, work)
 
@@ -66,8 +66,8 @@ states = st.dictionaries(
 @given(state=states)
 def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")
-    progress(folder / "0").keep(0, 3, state)
-    again = progress(folder / "0")
+    journal(folder / "0").keep(0, 3, state)
+    again = journal(folder / "0")
     assert rehearse(1, again.agree) == [(0, 3)]
     found = again.started(0)
     assert found is not None
@@ -76,7 +76,7 @@ def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_facto
 
 
 def test_the_last_two_steps_are_kept(tmp_path: Path) -> None:
-    kept = progress(tmp_path)
+    kept = journal(tmp_path)
     for number in (1, 2, 10):
         kept.keep(0, number, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
@@ -104,7 +104,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 ) -> None:
     """An entry is a step, or a layer that has ended."""
     for rank, entries in enumerate((first, second)):
-        kept = progress(tmp_path / str(rank))
+        kept = journal(tmp_path / str(rank))
         for entry in entries:
             if isinstance(entry, tuple):
                 kept.keep(*entry, {"at": list(entry)})
@@ -115,7 +115,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
-        kept = progress(tmp_path / str(rank))
+        kept = journal(tmp_path / str(rank))
         kept.keep(0, 1, {"values": torch.arange(5)})
         kept.keep(0, 2, {"values": torch.arange(5)})
     whole = (tmp_path / "1" / "step0-2.state").read_bytes()
@@ -128,7 +128,7 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1/step0-2.state: damaged" in caplog.text
     (tmp_path / "1" / "step0-2.state").write_bytes(whole)
     assert agreed(tmp_path) == [(0, 2)] * 2
-    progress(tmp_path / "other", OTHER).keep(0, 2, {})
+    journal(tmp_path / "other", OTHER).keep(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
         assert agreed(tmp_path) == [(0, 1)] * 2
@@ -136,8 +136,8 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_when_a_step_is_due(tmp_path: Path) -> None:
-    assert [number for number in range(10) if progress(tmp_path, every=3).is_due(number)] == [3, 6, 9]
-    assert not any(progress(tmp_path, every=None).is_due(number) for number in range(10))
+    assert [number for number in range(10) if journal(tmp_path, every=3).is_due(number)] == [3, 6, 9]
+    assert not any(journal(tmp_path, every=None).is_due(number) for number in range(10))
 
 
 # --- the tape ----------------------------------------------------------------------------------------------------------  # noqa: E501

@@ -46,7 +46,7 @@ def state_dir(run_dir: Path, rank: int) -> Path:
     return run_dir / "state" / f"rank{rank}"
 
 
-class Progress:
+class Journal:
     """One worker's. In a run that is resumed, `agree` comes before all else."""
 
     def __init__(
