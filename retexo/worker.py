@@ -26,6 +26,7 @@ from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
 from retexo.config import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
+from retexo.exchange.owners import ask_owners
 from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
 from retexo.journal import Journal, state_dir
 from retexo.layers.base import Convolution
@@ -174,6 +175,8 @@ def make_context(
         plain=settings.exchange.mode == "plain",
         use=use,
     )
+    if partition.asked_halo is not None:
+        partition = ask_owners(partition, facts.part_sizes, comm)
     plan = make_plan(partition, demand, comm)
     out_degree = partition.out_degree
     if not facts.degrees_stored:
@@ -181,6 +184,7 @@ def make_context(
         out_degree = whole_out_degree(partition, facts.part_sizes, comm) if conv.scales_sources else torch.zeros(nodes)
     assert out_degree is not None
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
+    features = partition.features if partition.num_inner else torch.empty(0, facts.num_features)
 
     def save(layer: int, stage: Stage) -> None:
         if comm.rank == 0:
@@ -189,7 +193,7 @@ def make_context(
     return Context(
         settings=settings,
         partition=partition,
-        features=partition.features.to(dtype),
+        features=features.to(dtype),
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from partitioning.errors import InputError
+from partitioning.sites import SiteFolders, find_sites
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
 from retexo.apps import resume
@@ -36,6 +37,8 @@ PER_NODE = (
     "checkpoint_dir",
 )
 """Settings that may differ between nodes."""
+OF_A_PARTITIONER = ("split", "symmetrize", "partition_method", "part_obj", "partition_file", "partition", "overwrite")
+"""What only whoever sees the whole graph can do."""
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -91,6 +94,8 @@ def _reason(error: BaseException) -> str:
 def open_directory(settings: Settings) -> PartitionDirectory:
     """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it."""
     partition = settings.partition
+    if partition.dataset.name == "parts":
+        return open_sites(settings)
     named = directory_of(partition)
     base = Path(partition.dir)
     candidates = [named, base / partition.dataset.name, base]
@@ -101,6 +106,18 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     if directory.meta is not None:
         _check_same_data(settings, directory)
     return directory
+
+
+def open_sites(settings: Settings) -> SiteFolders:
+    """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
+    for name in sorted(settings.given):
+        if name.split(".")[0] in OF_A_PARTITIONER:
+            raise InputError(
+                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
+            )
+    if settings.partition.dataset.file is None:
+        raise InputError("dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz")
+    return find_sites(Path(settings.partition.dataset.file), settings.partition.num_partitions)
 
 
 def _not_found(named: Path, dataset: str) -> InputError:
