@@ -140,7 +140,8 @@ class SiteFolders(PartitionDirectory):
         there = ", ".join(f"{site.name} (rank {site.rank})" for site in self.here)
         raise InputError(
             f"dataset_file={self.path}: has no folder of site {self.here[0].sites[part]} (rank {part}), only of "
-            f"{there}; set node_rank to the rank of this site and parts_per_node to the number of sites on this machine (app=plan needs all)"
+            f"{there}; set node_rank to the rank of this site, and parts_per_node to the number of sites on this "
+            "machine (app=plan needs all)"
         )
 
 
