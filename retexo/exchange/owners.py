@@ -6,6 +6,7 @@ that its owner does not hold is an error, and so is an id that two sites hold (o
 W workers, I inner nodes, H halo nodes of a worker.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from partitioning.storage import AskedHalo, Partition
 from retexo.comm.collectives import Communicator, PeerLost
 from retexo.exchange.ascending import Ints, code_size, read_ascending, write_ascending
 from retexo.exchange.overlap import SETUP, ids_held_twice, swap_bits
+
+logger = logging.getLogger(__name__)
 
 SHOWN = 3
 """Ids that an error names."""
@@ -33,6 +36,9 @@ def ask_owners(partition: Partition, part_sizes: tuple[int, ...], comm: Communic
     owner = partition.halo_owner.numpy()
     asked = np.split(partition.asked_halo.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size)))
     questions = _swap_ids(asked, comm)
+    for peer, wanted in enumerate(questions):
+        if peer != comm.rank:
+            logger.info("%s asks for %d of %d nodes", partition.asked_halo.sites[peer], len(wanted), len(ids))
     held = [np.isin(wanted, ids) for wanted in questions]
     found = swap_bits(held, [len(wanted) for wanted in asked], comm)
     dangling = [wanted[~there] for wanted, there in zip(asked, found, strict=True)]

@@ -22,6 +22,7 @@ from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.rehearsal import rehearse
 from retexo.exchange.owners import ask_owners
+from retexo.setup import Facts, agree_on_facts
 
 NAMES = ["north", "east", "south", "west"]
 SAME = ("src", "dst", "features", "labels", "train_mask", "val_mask", "test_mask", "node_ids", "halo_owner",
@@ -254,3 +255,71 @@ def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
     (folders[1] / "site.json").write_text(json.dumps({**described, "sites": ["east", "north"]}))
     with pytest.raises(InputError, match="its sites, task or num_classes differ"):
         find_sites(tmp_path, 2)
+
+
+# --- what sites find out together --------------------------------------------------------------------------------------  # noqa: E501
+
+
+def agree(base: Path) -> Facts:
+    """What three sites agree on; each read its own folder."""
+    folders = [find_sites(base / name, 3) for name in NAMES[:3]]
+    read = [folder.read(rank) for rank, folder in enumerate(folders)]
+
+    def worker(comm: Communicator) -> Facts:
+        return agree_on_facts(comm, read[comm.rank], folders[comm.rank], "0" * 64)
+
+    return rehearse(3, worker)[0]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    write_sites(tmp_path, random_graph(), thirds(40), np.arange(40) % 2 * 2, NAMES[:3])  # east has no node
+    return tmp_path
+
+
+def change(folder: Path, described: Any = None, **arrays: Any) -> None:
+    """Replace fields of site.json, and arrays."""
+    before = json.loads((folder / "site.json").read_text())
+    (folder / "site.json").write_text(json.dumps({**before, **(described or {})}))
+    with np.load(folder / "part.npz") as archive:
+        kept = dict(archive)
+    np.savez(folder / "part.npz", **{**kept, **arrays})
+
+
+def test_facts_are_sums_and_maxima(three: Path) -> None:
+    change(three / "south", label=np.where(np.arange(20) == 3, 8, 0))  # no site has the classes 3 ... 7
+    facts = agree(three)
+    assert (facts.num_classes, facts.num_features, facts.part_sizes) == (9, 6, (20, 0, 20))
+    assert (facts.num_train, facts.num_val, facts.num_test) == (14, 13, 13)
+    assert facts.untrained == {1}
+    assert not facts.degrees_stored
+
+
+def test_stated_classes_may_be_more_than_occur(three: Path) -> None:
+    for name in NAMES[:3]:
+        change(three / name, {"num_classes": 5})
+    assert agree(three).num_classes == 5
+
+
+def agree_on_descriptions(base: Path) -> None:
+    """Each with its own rank, also where they do not agree on the ranks."""
+    digests = [find_sites(base / name, 3) for name in NAMES[:3]]
+    part = digests[0].read(0)
+
+    def worker(comm: Communicator) -> None:
+        agree_on_facts(comm, part, digests[comm.rank], "0" * 64)
+
+    rehearse(3, worker)
+
+
+def test_unequal_widths_are_named(three: Path) -> None:
+    change(three / "south", feat=np.ones((20, 5)))
+    with pytest.raises(InputError, match=r"rank\(s\) 2 differ from rank 0: features of another width .*6, 0, 5"):
+        agree(three)
+
+
+@pytest.mark.parametrize("described", [{"num_classes": 9}, {"sites": ["north", "south", "east"]}])
+def test_another_description_is_named(three: Path, described: Any) -> None:
+    change(three / "north", described)
+    with pytest.raises(InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make version"):
+        agree_on_descriptions(three)
