@@ -220,6 +220,7 @@ def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: 
         train.run(compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]), tmp_path / "run")
 
 
+@pytest.mark.timeout(300)
 def test_the_example_of_three_sites(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -227,7 +228,7 @@ def test_the_example_of_three_sites(tmp_path: Path) -> None:
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        ended = finish(process)
+        ended = finish(process, timeout=240)
     finally:
         kill_group(process.pid)
     assert ended.rc == 0, ended.output
