@@ -58,7 +58,7 @@ from partitioning.datasets.raw import (
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.settings import check_choice
-from partitioning.storage import AskedHalo, Partition, PartitionDirectory, read_json
+from partitioning.storage import AskedHalo, Partition, PartitionDirectory, file_checksum, read_json
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,10 @@ class SiteFolders(PartitionDirectory):
     def digest(self) -> str:
         """sha256 (hex) of what the sites have agreed on: nobody knows more of the whole."""
         return hashlib.sha256(json.dumps(self.here[0].agreed).encode()).hexdigest()
+
+    def content_digest(self, parts: range) -> str:
+        held = [file_checksum(site.folder / ARRAYS) for site in self.here if site.rank in parts]
+        return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:

@@ -376,6 +376,10 @@ class PartitionDirectory:
             return self.meta.digest()
         return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
 
+    def content_digest(self, parts: range) -> str:
+        """sha256 (hex) that changes, too, with what these parts hold."""
+        return self.digest()
+
     @property
     def stated_classes(self) -> int | None:
         """The number of classes, where the directory says it."""

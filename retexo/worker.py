@@ -176,7 +176,8 @@ def make_context(
         use=use,
     )
     if partition.asked_halo is not None:
-        partition = ask_owners(partition, facts.part_sizes, comm)
+        with comm.untaped():  # its keys are drawn anew
+            partition = ask_owners(partition, facts.part_sizes, comm)
     plan = make_plan(partition, demand, comm)
     out_degree = partition.out_degree
     if not facts.degrees_stored:

@@ -61,7 +61,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     with launch.rendezvous(cluster) as rendezvous:
         run_dir.mkdir(parents=True, exist_ok=True)
         same = {
-            "partitions": directory.digest(),
+            "partitions": directory.content_digest(cluster.local_ranks),
             "threads": num_threads(cluster),
             **{name: versions()[name] for name in ("retexo", "torch")},
         }

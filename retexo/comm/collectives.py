@@ -71,6 +71,15 @@ class Communicator:
             self.tape.append(to_peers, received)
         return received
 
+    @contextlib.contextmanager
+    def untaped(self) -> Iterator[None]:
+        """For messages of a resumed run that are not those of the run before."""
+        before, self.tape = self.tape, None
+        try:
+            yield
+        finally:
+            self.tape = before
+
     def _deliver(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
