@@ -54,7 +54,8 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
     train.main = timed
-    print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores; {arguments.repeats} repeats")
+    cores = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {platform.machine()}, {cores} cores; {arguments.repeats} repeats")
     found: dict[str, list[tuple[float, float]]] = {every: [] for every in arguments.every}
     with tempfile.TemporaryDirectory() as folder:
         common = ["dataset_name=cora", f"partition_dir={folder}", "app=train"]
@@ -70,7 +71,8 @@ def main() -> None:
         shares = sorted(100 * writing / training for writing, training in pairs)
         writing, training = (statistics.median(column) for column in zip(*pairs, strict=True))
         middle = statistics.median(shares)
-        print(f"{every:>16}{1000 * writing:>13.1f}{training:>14.2f}   {middle:.2f} % ({shares[0]:.2f} to {shares[-1]:.2f})")
+        share = f"{middle:.2f} % ({shares[0]:.2f} to {shares[-1]:.2f})"
+        print(f"{every:>16}{1000 * writing:>13.1f}{training:>14.2f}   {share}")
 
 
 if __name__ == "__main__":
