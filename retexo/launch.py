@@ -68,7 +68,7 @@ def run_workers(ranks: range, target: Callable[..., None], job: Any) -> dict[int
     """
     context = multiprocessing.get_context("forkserver")
     workers: dict[int, tuple[BaseProcess, Connection]] = {}
-    with _terminate_as_exit(), ExitStack() as stack:
+    with terminate_as_exit(), ExitStack() as stack:
         stack.push(lambda kind, *_: _end_all(workers, told=kind in (KeyboardInterrupt, SystemExit)))
         for rank in ranks:
             receiver, sender = context.Pipe(duplex=False)
@@ -80,7 +80,7 @@ def run_workers(ranks: range, target: Callable[..., None], job: Any) -> dict[int
 
 
 @contextmanager
-def _terminate_as_exit() -> Iterator[None]:
+def terminate_as_exit() -> Iterator[None]:
     """SIGTERM ends the program by way of its clean-up, with status 143."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:

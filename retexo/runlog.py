@@ -1,21 +1,32 @@
-"""What is reported while training: metrics.jsonl, a line a round, and the console. Rank 0 only.
+"""What is reported while training: metrics.jsonl, a line a round, the console, TensorBoard. Rank 0 only.
 
 A resumed run goes on where the state that it begins with was kept.
 """
 
+import importlib.util
 import json
 import logging
 import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from tqdm import tqdm
 
+from partitioning.errors import InputError
 from retexo.config import TrainSettings
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 logger = logging.getLogger(__name__)
+
+
+def check_logger(name: str | None) -> None:
+    """InputError with the command, where the logger is not installed."""
+    if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise InputError("logger=tensorboard: it is not installed; pip install 'retexo[report]', or leave logger out")
 
 
 class RunLog:
@@ -26,11 +37,13 @@ class RunLog:
         self._settings = settings
         self._file: TextIO | None = None
         self._bar: tqdm[Any] | None = None
+        self._board: SummaryWriter | None = None
         self._start = time.perf_counter()
 
     def __enter__(self) -> Self:
         if self._path is not None:
             self._file = self._path.open("a", buffering=1)  # whole lines, before the state that comes after them
+            self._board = _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
             if sys.stderr.isatty():
                 self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
         return self
@@ -42,6 +55,8 @@ class RunLog:
             self._bar.close()
         if self._file is not None:
             self._file.close()
+        if self._board is not None:
+            self._board.close()
 
     def go_on_from(self, layer: int, number: int) -> None:
         """Forget the lines of an interrupted run from a round of a layer on; they come again."""
@@ -60,12 +75,27 @@ class RunLog:
         seconds = round(time.perf_counter() - self._start, 4)
         line = {"layer": layer, "round": number, "train_loss": train_loss, "val_metric": val_metric, "seconds": seconds}
         self._file.write(json.dumps(line) + "\n")
+        if self._board is not None:
+            _add_to_board(self._board, line)
         if self._bar is not None:
             self._bar.update(int(number > 0))
             self._bar.set_postfix(layer=layer, loss=_short(train_loss), val=_short(val_metric))
         elif number and number % self._settings.log_every == 0:
             loss, val = _short(train_loss), _short(val_metric)
             logger.info("layer %d round %d: training loss %s, validation %s", layer, number, loss, val)
+
+
+def _open_board(run_dir: Path) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run_dir / "tensorboard"))
+
+
+def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
+    """The values of a line of metrics.jsonl, as curves of their layer over its rounds."""
+    for name in ("train_loss", "val_metric"):
+        if line[name] is not None:
+            board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])
 
 
 def _short(value: float | None) -> str:

@@ -263,6 +263,7 @@ def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
         "by_kind": dict(zip(KINDS, by_kind, strict=True)),
         "by_layer": by_layer[:-1],
         "outside_layers": by_layer[-1],
+        "by_layer_and_kind": [dict(zip(KINDS, row, strict=True)) for row in table.sum(dim=(0, 3)).T.tolist()],
         "by_peer": table.sum(dim=(1, 2)).tolist(),
     }
 

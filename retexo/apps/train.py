@@ -20,6 +20,7 @@ from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
 from retexo.files import write_json
+from retexo.runlog import check_logger
 from retexo.worker import Job, choose_device, main, num_threads
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         return done
     resume.check_place(going_on, run_dir)
     choose_device(settings.train.cluster.device, 0)
+    check_logger(settings.train.logger)
     launch.warm_up()
     directory = open_directory(settings)
     cluster = settings.train.cluster
@@ -69,6 +71,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings), identity)
         write_json(run_dir / "config.json", settings.resolved)
         summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
+        summary["partition_digest"] = directory.digest()
         _write_summary(cluster, run_dir, summary)
         try:
             results = launch.run_workers(cluster.local_ranks, main, job)
