@@ -63,6 +63,7 @@ def run(settings: Settings, run_dir: Path) -> None:
     """
     folder = _folder(settings)
     figures.check_installed()
+    print(f"{folder}: checking the settings of every run", flush=True)
     planned = plan(settings)
     done = [is_done(folder / one.name, one) for one in planned]
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 import importlib.util
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ MARKERS = "os^DvPX"
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "retexo", "axes.axisbelow": True}
 NAME_WIDTH = 34
 """Characters of a method's name a line."""
+MOST_TICKS = 7
 MOST_NUMBERS = 8
 """Parts up to which the bytes of each pair are written into the heat map."""
 
@@ -51,10 +52,14 @@ def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None
     """A mark for the mean of a method, bars for the sample standard deviations, a dot a run."""
     figure, (axes,) = _new_figure(1, 1, width=7.0)
     by_bytes = measure == "bytes total"
-    drawn = 0
+    drawn: dict[int, str] = {}
+    silent = []
     for place, method in enumerate(data.methods):
         across, up = measured(method, measure), measured(method, "test accuracy")
-        if across.mean is None or up.mean is None or (by_bytes and across.mean <= 0):  # 0 bytes have no place on a log axis
+        if across.mean is None or up.mean is None:
+            continue
+        if by_bytes and across.mean <= 0:
+            silent.append(method.name)
             continue
         colour, marker = _look(place)
         pairs = [(run.measures[measure], run.measures["test accuracy"]) for run in method.done]
@@ -63,17 +68,17 @@ def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None
         axes.errorbar(
             across.mean, up.mean, xerr=_left_of(across.mean, across.spread, by_bytes), yerr=up.spread, color=colour,
             marker=marker, markersize=7, capsize=2, linewidth=1, linestyle="none",
-            label=_wrapped(f"{method.name} (n = {up.n})"),
         )  # fmt: skip
-        drawn += 1
+        drawn[place] = f"{method.name} (n = {up.n})"
     if not drawn:
         return None
-    axes.set(xlabel=label, ylabel="test accuracy", title=data.name)
+    remark = f"\n0 bytes, so not on this axis: {', '.join(silent)}" if silent else ""
+    axes.set(xlabel=label + remark, ylabel="test accuracy", title=data.name)
     if by_bytes:
         _log_bytes(axes)
     else:
         axes.set_xlim(left=0)
-    figure.legend(loc="outside right upper", frameon=False)
+    figure.legend(handles=_handles(drawn), loc="outside right upper", frameon=False)
     return figure
 
 
@@ -85,14 +90,21 @@ def _left_of(mean: float, spread: float | None, log: bool) -> Any:
 
 
 def _log_bytes(axes: "Axes") -> None:
-    """Ticks at 1, 2 and 5 within two decades or less, else at 1."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """A log axis from a round number to a round number; ticks at 1, 2 and 5 where that is few, else at 1 alone."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=20))
+    ticks = [digit * 10.0**power for power in range(16) for digit in (1, 2, 5)]
+    left = max((tick for tick in ticks if tick <= low), default=low)
+    right = min((tick for tick in ticks if tick >= high), default=high)
+    axes.set_xlim(left, right)
+    shown = [tick for tick in ticks if left <= tick <= right]
+    if len(shown) > MOST_TICKS:
+        shown = [tick for tick in shown if f"{tick:.0f}".startswith("1")]
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_text(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def validation_curves(data: DataSet) -> "Figure | None":
@@ -101,7 +113,7 @@ def validation_curves(data: DataSet) -> "Figure | None":
     if not curves:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
-    figure, all_axes = _new_figure(1, len(layers), width=2.2 + 2.6 * len(layers), share_y=True)
+    figure, all_axes = _new_figure(1, len(layers), width=2.2 + 2.6 * len(layers), share=True)
     for axes, layer in zip(all_axes, layers, strict=True):
         for place, run in curves:
             points = [point for point in run.curve if point.layer == layer]
@@ -115,31 +127,41 @@ def validation_curves(data: DataSet) -> "Figure | None":
         axes.set(xlabel="round", title=f"layer {layer}")
     all_axes[0].set_ylabel("validation metric")
     figure.suptitle(f"{data.name}")
-    figure.legend(handles=_handles(data, {place for place, _ in curves}), loc="outside right upper", frameon=False)
+    names = {place: data.methods[place].name for place, _ in curves}
+    figure.legend(handles=_handles(names, "-"), loc="outside right upper", frameon=False)
     return figure
 
 
 def bytes_by_layer_and_kind(data: DataSet) -> "Figure | None":
-    """Stacked bars, an axis a method: what was sent in each layer, and outside of them; means over the runs."""
+    """A dot a kind, a line a layer (and one for what belongs to none), an axis a method; means over the runs.
+
+    Dots on a log axis, as kinds differ by orders of magnitude: in stacked bars all but the largest would vanish.
+    """
     methods = [(method, _crossed(method.done)) for method in data.methods]
     shown = [(method, crossed) for method, crossed in methods if crossed]
-    if not shown:
+    entries = [entry for _, crossed in shown for entry in crossed]
+    kinds = dict.fromkeys(kind for entry in entries for kind in entry)
+    names = [kind for kind in kinds if any(entry.get(kind) for entry in entries)]
+    if not names:
         return None
-    names = list(dict.fromkeys(kind for _, crossed in shown for entry in crossed for kind in entry))
-    names = [kind for kind in names if any(entry.get(kind) for _, crossed in shown for entry in crossed)]
-    figure, all_axes = _panels(len(shown), height=1.0 + 0.28 * max(len(crossed) for _, crossed in shown))
+    lines = max(len(crossed) for _, crossed in shown)
+    figure, all_axes = _panels(len(shown), height=0.9 + 0.3 * lines, share=True)
     for axes, (method, crossed) in zip(all_axes, shown, strict=False):
-        bars = [f"layer {layer}" for layer in range(len(crossed) - 1)] + ["whole run"]
-        left = [0.0] * len(bars)
-        for kind, colour in zip(names, COLOURS, strict=False):
-            widths = [entry.get(kind, 0.0) for entry in crossed]
-            axes.barh(bars, widths, left=left, color=colour, height=0.7)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        axes.invert_yaxis()
+        for place, kind in enumerate(names):
+            sent = [(line, entry[kind]) for line, entry in enumerate(crossed) if entry.get(kind)]
+            shifted = [line + 0.6 * ((place + 0.5) / len(names) - 0.5) for line, _ in sent]  # dots of a line lie apart
+            colour, marker = _look(place)
+            axes.plot(
+                [count for _, count in sent], shifted, color=colour, marker=marker, markersize=5, linestyle="none"
+            )
+        axes.set_yticks(range(len(crossed)), [*(f"layer {layer}" for layer in range(len(crossed) - 1)), "whole run"])
         axes.set_title(_wrapped(method.name), fontsize=9)
-        _linear_bytes(axes)
-    figure.suptitle(f"{data.name}: bytes by layer and kind, each with its own scale")
-    figure.legend(handles=_patches(names), loc="outside right upper", frameon=False)
+    all_axes[0].set_ylim(lines - 0.5, -0.5)
+    _log_bytes(all_axes[0])
+    for axes in all_axes:
+        axes.tick_params(axis="x", labelsize=7, labelbottom=True)
+    figure.suptitle(f"{data.name}: bytes by layer and kind (log)")
+    figure.legend(handles=_handles(names), loc="outside right upper", frameon=False)
     return figure
 
 
@@ -161,9 +183,9 @@ def bytes_by_pair(data: DataSet) -> "Figure | None":
 
     tables = [(method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer]) for method in data.methods]
     shown = [(method, np.mean(found, axis=0)) for method, found in tables if found]
-    if not shown:
+    parts = max((len(table) for _, table in shown), default=0)
+    if parts < 2:
         return None
-    parts = max(len(table) for _, table in shown)
     figure, all_axes = _panels(len(shown), height=2.6 if parts <= MOST_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
         top = max(float(table.max()), 1.0)
@@ -202,7 +224,10 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
         "Validation metric after each round: a line a run; its mark is its last round. Dotted: runs that are not done.",
         validation_curves,
     ),
-    "layers": ("Bytes by layer and kind, means over the runs.", bytes_by_layer_and_kind),
+    "layers": (
+        "Bytes by layer and kind, means over the runs; what was never sent has no mark.",
+        bytes_by_layer_and_kind,
+    ),
     "pairs": ("Bytes that each part (row) sent to each other (column), means over the runs.", bytes_by_pair),
 }
 """Name -> caption, and who draws it."""
@@ -212,31 +237,23 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
 
 
 def _new_figure(
-    rows: int, columns: int, *, width: float, height: float = 3.6, share_y: bool = False
+    rows: int, columns: int, *, width: float, height: float = 3.6, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
-    """A figure without pyplot, which would keep it in a global, and its axes, row by row."""
+    """A figure without pyplot, which would keep it in a global, and its axes, row by row; share: one scale for all."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, sharey=share_y).ravel())
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
 
 
-def _panels(count: int, height: float) -> tuple["Figure", list["Axes"]]:
+def _panels(count: int, height: float, *, share: bool = False) -> tuple["Figure", list["Axes"]]:
     """Small axes, three a row; those that are left over are hidden."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure, axes = _new_figure(rows, columns, width=2.0 + 2.9 * columns, height=0.6 + height * rows)
+    figure, axes = _new_figure(rows, columns, width=2.0 + 2.9 * columns, height=0.6 + height * rows, share=share)
     for left_over in axes[count:]:
         left_over.set_visible(False)
     return figure, axes
-
-
-def _linear_bytes(axes: "Axes") -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_text(value)))
-    axes.tick_params(axis="x", labelsize=7)
 
 
 def _look(place: int) -> tuple[str, str]:
@@ -245,20 +262,16 @@ def _look(place: int) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], MARKERS[(place + turn) % len(MARKERS)]
 
 
-def _handles(data: DataSet, places: set[int]) -> list[Any]:
+def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> list[Any]:
+    """Of a legend: the look of each place, and what it stands for."""
     from matplotlib.lines import Line2D
 
+    places = names if isinstance(names, Mapping) else dict(enumerate(names))
+    looks = {place: _look(place) for place in places}
     return [
-        Line2D([], [], color=_look(place)[0], marker=_look(place)[1], markersize=5, label=_wrapped(method.name))
-        for place, method in enumerate(data.methods)
-        if place in places
+        Line2D([], [], color=colour, marker=marker, markersize=5, linestyle=line, label=_wrapped(places[place]))
+        for place, (colour, marker) in looks.items()
     ]
-
-
-def _patches(names: list[str]) -> list[Any]:
-    from matplotlib.patches import Patch
-
-    return [Patch(color=colour, label=kind) for kind, colour in zip(names, COLOURS, strict=False)]
 
 
 def _wrapped(name: str) -> str:

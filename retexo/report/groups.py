@@ -94,7 +94,8 @@ def _key(settings: Mapping[str, Any]) -> str:
 def _data_title(settings: Mapping[str, Any]) -> str:
     name = settings.get("dataset_name")
     name = settings.get("dataset_file") if name == "file" else name
-    return f"{name}, {settings.get('num_partitions')} parts ({settings.get('partition_method')})"
+    parts = settings.get("num_partitions")
+    return f"{name}, {parts} {'part' if parts == 1 else 'parts'} ({settings.get('partition_method')})"
 
 
 def _method_title(settings: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th { vertical-align: bottom; background: #f4f4f4; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 9rem; }
-.plain td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.plain th, .plain td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .note, figcaption, footer { color: #555; font-size: 13px; }
 figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; }
 @media print { h2 { break-before: page; } figure { break-inside: avoid; } .wide { overflow: visible; } }

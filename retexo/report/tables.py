@@ -172,7 +172,8 @@ def comparison_table(data: DataSet) -> Table | None:
         rows,
         "Over the n draws that both methods have: same seeds, same split, same parts. Student's t on the differences; "
         "the interval is of one comparison, the last column corrects p for all comparisons of this table. With few "
-        "draws an interval is wide; that it holds 0 does not show that two methods are equal.",
+        "draws an interval is wide; that it holds 0 does not show that two methods are equal. Where all differences "
+        "are equal, t says nothing.",
     )
 
 
