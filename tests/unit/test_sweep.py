@@ -1,14 +1,17 @@
-"""The runs that a sweep plans: every combination, checked before the first starts, on shared partitions."""
+"""Sweeps without training: what is planned, what is run again, and what is said at the end."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partitioning.errors import InputError
 from retexo.apps import sweep
-from retexo.config import CONFIG_DIR, SweepSettings, compose
+from retexo.config import CONFIG_DIR, Settings, SweepSettings, compose
+from retexo.errors import TrainingError
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"
 TOY = ("dataset_name=karateclub", "sweep.dir=runs")
@@ -96,3 +99,82 @@ def test_seeds5_and_lean_together() -> None:
     assert [one.settings.train.seed for one in planned] == [0, 1, 2, 3, 4]
     assert {one.settings.train.gradient.compression for one in planned} == {"powersgd"}
     assert {one.settings.partition.dataset.split.seed for one in planned} == {0, 1, 2, 3, 4}
+
+
+# --- the loop, with runs that are only pretended -----------------------------------------------------------------------  # noqa: E501
+
+
+class Pretended:
+    """In place of main.py: writes the summary.json of a run that is done, or fails where it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: list[str] = []
+
+    def __call__(self, arguments: Sequence[str], log: Path, _lock: int) -> int:
+        app = arguments[-1].removeprefix("app=")
+        self.calls.append(f"{app} {log.parent.name}")
+        settings = compose(arguments[1:], "node_classification")
+        if settings.partition.dataset.name == "reddit" and app == "partition_data":
+            log.write_text("some words\nerror: cannot download it; fetch it by hand\n")
+            return 2
+        if settings.train.cluster.device == "cuda" and app == "train":
+            log.write_text("error: torch sees no GPU\n")
+            return 2
+        if app == "train":
+            assert not (log.parent / "metrics.jsonl").exists(), "what an earlier attempt left"
+            (log.parent / "summary.json").write_text(json.dumps(self.summary(settings)))
+        return 0
+
+    def summary(self, settings: Settings) -> dict[str, Any]:
+        scores = {"accuracy": 0.5, "micro_f1": 0.5, "macro_f1": 0.5}
+        by_peer = [[1] * settings.partition.num_partitions] * settings.partition.num_partitions
+        return {
+            "status": "done", "versions": {}, "settings": settings.resolved, "val": scores, "test": scores,
+            "rounds": [1], "seconds": {"train": 1, "total": 2}, "peak_memory_bytes": [1], "peak_private_bytes": [1],
+            "bytes": {"total": 16, "by_kind": {"setup": 16}, "by_peer": by_peer},
+        }  # fmt: skip
+
+
+AXES = "sweep.axes={case: {s0: 'seed=0', absent: 'dataset_name=reddit', broken: 'device=cuda', s1: 'seed=1'}}"
+
+
+def test_a_sweep_goes_on_after_what_fails_and_runs_only_that_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretended = Pretended(tmp_path)
+    monkeypatch.setattr(sweep, "_call", pretended)
+    settings = compose([*TOY[:1], AXES, f"sweep.dir={tmp_path / 'runs'}", f"partition_dir={tmp_path / 'parts'}"])
+    left = tmp_path / "runs" / "s1"
+    left.mkdir(parents=True)
+    (left / "metrics.jsonl").write_text("{}")
+    (left / "mine.txt").write_text("kept")
+    with pytest.raises(TrainingError, match="1 of 4 runs failed"):
+        sweep.run(settings, tmp_path / "first")
+    told = capsys.readouterr().out
+    assert "[3/4] broken: failed, torch sees no GPU | elapsed" in told
+    assert "missing: absent: cannot download it; fetch it by hand\nfailed: broken: torch sees no GPU\n" in told
+    assert (left / "mine.txt").exists()
+    assert "2 runs: 2 done" in (tmp_path / "first" / "report.md").read_text()
+    assert [call for call in pretended.calls if call.startswith("train")] == ["train s0", "train broken", "train s1"]
+    assert [call for call in pretended.calls if call.endswith("absent")] == ["partition_data absent"]
+
+    pretended.calls.clear()
+    with pytest.raises(TrainingError, match="1 of 4 runs failed"):
+        sweep.run(settings, tmp_path / "second")
+    assert pretended.calls == ["partition_data absent", "partition_data broken", "train broken"]
+    assert "4 runs, 2 of them done before" in capsys.readouterr().out
+
+
+def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
+    settings = compose([*TOY[:1], SEEDS, f"sweep.dir={tmp_path}"])
+    with sweep._alone(tmp_path), pytest.raises(InputError, match="another sweep, or a run of one, is at work there"):
+        sweep.run(settings, tmp_path / "out")
+    with sweep._alone(tmp_path):  # free again
+        pass
+
+
+def test_a_name_with_a_quote_or_a_space_reaches_hydra_whole(tmp_path: Path) -> None:
+    place = tmp_path / "it's a place, {here}=$1"
+    settings = compose([f"partition_dir={sweep._quoted(place)}"])
+    assert settings.partition.dir == str(place)
