@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partitioning.errors import InputError
+from retexo.apps.train import check_unused
 from retexo.config import Settings
 from retexo.report import figures, tables
 from retexo.report.groups import DataSet, group
@@ -37,8 +38,7 @@ def make(folder: Path, run_dir: Path) -> Path:
     """
     figures.check_installed()
     page_path = run_dir / "report.html"
-    if page_path.exists():
-        raise InputError(f"hydra.run.dir={run_dir}: holds report.html of another report; choose another directory")
+    check_unused(run_dir, (page_path.name,))
     runs = read_runs(folder)
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
