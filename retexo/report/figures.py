@@ -20,7 +20,9 @@ MARKERS = "os^DvPX"
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "retexo", "axes.axisbelow": True}
 NAME_WIDTH = 34
 """Characters of a method's name a line."""
-MOST_TICKS = 7
+MOST_TICKS = 6
+LEGEND_LINE = 0.19
+"""Inches."""
 MOST_NUMBERS = 8
 """Parts up to which the bytes of each pair are written into the heat map."""
 
@@ -78,7 +80,7 @@ def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None
         _log_bytes(axes)
     else:
         axes.set_xlim(left=0)
-    figure.legend(handles=_handles(drawn), loc="outside right upper", frameon=False)
+    _legend(figure, _handles(drawn))
     return figure
 
 
@@ -128,7 +130,7 @@ def validation_curves(data: DataSet) -> "Figure | None":
     all_axes[0].set_ylabel("validation metric")
     figure.suptitle(f"{data.name}")
     names = {place: data.methods[place].name for place, _ in curves}
-    figure.legend(handles=_handles(names, "-"), loc="outside right upper", frameon=False)
+    _legend(figure, _handles(names, "-"))
     return figure
 
 
@@ -161,7 +163,7 @@ def bytes_by_layer_and_kind(data: DataSet) -> "Figure | None":
     for axes in all_axes:
         axes.tick_params(axis="x", labelsize=7, labelbottom=True)
     figure.suptitle(f"{data.name}: bytes by layer and kind (log)")
-    figure.legend(handles=_handles(names), loc="outside right upper", frameon=False)
+    _legend(figure, _handles(names))
     return figure
 
 
@@ -272,6 +274,13 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
         Line2D([], [], color=colour, marker=marker, markersize=5, linestyle=line, label=_wrapped(places[place]))
         for place, (colour, marker) in looks.items()
     ]
+
+
+def _legend(figure: "Figure", handles: list[Any]) -> None:
+    """To the right of the axes; the figure grows to its height."""
+    lines = sum(handle.get_label().count("\n") + 1 for handle in handles)
+    figure.set_figheight(max(figure.get_figheight(), 0.3 + LEGEND_LINE * lines))
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
 
 
 def _wrapped(name: str) -> str:
