@@ -295,6 +295,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_whole_escaped_and_needs_nothing_else(reported: Path) -> None:
     page = Page((reported / "report.html").read_text())
     assert "script" not in page.tags
+    assert "default-src 'none'; img-src data:" in (reported / "report.html").read_text()  # the browser keeps it so
     assert page.references
     assert all(reference.startswith(("#", "data:image/svg+xml;base64,")) for reference in page.references)
     for text in ("<img src=//evil>", "0.6000 ± 0.1000", "6 runs: 4 done, 1 failed, 1 damaged", "<script>"):
