@@ -6,6 +6,7 @@ A resumed run goes on where the state that it begins with was kept.
 import importlib.util
 import json
 import logging
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -67,6 +68,12 @@ class RunLog:
         self._file.truncate(0)
         self._file.writelines(json.dumps(line) + "\n" for line in kept)
         self._start -= kept[-1]["seconds"] if kept else 0
+        if self._board is not None:  # made again from the lines that are kept
+            self._board.close()
+            shutil.rmtree(self._path.parent / "tensorboard")
+            self._board = _open_board(self._path.parent)
+            for line in kept:
+                _add_to_board(self._board, line)
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
         """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""

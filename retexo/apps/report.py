@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partitioning.errors import InputError
-from retexo.apps.train import check_unused
+from retexo.apps.resume import check_unused
 from retexo.config import Settings
 from retexo.report import figures, tables
 from retexo.report.groups import DataSet, group

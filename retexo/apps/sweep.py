@@ -23,7 +23,7 @@ from pathlib import Path
 from partitioning.errors import InputError
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested
-from retexo.apps.train import OUTPUTS
+from retexo.apps.resume import OUTPUTS
 from retexo.config import CONFIG_DIR, Settings, compose
 from retexo.errors import TrainingError
 from retexo.launch import terminate_as_exit
