@@ -100,7 +100,7 @@ class Meta:
         path = directory / "meta.json"
         if not path.exists():
             return None
-        fields = _read_json(path)
+        fields = read_json(path)
         if "version" not in fields:
             return None
         if fields["version"] != VERSION:
@@ -113,6 +113,18 @@ class Meta:
             return cls(parts=parts, **fields)
         except (TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path}: damaged ({error}); partition again with overwrite=true") from error
+
+
+@dataclass(frozen=True, eq=False)
+class AskedHalo:
+    """What a site that read only its own folder knows of its halo nodes; which rows they are, their owners know."""
+
+    ids: Tensor
+    """int64 [H] in the order of the halo: by owner, then ascending, as owners order their rows."""
+    file: Path
+    """Where the ids come from."""
+    sites: tuple[str, ...]
+    """Names of the owners, by rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,13 +151,15 @@ class Partition:
     halo_owner: Tensor
     """int64 [H] the part that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] its local id there; ascending within an owner."""
+    """int64 [H] its local id there; ascending within an owner. -1 as long as there is `asked_halo`."""
     in_degree: Tensor
     """int64 [I] in the whole graph, self loops left out."""
     out_degree: Tensor | None
     """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
     self_loops: int
     """Edges from a node to itself that were left out of src and dst."""
+    asked_halo: AskedHalo | None = None
+    """What the owners have to be asked at the start; None where a partition directory knows it."""
 
     @property
     def multilabel(self) -> bool:
@@ -362,6 +376,20 @@ class PartitionDirectory:
             return self.meta.digest()
         return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
 
+    def content_digest(self, parts: range) -> str:
+        """sha256 (hex) that changes, too, with what these parts hold."""
+        return self.digest()
+
+    @property
+    def stated_classes(self) -> int | None:
+        """The number of classes, where the directory says it."""
+        return None if self.meta is None else self.meta.num_classes
+
+    @property
+    def remedy(self) -> str:
+        """What another digest on another node means, and what to do."""
+        return "another partitioning (its digest differs); copy it the same partition directory"
+
     def verify(self, part: int) -> None:
         """Check all files of one part: by checksum, or, where nobody took one, by reading it."""
         if self.meta is None:
@@ -402,14 +430,15 @@ def _dgl_config_file(path: Path) -> Path | None:
     if named.is_file():
         return named
     others = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
-    found = [file for file in others if "num_parts" in _read_json(file)]
+    found = [file for file in others if "num_parts" in read_json(file)]
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise InputError(f"{path}: holds several partition configs ({names}); keep each in a directory of its own")
     return found[0] if found else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; InputError if it holds none."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -421,7 +450,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _checked_config(path: Path) -> dict[str, Any]:
     """DGL's partition config, of a homogeneous graph with contiguous ids."""
-    config = _read_json(path)
+    config = read_json(path)
     for key in ("num_parts", "num_nodes", "node_map"):
         if key not in config:
             raise InputError(f"{path}: has no '{key}', so it is not a partition config of DGL's")
@@ -521,6 +550,7 @@ def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensor
         in_degree=torch.bincount(dst, minlength=num_inner),
         out_degree=out_degree,
         self_loops=int(loop.sum()),
+        asked_halo=None,
         **_checked_tensors(tensors, inner, where),
     )
 

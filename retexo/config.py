@@ -28,7 +28,8 @@ from partitioning.settings import (
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 T = TypeVar("T")
 
-APPS = ("train", "partition_data", "plan", "evaluate", "predict")
+APPS = ("train", "partition_data", "plan", "evaluate", "predict", "report")
+LOGGERS = (None, "tensorboard")
 TABLE_FORMATS = ("parquet", "npy", "csv")
 TASKS = ("retexo.metrics.NodeClassification",)
 
@@ -135,6 +136,17 @@ class ExchangeSettings:
             raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
 
 
+@dataclass  # OmegaConf cannot merge into a frozen one
+class CheckpointSettings:
+    """What is kept of a run that is not done."""
+
+    every: int | None
+    """Rounds between two states of a layer; None: only finished layers are kept."""
+
+    def __post_init__(self) -> None:
+        check_at_least("checkpoint.every", self.every, 1)
+
+
 @dataclass(frozen=True)
 class TrainerSettings:
     """Which algorithm trains."""
@@ -199,6 +211,9 @@ class TrainSettings:
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
+    checkpoint: CheckpointSettings
+    resume: str | None
+    """auto: go on with what the run directory holds. A path: with what that run directory holds. None: begin anew."""
     cluster: ClusterSettings
     trainer: TrainerSettings
     num_rounds: tuple[int, ...]
@@ -211,6 +226,8 @@ class TrainSettings:
     measure_dv: bool
     sleep_time: float
     """seconds"""
+    logger: str | None
+    """tensorboard: its files, besides metrics.jsonl."""
 
     def __post_init__(self) -> None:
         for rounds in self.num_rounds:
@@ -220,6 +237,8 @@ class TrainSettings:
         check_at_least("log_every", self.log_every, 1)
         check_at_least("seed", self.seed, 0)
         check_finite("sleep_time", self.sleep_time, 0)
+        if self.logger not in LOGGERS:
+            raise InputError(f"logger={self.logger}: choose tensorboard, or leave it out")
 
 
 @dataclass  # OmegaConf cannot merge into a frozen one
@@ -235,6 +254,26 @@ class PredictSettings:
         check_choice("predict.format", self.format, TABLE_FORMATS)
 
 
+@dataclass  # OmegaConf cannot merge into a frozen one
+class ReportSettings:
+    """What app=report reads, and how a run is called in it."""
+
+    runs: str | None
+    """report: the folder below which runs are read."""
+    label: str | None
+    """train: what the method is called in a report, besides its model and trainer."""
+
+
+@dataclass  # OmegaConf cannot merge into a frozen one
+class SweepSettings:
+    """Many runs by one command."""
+
+    dir: str | None
+    """Where the runs go; those that are done there are not run again."""
+    axes: dict[str, dict[str, str]] | None
+    """Arguments of the command line by value, by axis: every combination is a run. None: a single run."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that was configured."""
@@ -247,6 +286,10 @@ class Settings:
     checkpoint_dir: str | None
     """evaluate, predict: the run directory of the trained model."""
     predict: PredictSettings
+    report: ReportSettings
+    sweep: SweepSettings
+    arguments: tuple[str, ...]
+    """The command line that makes these settings: --config-name=NAME, then the overrides."""
     given: frozenset[str]
     """Names of the settings that were given on the command line; the others have their defaults."""
     resolved: dict[str, Any]
@@ -351,19 +394,30 @@ class _Schema:
     measure_dv: bool
     sleep_time: float
     plan: _Plan
+    checkpoint: CheckpointSettings
+    resume: str | None
     checkpoint_dir: str | None
     predict: PredictSettings
+    logger: str | None
+    report: ReportSettings
+    sweep: SweepSettings
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
     """Settings for Python callers: as `python main.py --config-name CONFIG_NAME OVERRIDES` would have them."""
     import hydra
+    from hydra.core.global_hydra import GlobalHydra
 
-    with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return load(hydra.compose(config_name, list(overrides)), overrides)
+    outer = GlobalHydra.instance().hydra  # of main.py, where an app composes; Hydra allows one at a time
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return load(hydra.compose(config_name, list(overrides)), overrides, config_name)
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
-def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
+def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
     """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
     try:
         trainer, common = _split_trainer(config)
@@ -392,6 +446,9 @@ def load(config: DictConfig, overrides: Sequence[str] = ()) -> Settings:
         plan_rounds=_plan_rounds(schema),
         checkpoint_dir=schema.checkpoint_dir,
         predict=schema.predict,
+        report=schema.report,
+        sweep=schema.sweep,
+        arguments=(f"--config-name={config_name}", *overrides),
         given=given,
         resolved=resolved,
     )
@@ -472,6 +529,8 @@ def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
         exchange=schema.exchange,
         gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
         stopping=schema.stopping,
+        checkpoint=schema.checkpoint,
+        resume=schema.resume,
         cluster=_cluster_settings(schema),
         trainer=trainer,
         num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
@@ -481,6 +540,7 @@ def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
         log_every=schema.log_every,
         measure_dv=schema.measure_dv,
         sleep_time=schema.sleep_time,
+        logger=schema.logger,
     )
 
 

@@ -22,6 +22,8 @@ from retexo.errors import TrainingError
 
 GRACE = 2.0
 """seconds for which the others' reasons are awaited once one worker failed, to tell the cause from its effects"""
+KEEPING = 5.0
+"""seconds in which workers that are told to stop have to end their round and keep it"""
 
 
 def warm_up() -> None:
@@ -66,8 +68,8 @@ def run_workers(ranks: range, target: Callable[..., None], job: Any) -> dict[int
     """
     context = multiprocessing.get_context("forkserver")
     workers: dict[int, tuple[BaseProcess, Connection]] = {}
-    with _terminate_as_exit(), ExitStack() as stack:
-        stack.callback(_end_all, workers)
+    with terminate_as_exit(), ExitStack() as stack:
+        stack.push(lambda kind, *_: _end_all(workers, told=kind in (KeyboardInterrupt, SystemExit)))
         for rank in ranks:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=target, args=(rank, job, sender), name=f"rank {rank}", daemon=True)
@@ -78,7 +80,7 @@ def run_workers(ranks: range, target: Callable[..., None], job: Any) -> dict[int
 
 
 @contextmanager
-def _terminate_as_exit() -> Iterator[None]:
+def terminate_as_exit() -> Iterator[None]:
     """SIGTERM ends the program by way of its clean-up, with status 143."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -124,20 +126,23 @@ def _outcome(process: BaseProcess, receiver: Connection) -> dict[str, Any]:
 
 def _cause(failures: dict[int, dict[str, str]]) -> TrainingError:
     """The error to report: a death before an error, an error before what follows from a peer's."""
-    order = ("death", "input", "error", "peer")
+    order = ("death", "input", "error", "stopped", "peer")
     rank = min(failures, key=lambda rank: (order.index(failures[rank]["kind"]), rank))
     failure = failures[rank]
     trace = f"\n{failure['traceback']}" if failure["kind"] == "error" else ""
     return TrainingError(f"rank {rank} {'failed: ' if failure['kind'] != 'death' else ''}{failure['message']}{trace}")
 
 
-def _end_all(workers: dict[int, tuple[BaseProcess, Connection]]) -> None:
-    """A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit."""
-    for _, receiver in workers.values():
-        receiver.close()
-    for stop in ("terminate", "kill"):
+def _end_all(workers: dict[int, tuple[BaseProcess, Connection]], told: bool) -> None:
+    """End the workers; where the user told us to, they first keep how far they came.
+
+    A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit.
+    """
+    for stop in ("terminate", "kill") if told else ("kill",):
         alive = [process for process, _ in workers.values() if process.is_alive()]
         for process in alive:
             getattr(process, stop)()
         for process in alive:
-            process.join(timeout=5)
+            process.join(timeout=KEEPING)
+    for _, receiver in workers.values():
+        receiver.close()

@@ -1,21 +1,22 @@
 """The rounds of one layer, or of a network that is trained end to end, to convergence.
 
 A round is one agreed step. Its message carries each worker's share of the step and its counts on the validation nodes,
-which score the parameters that the round starts from; so the validation metric costs no message of its own.
+which score the parameters that the round starts from; so the validation metric costs no message of its own. It also
+says whether a worker was told to stop: then all of them end after the same round, which they keep.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator, Summand
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import OF_ROUNDS, Purpose
 from retexo.config import TrainSettings
-from retexo.errors import TrainingError
+from retexo.errors import Stopped, TrainingError
 from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
 from retexo.layers.base import Inputs
 from retexo.layers.matrix import Matrix
@@ -135,6 +136,28 @@ class RoundLog(Protocol):
         """After `number` rounds; train_loss is the one that the next round starts from, None where there is none."""
 
 
+class Keeper(Protocol):
+    """Where the rounds are kept, to go on with after an interruption; a state is as in retexo.journal."""
+
+    def finished(self, layer: int) -> dict[str, Any] | None:
+        """What `finish` was given in an earlier process; None for a layer that has to be trained."""
+
+    def started(self, layer: int) -> dict[str, Any] | None:
+        """What `keep` was given in an earlier process; None for a layer that begins with round 0."""
+
+    def is_due(self, number: int) -> bool:
+        """Whether to keep the state after `number` rounds."""
+
+    def keep(self, layer: int, number: int, state: dict[str, Any]) -> None:
+        """Keep the middle of a layer."""
+
+    def finish(self, layer: int, state: dict[str, Any]) -> None:
+        """Keep a layer that has converged."""
+
+    def stop_asked(self) -> bool:
+        """Whether this worker has been told to end."""
+
+
 class Convergence:
     """The best round so far, and whether it is long ago. Ties go to the earlier round."""
 
@@ -158,19 +181,99 @@ class Convergence:
         return self.patience is not None and number - self.best_round >= self.patience
 
 
-def run_rounds(layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog) -> int:
+@dataclass(eq=False)
+class Course:
+    """All that the rounds of a layer change."""
+
+    layer: int
+    learner: Learner
+    message: "Message"
+    convergence: Convergence
+    best: Tensor
+    """[P] the parameters of the best round."""
+    number: int = 0
+    """Rounds so far."""
+
+    def outcome(self) -> dict[str, Any]:
+        """What is kept of a layer that has ended."""
+        device = self.best.device
+        return {
+            "number": self.number,
+            "values": self.learner.flat.values,
+            "random": torch.get_rng_state(),  # dropout draws from it
+            "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "sent": self.message.comm.meter.of_layer(self.layer, OF_ROUNDS),
+        }
+
+    def take_over(self, outcome: dict[str, Any]) -> None:
+        self.number = outcome["number"]
+        self.learner.flat.values.copy_(outcome["values"])
+        torch.set_rng_state(outcome["random"])
+        if outcome["random_cuda"] is not None:
+            torch.cuda.set_rng_state(outcome["random_cuda"], self.best.device)
+        self.message.comm.meter.restore(self.layer, outcome["sent"])
+
+    def state(self) -> dict[str, Any]:
+        """What is kept of a layer that goes on."""
+        return {
+            **self.outcome(),
+            "best": self.best,
+            "best_round": self.convergence.best_round,
+            "best_metric": self.convergence.best_metric,
+            "optimizer": self.learner.optimizer.state_dict()["state"],
+            "memory": self.message.gradient.memory(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.take_over(state)
+        self.best.copy_(state["best"])
+        self.convergence.best_round, self.convergence.best_metric = state["best_round"], state["best_metric"]
+        optimizer = self.learner.optimizer
+        optimizer.load_state_dict({"state": state["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]})
+        for tensor, kept in zip(self.message.gradient.memory(), state["memory"], strict=True):
+            tensor.copy_(kept)
+
+
+def run_rounds(
+    layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog, keeper: Keeper | None = None
+) -> int:
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
-    It ends with the parameters of the best validation round, the same on every worker.
+    It ends with the parameters of the best validation round, the same on every worker. Raises Stopped once any
+    worker is told to end. keeper: None to keep nothing.
     """
-    flat = flat_parameters(layer_task, comm)
-    learner = _learner(layer_task, settings, flat)
-    agreement = build_agreement(settings.gradient, learner)
-    message = build_message(layer_task, settings, comm, flat)
-    convergence = Convergence(settings.stopping.patience, settings.stopping.min_delta)
-    best = flat.values.clone()
-    number, limit = 0, settings.num_rounds[layer_task.layer]
+    layer, flat = layer_task.layer, flat_parameters(layer_task, comm)
+    course = Course(
+        layer,
+        _learner(layer_task, settings, flat),
+        build_message(layer_task, settings, comm, flat),
+        Convergence(settings.stopping.patience, settings.stopping.min_delta),
+        flat.values.clone(),
+    )
+    if keeper and (outcome := keeper.finished(layer)):
+        course.take_over(outcome)
+        return course.number
+    if keeper and (state := keeper.started(layer)):
+        course.restore(state)
+    _go_on(course, layer_task, settings, log, keeper)
+    flat.values.copy_(course.best)
+    if keeper:
+        keeper.finish(layer, course.outcome())
+    return course.number
+
+
+def _go_on(course: Course, layer_task: Task, settings: TrainSettings, log: RoundLog, keeper: Keeper | None) -> None:
+    """Rounds until the layer ends."""
+    agreement = build_agreement(settings.gradient, course.learner)
+    message, convergence, values = course.message, course.convergence, course.learner.flat.values
+    first, limit = course.number, settings.num_rounds[course.layer]
     while True:
+        number = course.number
+        if keeper and number > first and (message.stops or keeper.is_due(number)):
+            keeper.keep(course.layer, number, course.state())
+        if message.stops:
+            raise Stopped(f"told to stop; layer {course.layer} is kept after {number} rounds")
+        message.stop_asked = keeper is not None and keeper.stop_asked()
         val_counts = layer_task.val_counts()
         loss = None
         # Where this may be the end, the counts go first, alone: a step that nobody takes is not sent.
@@ -179,15 +282,13 @@ def run_rounds(layer_task: Task, settings: TrainSettings, comm: Communicator, lo
         ends = number == limit or (ends and metric is not None and not convergence.is_better(metric))
         if not ends:
             loss, metric = message.share_step(agreement.propose(), val_counts)
-        log.round(layer_task.layer, number, loss, metric)
+        log.round(course.layer, number, loss, metric)
         if metric is None or convergence.improved(number, metric) or not settings.best_val_model:
-            best.copy_(flat.values)
+            course.best.copy_(values)
         if ends:
-            break
+            return
         agreement.apply()
-        number += 1
-    flat.values.copy_(best)
-    return number
+        course.number += 1
 
 
 def flat_parameters(layer_task: Task, comm: Communicator) -> FlatParameters:
@@ -213,19 +314,26 @@ def build_message(layer_task: Task, settings: TrainSettings, comm: Communicator,
 
 
 class Message:
-    """The one message of a round: the step, and its tail: the loss, then the digits of three validation counts."""
+    """The one message of a round: the step, and its tail.
 
-    TAIL = 1 + 2 * 3
+    The tail: the loss, how many workers were told to stop, then the digits of three validation counts.
+    """
+
+    TAIL = 2 + 2 * 3
 
     def __init__(self, layer_task: Task, comm: Communicator, gradient: GradientSum, flat: FlatParameters) -> None:
         self._tail = flat.gradient.new_zeros(self.TAIL)
-        self._gradient, self._comm = gradient, comm
+        self.gradient, self.comm = gradient, comm
         self._layer, self._account, self._totals = layer_task.layer, layer_task.account, layer_task.totals
+        self.stop_asked = False
+        """Whether this worker was told to stop."""
+        self.stops = False
+        """Whether any worker was, by the last message."""
 
     def share_step(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
         """Add up the step over all workers; return the mean training loss and the validation metric."""
         self._fill(loss, val_counts)
-        self._gradient.add_up(self._tail)
+        self.gradient.add_up(self._tail)
         mean_loss = float(self._tail[0]) / self._totals.train
         if not math.isfinite(mean_loss):
             raise TrainingError(f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate")
@@ -234,12 +342,14 @@ class Message:
     def share_counts(self, val_counts: Tensor) -> float | None:
         """The validation metric alone."""
         self._fill(0.0, val_counts)
-        self._comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._account))
+        self.comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._account))
         return self._metric()
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:
-        self._tail[0] = loss
-        self._tail[1:] = to_digits(val_counts, self._tail.dtype)
+        self._tail[0], self._tail[1] = loss, self.stop_asked
+        self._tail[2:] = to_digits(val_counts, self._tail.dtype)
 
     def _metric(self) -> float | None:
-        return micro_f1(from_digits(self._tail[1:])) if self._totals.val else None
+        """The validation metric; also takes note of who was told to stop."""
+        self.stops = bool(self._tail[1] > 0)
+        return micro_f1(from_digits(self._tail[2:])) if self._totals.val else None

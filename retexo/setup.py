@@ -56,12 +56,13 @@ def agree_on_facts(
         int(partition.out_degree is not None),
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
-    _check_equal(everyone[:, 0], "another partitioning (its digest differs); copy it the same partition directory")
+    _check_equal(everyone[:, 0], directory.remedy)
     _check_equal(everyone[:, 1], "other settings; start every node with the same command, node_rank apart")
-    holders = everyone[everyone[:, 7] > 0]  # an empty part need not know the width
-    if len(holders):
-        _check_equal(holders[:, 5], "features of another width")
-        _check_equal(holders[:, 8], "multi-label labels where others have one class a node, or the reverse")
+    holders = everyone[:, 7] > 0  # an empty part need not know the width
+    widths = ", ".join(map(str, everyone[:, 5].tolist()))
+    _check_equal(everyone[:, 5], f"features of another width (by rank: {widths}); make them the same", holders)
+    otherwise = "multi-label labels where others have one class a node, or the reverse"
+    _check_equal(everyone[:, 8], otherwise, holders)
     meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if training and totals[0] == 0:
@@ -81,8 +82,8 @@ def agree_on_facts(
 
 
 def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
-    if directory.meta is not None:
-        return directory.meta.num_classes
+    if directory.stated_classes is not None:
+        return directory.stated_classes
     if partition.multilabel:
         return partition.labels.shape[1]
     return int(partition.labels.max()) + 1 if partition.num_inner else 0
@@ -93,10 +94,12 @@ def _number(hex_digest: str) -> int:
     return int(hex_digest[:16], 16) >> 1
 
 
-def _check_equal(values: Tensor, otherwise: str) -> None:
-    differing = (values != values[0]).nonzero()[:, 0].tolist()
+def _check_equal(values: Tensor, otherwise: str, among: Tensor | None = None) -> None:
+    """InputError unless the values, [W], are equal; among the ranks of a mask, bool [W]."""
+    ranks = (torch.ones_like(values) if among is None else among).nonzero()[:, 0]
+    differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:
-        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank 0: {otherwise}")
+        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {otherwise}")
 
 
 DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"

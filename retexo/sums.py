@@ -41,6 +41,9 @@ class GradientSum(Protocol):
     def add_up(self, tail: Tensor) -> None:
         """Replace flat.gradient [P] by its sum over all workers, and `tail`, float [T], by its exact sum."""
 
+    def memory(self) -> list[Tensor]:
+        """What is remembered from one round to the next."""
+
 
 @dataclass(frozen=True, eq=False)
 class Wire:
@@ -77,6 +80,9 @@ class WholeSum:
         self._wire.add_up(share, tail)
         self._gradient[self._used] = share
 
+    def memory(self) -> list[Tensor]:
+        return []
+
 
 class PowerSGDSum:
     """Low-rank factors of each matrix, with error feedback and warm start; vectors whole.
@@ -108,6 +114,9 @@ class PowerSGDSum:
         for matrix, total in zip(low, torch.split(second, [matrix.right_size for matrix in low]), strict=True):
             matrix.finish(total)
 
+    def memory(self) -> list[Tensor]:
+        return [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
+
 
 class _Matrix:
     """One matrix [N, M] of the gradient, and what PowerSGD remembers of it."""
@@ -116,26 +125,26 @@ class _Matrix:
         self._gradient, self._part = flat.gradient, part
         rows, columns = _shape(part)
         start = torch.randn(columns, rank, generator=generator)
-        self._right = start.to(flat.gradient)
-        self._error = torch.zeros(rows, columns).to(flat.gradient)
+        self.right_factor = start.to(flat.gradient)
+        self.error = torch.zeros(rows, columns).to(flat.gradient)
         self._left = torch.zeros(rows, rank).to(flat.gradient)
         self.left_size, self.right_size = rows * rank, columns * rank
 
     def left(self) -> Tensor:
         """[N, R]"""
-        self._error += _rows(self._gradient, self._part)  # now what is to be sent: the share and what is owed
-        return self._error @ self._right
+        self.error += _rows(self._gradient, self._part)  # now what is to be sent: the share and what is owed
+        return self.error @ self.right_factor
 
     def right(self, left_sum: Tensor, wire: Wire) -> Tensor:
         """[M R]; left_sum [N R] is the sum of all workers' left factors."""
         self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape))
-        right = wire.rounded(self._error.T @ self._left)
-        self._error -= self._left @ right.T
+        right = wire.rounded(self.error.T @ self._left)
+        self.error -= self._left @ right.T
         return right.flatten()
 
     def finish(self, right_sum: Tensor) -> None:
-        self._right = right_sum.view(self._right.shape).clone()
-        _put(self._gradient, self._part, self._left @ self._right.T)
+        self.right_factor.copy_(right_sum.view(self.right_factor.shape))
+        _put(self._gradient, self._part, self._left @ self.right_factor.T)
 
 
 def is_compressed(shape: tuple[int, ...], rank: int) -> bool:

@@ -25,8 +25,11 @@ from retexo.checkpoint import save_layer, save_model
 from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
-from retexo.config import TrainSettings
+from retexo.config import ClusterSettings, TrainSettings
+from retexo.errors import Stopped, TrainingError
+from retexo.exchange.owners import ask_owners
 from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
+from retexo.journal import Journal, state_dir
 from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
@@ -50,11 +53,15 @@ class Job:
     rendezvous: Rendezvous
     settings_digest: str
     """sha256 (hex) of the settings that have to be the same on every node."""
+    identity: str
+    """sha256 (hex) of what a state has to be of, to go on from it."""
 
 
 def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
-    serve(parent, lambda: run(rank, job))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once that is kept
+    serve(parent, lambda: run(rank, job, stop.is_set))
 
 
 def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
@@ -64,7 +71,8 @@ def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
     try:
         parent.send_bytes(json.dumps({"result": work()}).encode())
     except Exception as error:
-        kind = {InputError: "input", PeerLost: "peer"}.get(type(error), "error")
+        kinds = {InputError: "input", TrainingError: "input", PeerLost: "peer", Stopped: "stopped"}
+        kind = kinds.get(type(error), "error")
         report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
         parent.send_bytes(json.dumps({"error": report}).encode())
         sys.exit(1)
@@ -78,7 +86,7 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def run(rank: int, job: Job) -> dict[str, Any]:
+def run(rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
     configure(rank, settings)
@@ -94,6 +102,14 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)
+        journal, layer, number = None, 0, 0
+        if trainer.RESUMES:
+            journal = Journal(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
+            layer, number = journal.agree(comm) if settings.resume else (0, 0)
+            comm.tape = journal.tape
+        elif settings.resume and rank == 0:
+            logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)
+        log.go_on_from(layer, number)
         with clock.phase("plan"):
             context = make_context(
                 settings,
@@ -106,6 +122,7 @@ def run(rank: int, job: Job) -> dict[str, Any]:
                 run_dir=job.run_dir,
                 use=trainer.USE,
             )
+        context = replace(context, keeper=journal)
         if rank == 0 and facts.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
@@ -119,6 +136,7 @@ def run(rank: int, job: Job) -> dict[str, Any]:
         return {
             **{name: asdict(value) for name, value in scores.items()},
             "rounds": trained.rounds,
+            "resumed": {"layer": layer, "round": number} if settings.resume else None,
             **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),
         }
 
@@ -126,13 +144,14 @@ def run(rank: int, job: Job) -> dict[str, Any]:
 def configure(rank: int, settings: TrainSettings) -> None:
     """Logging, threads and randomness of a worker process."""
     logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
-    threads = settings.cluster.threads
-    torch.set_num_threads(threads or max(1, _cores() // len(settings.cluster.local_ranks)))
+    torch.set_num_threads(num_threads(settings.cluster))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
 
 
-def _cores() -> int:
-    return len(psutil.Process().cpu_affinity() or [0])
+def num_threads(cluster: ClusterSettings) -> int:
+    """Of a worker."""
+    cores = len(psutil.Process().cpu_affinity() or [0])
+    return cluster.threads or max(1, cores // len(cluster.local_ranks))
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
@@ -171,6 +190,9 @@ def make_context(
         plain=settings.exchange.mode == "plain",
         use=use,
     )
+    if partition.asked_halo is not None:
+        with comm.untaped():  # its keys are drawn anew
+            partition = ask_owners(partition, facts.part_sizes, comm)
     plan = make_plan(partition, demand, comm)
     out_degree = partition.out_degree
     if not facts.degrees_stored:
@@ -178,6 +200,7 @@ def make_context(
         out_degree = whole_out_degree(partition, facts.part_sizes, comm) if conv.scales_sources else torch.zeros(nodes)
     assert out_degree is not None
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
+    features = partition.features if partition.num_inner else torch.empty(0, facts.num_features)
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
@@ -186,7 +209,7 @@ def make_context(
     return Context(
         settings=settings,
         partition=partition,
-        features=partition.features.to(dtype),
+        features=features.to(dtype),
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,
@@ -257,6 +280,7 @@ def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
         "by_kind": dict(zip(KINDS, by_kind, strict=True)),
         "by_layer": by_layer[:-1],
         "outside_layers": by_layer[-1],
+        "by_layer_and_kind": [dict(zip(KINDS, row, strict=True)) for row in table.sum(dim=(0, 3)).T.tolist()],
         "by_peer": table.sum(dim=(1, 2)).tolist(),
     }
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | cora, cora_torch | bundled | Sen et al. 2008; assets/cora.npz |
 | file | the user's own: `dataset_file=` | see file.py for the forms |
+| parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/sites.py |
 | synthetic | drawn by synthetic.py | |
 | reddit, yelp, flickr, karateclub | dgl.data | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
 | ogbn-arxiv, ogbn-products, ogbn-papers100M | ogb | Hu et al. 2020 |
@@ -32,6 +33,13 @@ class Recipe:
     """Whether the source gives each edge in one direction only and the reverse ones have to be added."""
 
 
+def _refuse_to_load(settings: DatasetSettings) -> GraphData:
+    raise InputError(
+        "dataset_name=parts: there is nothing to partition, each site's folder is its part; "
+        "run app=train with dataset_file=FOLDER at each site"
+    )
+
+
 _GIVEN = SplitRecipe("given")
 _MUSAE = SplitRecipe("fraction", train=0.201, val=0.099, test=0.7)  # 70 % test, then 33 % of the rest validation
 _RECIPES = {
@@ -53,6 +61,7 @@ _RECIPES = {
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
     "file": Recipe(file.load, _GIVEN),
+    "parts": Recipe(_refuse_to_load, _GIVEN),
 }
 _ALIASES = {"cora": "cora_torch"}
 NAMES: tuple[str, ...] = (*_ALIASES, *_RECIPES)
@@ -77,7 +86,7 @@ def recipe(name: str) -> Recipe:
 def load(settings: DatasetSettings) -> GraphData:
     """Load a graph by name, with the reverse edges added where the settings or, failing them, the recipe say so."""
     name = canonical_name(settings.name)
-    if settings.file is not None and name != "file":
+    if settings.file is not None and name not in ("file", "parts"):
         raise InputError(
             f"dataset_file={settings.file} has no meaning with dataset_name={settings.name}: "
             "remove it, or set dataset_name=file"

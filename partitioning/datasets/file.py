@@ -72,7 +72,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 def read_npz(path: Path) -> RawGraph:
     """Read form (a); InputError if the file is damaged, holds Python objects or lacks an array."""
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path)
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
     unknown = sorted(set(arrays) - set(KNOWN))
     if unknown:
@@ -80,7 +80,8 @@ def read_npz(path: Path) -> RawGraph:
     return _raw_graph(path, arrays, where)
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an npz file by name; InputError if it is damaged or holds Python objects."""
     try:
         archive = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:

@@ -127,20 +127,27 @@ def check_labels(array: Array, where: str) -> tuple[Ints | NDArray[np.float32], 
     """Labels as GraphData has them, and the number of classes."""
     if array.ndim == 2:
         several = check_multilabel(array, where)
+        if np.isnan(several).all():
+            raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
         return several, several.shape[1]
-    labels = check_integers(array, where)
-    if len(labels) == 0:
+    if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label a node")
-    limit = max(len(labels), MANY_CLASSES)
+    labels = check_classes(array, max(len(array), MANY_CLASSES), where)
+    if labels.max() < 0:
+        raise InputError(f"{where}: every label is -1; expected at least one labelled node")
+    return labels, int(labels.max()) + 1
+
+
+def check_classes(array: Array, limit: int, where: str) -> Ints:
+    """[N] classes in [0, limit), -1 for none."""
+    labels = check_integers(array, where)
     wrong = np.flatnonzero((labels < -1) | (labels >= limit))
     if len(wrong):
         raise InputError(
             f"{where}: row {wrong[0]} is {labels[wrong[0]]}; expected a class numbered from 0 (below {limit}), "
             "or -1 for no label"
         )
-    if labels.max() < 0:
-        raise InputError(f"{where}: every label is -1; expected at least one labelled node")
-    return labels, int(labels.max()) + 1
+    return labels
 
 
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
@@ -158,8 +165,6 @@ def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
             f"{where}: row {row}, column {column} is {array[row, column]}; expected 0 or 1, "
             "or a whole row of NaN for no label"
         )
-    if unlabelled.all():
-        raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
     return labels
 
 

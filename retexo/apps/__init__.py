@@ -7,7 +7,11 @@ from retexo.config import Settings
 
 def run(settings: Settings, run_dir: Path) -> None:
     """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir."""
-    if settings.app == "partition_data":
+    if settings.sweep.axes is not None:
+        from retexo.apps import sweep
+
+        sweep.run(settings, run_dir)
+    elif settings.app == "partition_data":
         from retexo.apps import partition_data
 
         partition_data.run(settings.partition)
@@ -23,6 +27,10 @@ def run(settings: Settings, run_dir: Path) -> None:
         from retexo.apps import predict
 
         predict.run(settings, run_dir)
+    elif settings.app == "report":
+        from retexo.apps import report
+
+        report.run(settings, run_dir)
     else:
         from retexo.apps import train
 

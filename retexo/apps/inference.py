@@ -10,7 +10,8 @@ import psutil
 from partitioning.errors import InputError
 from partitioning.storage import PartitionDirectory
 from retexo import inference, launch
-from retexo.apps.train import byte_rows, check_unused, open_directory, settings_digest, versions
+from retexo.apps.resume import check_unused
+from retexo.apps.train import byte_rows, open_directory, settings_digest, versions
 from retexo.checkpoint import Checkpoint, open_checkpoint
 from retexo.config import PredictSettings, Settings
 from retexo.worker import choose_device

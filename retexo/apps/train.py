@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import logging
 import platform
+import shutil
 import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,19 @@ from typing import Any
 import psutil
 
 from partitioning.errors import InputError
+from partitioning.sites import SiteFolders, find_sites
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo import launch
+from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
 from retexo.files import write_json
+from retexo.runlog import check_logger
 from retexo.trainers import registry
-from retexo.worker import Job, choose_device, main
+from retexo.worker import Job, choose_device, main, num_threads
 
-OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint")
+logger = logging.getLogger(__name__)
+
 PER_NODE = (
     "node_rank",
     "cluster",
@@ -29,9 +34,13 @@ PER_NODE = (
     "dataset_dir",
     "dataset_file",
     "log_every",
+    "checkpoint",
+    "resume",
     "checkpoint_dir",
 )
 """Settings that may differ between nodes."""
+OF_A_PARTITIONER = ("split", "symmetrize", "partition_method", "part_obj", "partition_file", "partition", "overwrite")
+"""What only whoever sees the whole graph can do."""
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -39,19 +48,32 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
-    check_unused(run_dir, OUTPUTS)
-    registry.find(settings.train.trainer.name).check(settings.train)
+    registry.check(settings.train)
+    going_on = settings.train.resume
+    done = resume.finished(going_on, run_dir)
+    if done is not None:
+        logger.info("resume=auto: the run in %s is done", run_dir)
+        return done
+    resume.check_place(going_on, run_dir)
     choose_device(settings.train.cluster.device, 0)
+    check_logger(settings.train.logger)
     launch.warm_up()
     directory = open_directory(settings)
     cluster = settings.train.cluster
     for rank in cluster.local_ranks:
         directory.verify(rank)
     with launch.rendezvous(cluster) as rendezvous:
-        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings))
         run_dir.mkdir(parents=True, exist_ok=True)
+        same = {
+            "partitions": directory.content_digest(cluster.local_ranks),
+            "threads": num_threads(cluster),
+            **{name: versions()[name] for name in ("retexo", "torch")},
+        }
+        identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared_settings(settings))
+        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings), identity)
         write_json(run_dir / "config.json", settings.resolved)
         summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
+        summary["partition_digest"] = directory.digest()
         _write_summary(cluster, run_dir, summary)
         try:
             results = launch.run_workers(cluster.local_ranks, main, job)
@@ -62,6 +84,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
+    shutil.rmtree(run_dir / "state")
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     return summary
@@ -73,16 +96,11 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def check_unused(run_dir: Path, outputs: Sequence[str]) -> None:
-    """InputError where a run directory holds any of these files or folders."""
-    for name in outputs:
-        if (run_dir / name).exists():
-            raise InputError(f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory")
-
-
 def open_directory(settings: Settings) -> PartitionDirectory:
     """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it."""
     partition = settings.partition
+    if partition.dataset.name == "parts":
+        return open_sites(settings)
     named = directory_of(partition)
     base = Path(partition.dir)
     candidates = [named, base / partition.dataset.name, base]
@@ -93,6 +111,18 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     if directory.meta is not None:
         _check_same_data(settings, directory)
     return directory
+
+
+def open_sites(settings: Settings) -> SiteFolders:
+    """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
+    for name in sorted(settings.given):
+        if name.split(".")[0] in OF_A_PARTITIONER:
+            raise InputError(
+                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
+            )
+    if settings.partition.dataset.file is None:
+        raise InputError("dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz")
+    return find_sites(Path(settings.partition.dataset.file), settings.partition.num_partitions)
 
 
 def _not_found(named: Path, dataset: str) -> InputError:
@@ -130,8 +160,13 @@ def _shown(value: Any) -> str:
 
 def settings_digest(settings: Settings) -> str:
     """sha256 (hex) of the settings that have to be the same on every node."""
-    shared = {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
-    return hashlib.sha256(json.dumps([shared, versions()["retexo"]], sort_keys=True, default=str).encode()).hexdigest()
+    said = [shared_settings(settings), versions()["retexo"], settings.train.resume is not None]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def shared_settings(settings: Settings) -> dict[str, Any]:
+    """Those that have to be the same on every node, and when a run is resumed."""
+    return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
 
 
 def versions() -> dict[str, str]:

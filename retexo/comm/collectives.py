@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
+from retexo.comm.tape import Tape
+from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
 
 
 class PeerLost(RuntimeError):
@@ -50,6 +51,8 @@ class Communicator:
     def __init__(self, rank: int, world_size: int, sleep_time: float = 0.0) -> None:
         self.rank, self.world_size = rank, world_size
         self.meter = TrafficMeter(world_size)
+        self.tape: Tape | None = None
+        """Keeps the messages outside the rounds; those that are on it already are not sent again, but counted."""
         self._sleep_time = sleep_time
 
     def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
@@ -60,6 +63,24 @@ class Communicator:
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
                 self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
+        if self.tape is None or purpose.kind in OF_ROUNDS:
+            return self._deliver(to_peers, from_sizes, purpose)
+        received = self.tape.next(to_peers, from_sizes)
+        if received is None:
+            received = self._deliver(to_peers, from_sizes, purpose)
+            self.tape.append(to_peers, received)
+        return received
+
+    @contextlib.contextmanager
+    def untaped(self) -> Iterator[None]:
+        """For messages of a resumed run that are not those of the run before."""
+        before, self.tape = self.tape, None
+        try:
+            yield
+        finally:
+            self.tape = before
+
+    def _deliver(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
         with _naming_failure(purpose):

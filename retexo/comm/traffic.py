@@ -9,13 +9,16 @@ Payload only: no headers of gloo, TCP or IP.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics")
+OF_ROUNDS = ("gradients", "metrics")
+"""Kinds of what the rounds of a layer send."""
 WHOLE_RUN = -1
 """The `layer` of what belongs to no layer."""
 
@@ -42,6 +45,19 @@ class TrafficMeter:
 
     def add(self, purpose: Purpose, peer: int, num_bytes: int) -> None:
         self._sent[purpose, peer] += num_bytes
+
+    def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
+        """What was sent for a layer, as JSON: kind, wave, peer, bytes."""
+        return [
+            [purpose.kind, purpose.wave, peer, num_bytes]
+            for (purpose, peer), num_bytes in self._sent.items()
+            if purpose.layer == layer and purpose.kind in kinds
+        ]
+
+    def restore(self, layer: int, sent: list[list[Any]]) -> None:
+        """Count what `of_layer` told in an earlier process."""
+        for kind, wave, peer, num_bytes in sent:
+            self._sent[Purpose(kind, layer, wave), peer] = num_bytes
 
     @property
     def entries(self) -> Mapping[tuple[Purpose, int], int]:

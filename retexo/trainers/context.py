@@ -17,7 +17,7 @@ from retexo.config import TrainSettings
 from retexo.exchange.plan import Demand, ExchangePlan
 from retexo.layers.block import InEdges
 from retexo.metrics import NodeClassification
-from retexo.rounds import RoundLog, Totals
+from retexo.rounds import Keeper, RoundLog, Totals
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 
@@ -60,6 +60,8 @@ class Context:
     log: RoundLog
     save_layer: Callable[[int, nn.Module], None]
     """Checkpoint a trained stage, or a network of the trainer's own; does nothing on workers other than rank 0."""
+    keeper: Keeper | None = None
+    """Where rounds are kept, for a run that may be interrupted."""
     clock: Clock = field(default_factory=Clock)
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:

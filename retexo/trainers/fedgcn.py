@@ -26,6 +26,7 @@ from retexo.trainers.lazy import Trained
 
 USE: Use = "evaluate"
 OWN_MODEL = False
+RESUMES = False
 
 
 @dataclass

@@ -12,6 +12,7 @@ from retexo.trainers.lazy import Trained
 
 USE: Use = "evaluate"
 OWN_MODEL = False
+RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:

@@ -27,6 +27,7 @@ from retexo.trainers.context import Context
 
 USE: Use = "train"
 OWN_MODEL = False
+RESUMES = True
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
 
 
@@ -61,7 +62,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 
     def learn(layer_task: LayerTask) -> None:
         with context.phase("rounds"):
-            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log))
+            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log, context.keeper))
 
     for layer, stage in enumerate(stages):
         rows = run_layer(context, layer, stage, rows, learn)

@@ -19,6 +19,7 @@ from retexo.trainers.lazy import Trained
 
 USE: Use = "nothing"
 OWN_MODEL = False
+RESUMES = False
 
 
 @dataclass

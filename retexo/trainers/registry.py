@@ -22,6 +22,10 @@ class Trainer(Protocol):
     def OWN_MODEL(self) -> bool:
         """Whether it trains another network than the stages, so that app=evaluate and app=predict cannot load it."""
 
+    @property
+    def RESUMES(self) -> bool:
+        """Whether it hands Context.keeper to its rounds, and sends in them only what comm.traffic.OF_ROUNDS names."""
+
     def check(self, settings: TrainSettings) -> None:
         """InputError for settings that it cannot have; called before anything is started."""
 
@@ -43,3 +47,14 @@ def find(name: str) -> Trainer:
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
     return TRAINERS[name]
+
+
+def check(settings: TrainSettings) -> None:
+    """InputError for settings that the chosen trainer cannot have."""
+    trainer = find(settings.trainer.name)
+    if settings.checkpoint.every is not None and not trainer.RESUMES:
+        raise InputError(
+            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
+            "from; leave it out"
+        )
+    trainer.check(settings)

@@ -25,6 +25,7 @@ from retexo.trainers.lazy import Trained
 
 USE: Use = "evaluate"
 OWN_MODEL = True
+RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:

@@ -50,17 +50,17 @@ def test_rows_and_gradients(trained: Any) -> None:
     assert halo > 0
     assert by_kind["features"] == halo * WIDTH * 4
     assert by_kind["embeddings"] == halo * HIDDEN * 4
-    assert by_kind["gradients"] == sum((parameters(layer) + 7) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1))
+    assert by_kind["gradients"] == sum((parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1))
     assert by_kind["parameters"] == 0
 
 
 def test_layers(trained: Any) -> None:
     directory, summary = trained
     halo = sum(part.halo for part in directory.meta.parts)
-    last_metrics = 7 * 4 * 2 * (WORLD - 1)  # loss and counts, without a gradient, once the last round is over
+    last_metrics = 8 * 4 * 2 * (WORLD - 1)  # loss and counts, without a gradient, once the last round is over
     rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
     columns = [WORLD * (WORLD - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)]  # which of them are used, in bits
-    gradients = [(parameters(layer) + 7) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
+    gradients = [(parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
     assert summary["bytes"]["by_layer"] == [
         rows[layer] + gradients[layer] + last_metrics + columns[layer] for layer in (0, 1)
     ]
@@ -72,6 +72,9 @@ def test_every_sum_is_the_total(trained: Any) -> None:
     assert counted["total"] == sum(counted["by_layer"]) + counted["outside_layers"]
     assert counted["total"] == sum(map(sum, counted["by_peer"]))
     assert [counted["by_peer"][rank][rank] for rank in range(WORLD)] == [0] * WORLD
+    crossed = counted["by_layer_and_kind"]
+    assert [sum(entry.values()) for entry in crossed] == [*counted["by_layer"], counted["outside_layers"]]
+    assert {kind: sum(entry[kind] for entry in crossed) for kind in counted["by_kind"]} == counted["by_kind"]
 
 
 def test_setup_is_small(trained: Any) -> None:

@@ -465,8 +465,8 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     parameters = sum(values.size for values in outcomes[0].parameters)
     assert total(outcomes, "features") == 4 * halo * width
     assert total(outcomes, "embeddings") == EPOCHS * 2 * one_pass + one_pass  # the last: the final test
-    assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 7)
-    assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 56  # the last counts go alone
+    assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 8)
+    assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 64  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
     architecture = plan_app.architecture_of(settings, directory, partitions)
     sizes = plan_app.Sizes.of(settings, partitions, architecture)
@@ -474,7 +474,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     plain = plan_app.forecast(lazy_settings, directory, partitions)
     predicted = plan_app._rivals(plain, sizes, settings.num_rounds)["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
-    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 7
+    assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 8
 
 
 def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> No
 
     used = total(outcomes, "embeddings") - EPOCHS * 2 * 4 * WIDTH * vectors(masks["train_mask"])
     assert 0 < used <= 4 * 4 * WIDTH * halo_nodes(parts_of(tmp_path, 2))  # the final test
-    assert total(outcomes, "metrics") == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 56
+    assert total(outcomes, "metrics") == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 64
     plain = trained(parts_of(tmp_path, 2), settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2",
                                                        "exchange=plain"), torch.float32)  # fmt: skip
     assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")

@@ -10,7 +10,7 @@ from support import random_graph, thirds, write_partitions
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
 from retexo.config import Settings, compose, unknown_setting
-from retexo.trainers.registry import TRAINERS, find
+from retexo.trainers.registry import TRAINERS, check
 
 SMALL = ("hidden_dim=8", "num_rounds=[6,1]", "device=cpu", "cluster.threads=1")
 
@@ -92,6 +92,7 @@ REFUSED = [
     (("trainer=fedgcn", "model=sage", "model.aggregator=pool"), "model=sage-pool"),
     (("trainer=sign", "model=gat"), "model=gat"),
     (("trainer=sign", "model=gin"), "model=gin"),
+    (("trainer=fedgcn", "checkpoint.every=5"), "checkpoint.every=5"),
     (("trainer.name=fast",), "trainer=fast"),
 ]
 
@@ -100,7 +101,7 @@ REFUSED = [
 def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
     settings = compose(overrides).train
     with pytest.raises(InputError) as error:
-        find(settings.trainer.name).check(settings)
+        check(settings)
     assert words in str(error.value)
 
 

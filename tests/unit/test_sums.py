@@ -18,7 +18,7 @@ from retexo.sums import PowerSGDSum, WholeSum, Wire, build_sum, is_compressed, u
 
 SETUP, GRADIENTS = Purpose("setup", 1), Purpose("gradients", 1)
 F64 = torch.float64
-TAIL = 7
+TAIL = 8
 NOBODY: frozenset[int] = frozenset()
 
 
@@ -77,7 +77,7 @@ def add_up(shares: Tensor, way: Way) -> list[Added]:
             summed.add_up(tail)
             sums.append(flat.gradient.clone())
             tails.append(tail)
-        error = summed._low[0]._error if isinstance(summed, PowerSGDSum) and summed._low else torch.zeros(12, 10)
+        error = summed._low[0].error if isinstance(summed, PowerSGDSum) and summed._low else torch.zeros(12, 10)
         return Added(torch.stack(sums), torch.stack(tails), error, comm.meter.table(2).sum(dim=(0, 1)).tolist())
 
     return rehearse(world, work)

@@ -1,0 +1,79 @@
+"""What it costs to keep the course of a run on disk: seconds within the writing, as a share of the training time.
+
+    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null]
+
+Cora, GCN, 4 random parts and workers, the project's defaults. Measured in rank 0 around every write of a state and of
+the tape, so that the noise of the rest has no part in it; the median over the repeats, and the whole range.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retexo import config, worker
+from retexo.apps import partition_data, train
+from retexo.comm.tape import Tape
+from retexo.journal import Journal
+
+
+def timed(rank: int, job: worker.Job, parent: Connection) -> None:
+    """A worker that also reports the seconds that it spent writing."""
+    spent = [0.0]
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                spent[0] += time.perf_counter() - start
+
+        return call
+
+    Journal.keep, Journal.finish, Tape.append = (around(f) for f in (Journal.keep, Journal.finish, Tape.append))
+    run = worker.run
+    worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
+    worker.main(rank, job, parent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--every", nargs="+", default=["null", "50", "20", "10"])
+    arguments = parser.parse_args()
+    logging.disable(logging.INFO)
+    train.main = timed
+    cores = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {platform.machine()}, {cores} cores; {arguments.repeats} repeats")
+    found: dict[str, list[tuple[float, float]]] = {every: [] for every in arguments.every}
+    with tempfile.TemporaryDirectory() as folder:
+        common = ["dataset_name=cora", f"partition_dir={folder}", "app=train"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            partition_data.run(config.compose(common).partition)
+            for _ in range(arguments.repeats):
+                for every in arguments.every:
+                    settings = config.compose([*common, f"checkpoint.every={every}"])
+                    summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
+                    found[every].append((summary["writing"], summary["seconds"]["train"]))
+    print("checkpoint.every  writing, ms   training, s   share (range)")
+    for every, pairs in found.items():
+        shares = sorted(100 * writing / training for writing, training in pairs)
+        writing, training = (statistics.median(column) for column in zip(*pairs, strict=True))
+        middle = statistics.median(shares)
+        share = f"{middle:.2f} % ({shares[0]:.2f} to {shares[-1]:.2f})"
+        print(f"{every:>16}{1000 * writing:>13.1f}{training:>14.2f}   {share}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""`app=report`: one report of any number of runs; tables, figures, and a page that holds them all."""
+
+import io
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partitioning.errors import InputError
+from retexo.apps.resume import check_unused
+from retexo.config import Settings
+from retexo.report import figures, tables
+from retexo.report.groups import DataSet, group
+from retexo.report.page import Picture, Section, page
+from retexo.report.runs import Run, read_runs
+from retexo.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STATUSES = ("done", "failed", "unfinished", "damaged")
+
+
+def run(settings: Settings, run_dir: Path) -> Path:
+    """Report on the runs below report.runs; return the page, run_dir/report.html."""
+    if settings.report.runs is None:
+        raise InputError("report.runs=null: app=report needs report.runs=DIR, a folder that holds run directories")
+    return make(Path(settings.report.runs), run_dir)
+
+
+def make(folder: Path, run_dir: Path) -> Path:
+    """Read the runs below a folder and write report.html, report.md, csv files and figures/ into run_dir.
+
+    Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report already.
+    """
+    figures.check_installed()
+    page_path = run_dir / "report.html"
+    check_unused(run_dir, (page_path.name,))
+    runs = read_runs(folder)
+    data_sets = group(runs)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
+        _write(Path(name), folder, runs, data_sets)
+        for made in sorted(Path(name).iterdir(), key=lambda path: path.name == page_path.name):  # the page last
+            shutil.rmtree(run_dir / made.name, ignore_errors=True)
+            made.replace(run_dir / made.name)
+    for data in data_sets:
+        print(f"{data.name}\n")
+        print("\n".join(table.markdown() for table in _tables(data)))
+    print(f"{_counts(runs)}; {page_path}")
+    return page_path
+
+
+def _write(into: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
+    (into / "figures").mkdir()
+    sections = [
+        Section(data.name, _tables(data), _pictures(data, f"{place}-{_slug(data.name)}", into / "figures"))
+        for place, data in enumerate(data_sets)
+    ]
+    remains = tables.remains_table(runs)
+    notes = _notes(data_sets)
+    last = [table for table in (remains, notes) if table is not None]
+    if last:
+        sections.append(Section("Remarks", last, plain=True))
+    introduction = f"{_counts(runs)}, read from {folder}."
+    title = "Training runs"
+    (into / "report.html").write_text(page(title, introduction, sections, _made_with(runs)), encoding="utf-8")
+    (into / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
+    rows = {
+        "summary.csv": tables.summary_rows(data_sets),
+        "comparisons.csv": tables.comparison_rows(data_sets),
+        "runs.csv": tables.run_rows(data_sets, runs),
+    }
+    for name, content in rows.items():
+        (into / name).write_text(tables.csv_text(content), encoding="utf-8")
+
+
+def _tables(data: DataSet) -> list[Table]:
+    found = [tables.results_table(data), tables.comparison_table(data)]
+    return [table for table in found if table is not None]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
+
+
+def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
+    """Draw the figures of a data set; each also goes into the folder, as svg and as pdf."""
+    pictures = []
+    for kind, figure in figures.draw(data).items():
+        stem = f"{name}-{kind}"
+        for suffix in ("svg", "pdf"):
+            (folder / f"{stem}.{suffix}").write_bytes(_rendered(figure, suffix))
+        pictures.append(Picture(stem, figures.FIGURES[kind][0], (folder / f"{stem}.svg").read_bytes()))
+    return pictures
+
+
+def _rendered(figure: "Figure", suffix: str) -> bytes:
+    """A figure as a file; without the date, so that the same runs give the same file."""
+    file = io.BytesIO()
+    metadata = {"Date": None} if suffix == "svg" else {"CreationDate": None}
+    figure.savefig(file, format=suffix, metadata=metadata)
+    return file.getvalue()
+
+
+def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    parts = [f"# {title}\n\n{introduction}\n"]
+    for section in sections:
+        parts.append(f"## {section.title}\n")
+        parts += [table.markdown() for table in section.tables]
+        parts += [
+            f"![{picture.title}](figures/{picture.title}.svg)\n\n{picture.caption}\n" for picture in section.pictures
+        ]
+    return "\n".join(parts)
+
+
+def _notes(data_sets: Sequence[DataSet]) -> Table | None:
+    """What a reader should know of the means."""
+    rows = []
+    for data in data_sets:
+        for method in data.methods:
+            if method.repeats:
+                rows.append(
+                    [data.name, method.name, f"{method.repeats} runs repeat a draw; repeats are averaged first"]
+                )
+            versions = {str(sorted(run.versions.items())) for run in method.done}
+            if len(versions) > 1:
+                rows.append([data.name, method.name, "runs of different versions of the program or its libraries"])
+    return Table("Of the means", ["data", "method", "remark"], rows) if rows else None
+
+
+def _counts(runs: Sequence[Run]) -> str:
+    found = Counter(run.status for run in runs)
+    return f"{len(runs)} runs: " + ", ".join(f"{found[status]} {status}" for status in STATUSES if found[status])
+
+
+def _made_with(runs: Sequence[Run]) -> str:
+    found = {name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions}) for name in
+             dict.fromkeys(name for run in runs for name in run.versions)}  # fmt: skip
+    return "Trained with " + "; ".join(f"{name} {', '.join(versions)}" for name, versions in found.items()) + "."

@@ -1,0 +1,102 @@
+"""Whether `app=train` begins anew or goes on, and with what: the setting `resume`."""
+
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.files import write_json
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint", "state")
+REMEDIES = {
+    "threads": "set cluster.threads={there}: with another number the results are not the same, bit for bit",
+    "partitions": "use the partition directory that it was started with",
+    "retexo": "go on with retexo {there}",
+    "torch": "go on with torch {there}",
+}
+
+
+def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
+    """InputError where a run directory holds any of these files or folders."""
+    for name in outputs:
+        if (run_dir / name).exists():
+            raise InputError(
+                f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory"
+                + (", or go on with that run: resume=auto" if (run_dir / "state").exists() else "")
+            )
+
+
+def finished(resume: str | None, run_dir: Path) -> dict[str, Any] | None:
+    """The summary of a run that resume=auto finds done; None where there is something to do."""
+    path = run_dir / "summary.json"
+    if resume != "auto" or not path.is_file():
+        return None
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text())
+        return summary if summary["status"] == "done" else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def check_place(resume: str | None, run_dir: Path) -> None:
+    """InputError for a run directory that is used, and for a `resume` that names none with a state."""
+    if resume not in (None, "auto") and not (Path(str(resume)) / "state" / "run.json").is_file():
+        raise InputError(
+            f"resume={resume}: has no state/run.json to go on from; give the run directory of an app=train that was "
+            "interrupted (one that is done keeps no state)"
+        )
+    if resume == "auto" and (run_dir / "state" / "run.json").is_file():
+        return
+    check_unused(run_dir, OUTPUTS)
+    if resume == "auto":
+        logger.info("resume=auto: %s holds no state, so this run begins anew", run_dir)
+
+
+def prepare(resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Bring the state to go on from to run_dir, and describe it there; the identity of the run, hex SHA-256.
+
+    run: what has to be equal to go on; settings: those that have to be. InputError where something is not.
+    """
+    source = run_dir if resume in (None, "auto") else Path(str(resume))
+    if (source / "state" / "run.json").is_file() and resume is not None:
+        _check_same(resume, source, run, settings)
+    if source != run_dir:
+        for rank in ranks:
+            shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
+        if (source / "metrics.jsonl").is_file():
+            shutil.copy(source / "metrics.jsonl", run_dir)
+    (run_dir / "state").mkdir(parents=True, exist_ok=True)
+    write_json(run_dir / "state" / "run.json", {"run": run, "settings": settings})
+    return hashlib.sha256(json.dumps([run, settings], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _check_same(resume: str, source: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
+    path = source / "state" / "run.json"
+    try:
+        found = json.loads(path.read_text())
+        before, made_with = dict(found["run"]), dict(found["settings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: damaged; begin anew in another hydra.run.dir, without resume") from error
+    for name, here in run.items():
+        there = before.get(name)
+        if here != there:
+            remedy = REMEDIES[name].format(there=there)
+            raise InputError(
+                f"resume={resume}: the run in {source} has {name} {_shown(there)}, here {_shown(here)}; {remedy}"
+            )
+    now = json.loads(json.dumps(settings, default=str))
+    for name in sorted(now.keys() | made_with.keys()):
+        if now.get(name) != made_with.get(name):
+            raise InputError(
+                f"{name}={now.get(name)}: the run in {source} was started with {name}={made_with.get(name)}; leave it "
+                "as it was to go on with that run, or begin anew without resume"
+            )
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:12]

@@ -1,0 +1,102 @@
+"""What a worker received outside the rounds, on disk, in order: a resumed run reads it instead of asking again.
+
+Training is deterministic, so a worker that goes through the same steps asks for the same messages. The file holds the
+digest of the run, then a record a message: a header, and the bytes from all peers by rank.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from retexo.errors import TrainingError
+
+HEADER = struct.Struct("<QII")
+"""Of a record: bytes that follow, their CRC-32, and the CRC-32 of what this worker sent."""
+
+
+class Tape:
+    """A file that is read up to where it was kept, and written from there."""
+
+    def __init__(self, path: Path, identity: str) -> None:
+        """identity: hex digest of the run; a file of another run, or none, counts as empty."""
+        self.path, self._start = path, bytes.fromhex(identity)
+        self._ends = self._scan()
+        """Where each intact record ends, behind the start of the file."""
+        self._position = 0
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self.keep(len(self))
+
+    def __len__(self) -> int:
+        """Intact records."""
+        return len(self._ends) - 1
+
+    def _scan(self) -> list[int]:
+        ends = [len(self._start)]
+        if not self.path.exists():
+            return ends
+        with self.path.open("rb") as file:
+            if file.read(len(self._start)) != self._start:
+                return ends
+            length = self.path.stat().st_size
+            while len(header := file.read(HEADER.size)) == HEADER.size:
+                size, checksum, _ = HEADER.unpack(header)
+                if size > length - file.tell() or zlib.crc32(file.read(size)) != checksum:
+                    break
+                ends.append(file.tell())
+        return ends
+
+    def keep(self, count: int) -> None:
+        """Forget all but the first `count` records, and go to the first."""
+        del self._ends[count + 1 :]
+        self._file.seek(0)
+        self._file.write(self._start)
+        self._file.truncate(self._ends[-1])
+        self._position = 0
+
+    def next(self, sent: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor] | None:
+        """What came when `sent` went out; None where the tape ends. from_sizes are elements by peer, of sent's type."""
+        if self._position == len(self):
+            return None
+        self._file.seek(self._ends[self._position])
+        size, _, checksum = HEADER.unpack(self._file.read(HEADER.size))
+        body = torch.frombuffer(bytearray(self._file.read(size) or b"\0"), dtype=torch.uint8)[:size]
+        sizes = [count * sent[0].element_size() for count in from_sizes]
+        if checksum != _checksum(sent) or size != sum(sizes):
+            raise TrainingError(
+                f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
+            )
+        self._position += 1
+        return [piece.view(sent[0].dtype) for piece in torch.split(body, sizes)]
+
+    def append(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
+        pieces = [_bytes(tensor) for tensor in received]
+        size = sum(piece.nbytes for piece in pieces)
+        header = HEADER.pack(size, _checksum(received), _checksum(sent))
+        try:
+            self._file.seek(self._ends[-1])
+            self._file.write(header)
+            for piece in pieces:
+                self._file.write(piece)
+            self._file.flush()
+        except OSError as error:
+            raise TrainingError(f"{self.path}: cannot be written: {error.strerror}; free some space, resume") from error
+        self._ends.append(self._file.tell())
+        self._position += 1
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().view(torch.uint8).numpy().data
+
+
+def _checksum(tensors: Sequence[Tensor]) -> int:
+    checksum = 0
+    for tensor in tensors:
+        checksum = zlib.crc32(_bytes(tensor), checksum)
+    return checksum

@@ -1,0 +1,126 @@
+"""Runs in groups: a data set (graph, split, parts) has methods, and a method has runs that differ by seeds alone."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from retexo.report.runs import Run, identity
+
+DATA = (
+    "dataset_name",
+    "dataset_file",
+    "symmetrize",
+    "synthetic",
+    "split",
+    "partition_method",
+    "part_obj",
+    "partition_file",
+    "num_partitions",
+    "partition",
+)
+"""Settings, or groups of them, that say what graph is trained on, and how it is cut."""
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One way to train, on one data set."""
+
+    name: str
+    runs: list[Run]
+    """Of every status."""
+
+    @property
+    def done(self) -> list[Run]:
+        return [run for run in self.runs if run.status == "done"]
+
+    def count(self, status: str) -> int:
+        return sum(run.status == status for run in self.runs)
+
+    @property
+    def repeats(self) -> int:
+        """Finished runs of seeds that another one has, too."""
+        return len(self.done) - len(self.by_draw(lambda _: 0.0))
+
+    def by_draw(self, measure: Callable[[Run], float | None]) -> dict[str, float | None]:
+        """One value for each draw of the seeds: a run that was repeated is no second draw, so repeats are averaged."""
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for run in self.done:
+            value = measure(run)
+            values[run.draw] += [] if value is None else [value]
+        return {draw: fmean(found) if found else None for draw, found in values.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A graph with its split and parts, and the methods that were trained on it."""
+
+    name: str
+    methods: list[Method]
+
+
+def group(runs: Sequence[Run]) -> list[DataSet]:
+    """All runs but the damaged ones, whose settings nobody knows."""
+    known = [(run, *_halves(identity(run.settings))) for run in runs if run.status != "damaged"]
+    data: dict[str, dict[str, Any]] = {}
+    methods: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    members: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run, about_data, about_method in known:
+        place, way = _key(about_data), _key(about_method)
+        data[place] = about_data
+        methods[place][way] = about_method
+        members[place, way].append(run)
+    titles = distinct_names(list(data.values()), _data_title)
+    result = []
+    for place, title in zip(data, titles, strict=True):
+        names = distinct_names(list(methods[place].values()), _method_title)
+        found = zip(names, methods[place], strict=True)
+        result.append(DataSet(title, [Method(name, members[place, way]) for name, way in found]))
+    return result
+
+
+def _halves(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What concerns the data, and what concerns the method."""
+    data = {name: value for name, value in settings.items() if name in DATA or name.split(".")[0] in DATA}
+    return data, {name: value for name, value in settings.items() if name not in data}
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _data_title(settings: Mapping[str, Any]) -> str:
+    name = settings.get("dataset_name")
+    name = settings.get("dataset_file") if name == "file" else name
+    parts = settings.get("num_partitions")
+    return f"{name}, {parts} {'part' if parts == 1 else 'parts'} ({settings.get('partition_method')})"
+
+
+def _method_title(settings: Mapping[str, Any]) -> str:
+    trainer = settings.get("trainer.name", settings.get("trainer", "lazy"))
+    words = [settings.get("model.name"), None if trainer == "lazy" else trainer, settings.get("report.label")]
+    return " ".join(str(word) for word in words if word is not None)
+
+
+def distinct_names(all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]) -> list[str]:
+    """A name for each: its title, and, of those with the same title, in what it departs from most of them."""
+    titles = [title(settings) for settings in all_settings]
+    names = []
+    for own, settings in zip(titles, all_settings, strict=True):
+        others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
+        departures = [
+            f"{name}={_shown(settings, name)}"
+            for name in sorted({name for other in others for name in other})
+            if 2 * sum(_shown(other, name) == _shown(settings, name) for other in others) <= len(others)
+        ]
+        names.append(" ".join([own, *(departures if len(others) > 1 else [])]))
+    return names
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    if name not in settings:
+        return "(none)"
+    value = settings[name]
+    return value if isinstance(value, str) else json.dumps(value, default=str)

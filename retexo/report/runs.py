@@ -1,0 +1,251 @@
+"""Run directories, read from what app=train writes: summary.json and metrics.jsonl.
+
+A file that is damaged spoils its own run only; the reason is kept, and shown.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+
+SEEDS = ("seed", "split.seed", "partition.seed", "synthetic.seed")
+"""Settings that say which draw of the same experiment a run is."""
+WITHOUT_EFFECT = (
+    "app",
+    "task",
+    "node_rank",
+    "distributed",
+    "partition_dir",
+    "dataset_dir",
+    "checkpoint_dir",
+    "checkpoint",
+    "resume",
+    "overwrite",
+    "log_every",
+    "logger",
+    "measure_dv",
+    "predict",
+    "plan",
+    "sweep",
+    "report.runs",
+)
+"""Settings, or groups of them, that do not change what is trained or sent."""
+MEASURES = {
+    "test accuracy": "test.accuracy",
+    "val accuracy": "val.accuracy",
+    "test micro F1": "test.micro_f1",
+    "test macro F1": "test.macro_f1",
+    "seconds train": "seconds.train",
+    "seconds total": "seconds.total",
+    "bytes total": "bytes.total",
+}
+"""Name in the report -> field of summary.json."""
+REASON_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class Point:
+    """A line of metrics.jsonl."""
+
+    layer: int
+    round: int
+    val_metric: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run directory."""
+
+    path: Path
+    status: str
+    """done, failed, unfinished (running, or killed), damaged."""
+    reason: str = ""
+    """Why it is not done."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By dotted name, as in config.json."""
+    measures: dict[str, float | None] = field(default_factory=dict)
+    """None is a ratio without anything to count."""
+    bytes_by_kind: dict[str, int] = field(default_factory=dict)
+    bytes_by_layer_and_kind: list[dict[str, int]] = field(default_factory=list)
+    """One entry a layer, then what belongs to no layer; empty for runs of earlier versions."""
+    bytes_by_peer: list[list[int]] = field(default_factory=list)
+    """[W][W], sender by receiver."""
+    curve: list[Point] = field(default_factory=list)
+    partition_digest: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def draw(self) -> str:
+        """Equal for two runs exactly if they share seeds, split and partition."""
+        return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """All run directories below a folder, in order of their paths; InputError where there is none."""
+    if not folder.is_dir():
+        raise InputError(f"report.runs={folder}: no such folder; give one that holds run directories of app=train")
+    paths = {path.parent for name in ("summary.json", "metrics.jsonl") for path in folder.rglob(name)}
+    if not paths:
+        raise InputError(
+            f"report.runs={folder}: no summary.json below it; train first (app=train hydra.run.dir={folder}/NAME), "
+            "or give the folder that holds the run directories"
+        )
+    return [read_run(path) for path in sorted(paths)]
+
+
+def read_run(path: Path) -> Run:
+    """One run directory; whatever is wrong with it becomes its reason."""
+    try:
+        summary = read_summary(path / "summary.json")
+        settings = flatten(_part(summary, "settings", dict))
+        common: dict[str, Any] = {"path": path, "settings": settings, "curve": _read_curve(path / "metrics.jsonl")}
+        versions = _part(summary, "versions", dict)
+        common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
+        status = summary.get("status")
+        if status == "failed":
+            return Run(status="failed", reason=_short(str(summary.get("error", "no reason given"))), **common)
+        if status == "running":
+            reason = f"running, or killed; last sign of life {_last_sign(path)}"
+            return Run(status="unfinished", reason=reason, **common)
+        if status != "done":
+            raise ValueError(f"status is {_short(repr(status))}, not done, failed or running")
+        return Run(status="done", **common, **_results(summary))
+    except (OSError, ValueError, RecursionError) as error:
+        return Run(path, "damaged", _short(f"summary.json: {error}"))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What summary.json says; ValueError if it is no JSON object, OSError if it cannot be read."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError("missing") from None
+    if not isinstance(summary, dict):
+        raise ValueError("not a JSON object")
+    return summary
+
+
+def _results(summary: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Run that only a finished run has."""
+    measures = {name: _number(summary, place) for name, place in MEASURES.items()}
+    measures["rounds"] = sum(_numbers(summary, "rounds"))
+    measures["memory"] = max(_numbers(summary, "peak_memory_bytes"), default=None)
+    measures["private memory"] = max(_numbers(summary, "peak_private_bytes"), default=None)
+    by_kind = _part(summary, "bytes.by_kind", dict)
+    by_peer = _part(summary, "bytes.by_peer", list)
+    crossed = _part({"by_layer_and_kind": [], **_part(summary, "bytes", dict)}, "by_layer_and_kind", list)
+    _check_counts([by_kind], "bytes.by_kind")
+    _check_counts(crossed, "bytes.by_layer_and_kind")
+    parts = _part(summary, "settings.num_partitions", int)
+    if len(by_peer) != parts or any(not isinstance(row, list) or len(row) != parts for row in by_peer):
+        raise ValueError(f"bytes.by_peer is not {parts} x {parts}")
+    _check_counts([dict(enumerate(row)) for row in by_peer], "bytes.by_peer")
+    return {
+        "measures": measures,
+        "bytes_by_kind": by_kind,
+        "bytes_by_peer": by_peer,
+        "bytes_by_layer_and_kind": crossed,
+    }
+
+
+def _part(summary: dict[str, Any], place: str, kind: type) -> Any:
+    value: Any = summary
+    for name in place.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise ValueError(f"has no {place}")
+        value = value[name]
+    if not isinstance(value, kind):
+        raise ValueError(f"{place} is {_short(repr(value))}")
+    return value
+
+
+def _number(summary: dict[str, Any], place: str) -> float | None:
+    value = _part(summary, place, object)
+    if value is not None and not _is_number(value):
+        raise ValueError(f"{place} is {_short(repr(value))}, not a number")
+    return value  # type: ignore[no-any-return]
+
+
+def _numbers(summary: dict[str, Any], place: str) -> list[float]:
+    values = _part(summary, place, list)
+    if not all(map(_is_number, values)):
+        raise ValueError(f"{place} is {_short(repr(values))}, not a list of numbers")
+    return values  # type: ignore[no-any-return]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_counts(tables: list[Any], place: str) -> None:
+    for counts in tables:
+        if not isinstance(counts, dict) or not all(_is_number(count) and count >= 0 for count in counts.values()):
+            raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
+
+
+def _read_curve(path: Path) -> list[Point]:
+    """The validation metric by layer and round, up to the first line that is none: a killed run ends in half a line."""
+    points = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):  # the curve is a picture; the run counts without it
+        return []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            if entry["val_metric"] is not None:
+                points.append(Point(int(entry["layer"]), int(entry["round"]), float(entry["val_metric"])))
+        except (ValueError, KeyError, TypeError):
+            break
+    return points
+
+
+def _last_sign(path: Path) -> str:
+    """When one of its files was last written, UTC."""
+    times = [file.stat().st_mtime for name in ("summary.json", "metrics.jsonl") if (file := path / name).exists()]
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(max(times)))
+
+
+def _short(text: str) -> str:
+    line = (text.strip().splitlines() or [""])[0]
+    return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
+
+
+# --- settings ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of flat settings those that say what was trained, on what: not the seeds, not where files lie."""
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if name not in SEEDS and not any(name == other or name.startswith(f"{other}.") for other in WITHOUT_EFFECT)
+    }
+    for name in ("dataset_file", "partition_file"):
+        if kept.get(name) is not None:
+            kept[name] = Path(str(kept[name])).stem
+    if kept.get("dataset_name") != "synthetic":
+        kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
+    return kept
+
+
+def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:
+    """Names of the settings, seeds included, in which a run that is there (nested settings, from JSON) is another."""
+    sides = []
+    for settings in (found if isinstance(found, dict) else {}, json.loads(json.dumps(wanted))):
+        flat = flatten(settings)
+        sides.append({**identity(flat), **{name: flat.get(name) for name in SEEDS}})
+    return sorted(name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name))

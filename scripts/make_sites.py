@@ -1,0 +1,29 @@
+"""Cut the bundled Cora graph into site folders, as if each site had always held its own: to try dataset_name=parts.
+
+python scripts/make_sites.py FOLDER NAME NAME ...
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from partitioning import datasets, splits
+from partitioning.sites import write_sites
+from retexo.config import compose
+
+
+def main(base: Path, names: list[str]) -> None:
+    settings = compose(["dataset_name=cora"]).partition.dataset
+    graph = datasets.load(settings)
+    split = splits.draw(graph, settings.split, datasets.recipe("cora").split)
+    masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
+    assignment = np.random.default_rng(0).integers(len(names), size=graph.num_nodes)
+    for folder in write_sites(base, graph, masks, assignment, names):
+        print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,217 @@
+"""A run that dies anywhere, resumed, ends as the one that never died: parameters bit for bit, bytes, rounds, log."""
+
+import json
+import os
+import resource
+import signal
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import random_graph, thirds, write_partitions
+
+from partitioning.errors import InputError
+from retexo import worker
+from retexo.apps import train
+from retexo.comm.collectives import Communicator
+from retexo.config import Settings, compose
+from retexo.errors import TrainingError
+
+WORLD = 3
+AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
+"""Bytes that a resumed run sends to agree on where to go on."""
+SYNC = ("checkpoint.every=2", "stopping.patience=3")
+LEAN = ("checkpoint.every=1", "+experiment=lean", "local_epochs=2", "gradient.rank=1", "hidden_dim=8")
+MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
+OPTIMIZER = ("checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    graph = random_graph(60, 240)
+    assignment = [node % 5 % WORLD for node in range(60)]
+    write_partitions(folder, graph, thirds(60), assignment, WORLD)
+    return folder
+
+
+def settings(parts: Path, *more: str) -> Settings:
+    small = "hidden_dim=6", "num_rounds=[5,4]", "learning_rate=[0.05]", "cluster.threads=1", "num_partitions=3"
+    return compose([*small, *more, "app=train", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+
+
+def dies_at(message: int, rank: int, job: Any, parent: Connection) -> None:
+    """A worker, of which rank 1 is killed before it takes part in a message, counted from the start."""
+    if rank == 1:
+        swap, left = Communicator._swap, [message]
+
+        def counted(self: Communicator, *arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return swap(self, *arguments)
+
+        Communicator._swap = counted  # type: ignore[method-assign]
+    worker.main(rank, job, parent)
+
+
+def disk_is_full(size: int, rank: int, job: Any, parent: Connection) -> None:
+    """A worker, of which rank 1 can write no file beyond `size` bytes."""
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    worker.main(rank, job, parent)
+
+
+def lines(run_dir: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in found]
+
+
+def assert_same_run(resumed: Path, whole: Path) -> None:
+    for name in ("layer0.safetensors", "layer1.safetensors"):
+        assert (resumed / "checkpoint" / name).read_bytes() == (whole / "checkpoint" / name).read_bytes()
+    here, there = (json.loads((path / "summary.json").read_text()) for path in (resumed, whole))
+    for name in ("test", "val", "rounds"):
+        assert here[name] == there[name]
+    setup = there["bytes"]["by_kind"]["setup"] + AGREEMENT
+    assert here["bytes"]["by_kind"] == {**there["bytes"]["by_kind"], "setup": setup}
+    assert lines(resumed) == lines(whole)
+    assert not (resumed / "state").exists()
+
+
+@pytest.fixture(scope="module")
+def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+    """Runs that nothing happened to."""
+    runs = {}
+    for options in (SYNC, LEAN, OPTIMIZER):
+        runs[options] = tmp_path_factory.mktemp("whole")
+        train.run(settings(parts, *options), runs[options])
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *((SYNC, message) for message in (0, 3, 6, 9, 14, 20, 24, 27, 33, 36)),
+        *((LEAN, message) for message in (13, 18, 31)),
+        (OPTIMIZER, 17),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else value[-1],
+)
+def test_a_death_at_any_message_changes_nothing(
+    options: tuple[str, ...],
+    message: int,
+    parts: Path,
+    whole_runs: dict[tuple[str, ...], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, message))
+        with pytest.raises(TrainingError, match="rank 1 was killed by SIGKILL"):
+            train.run(settings(parts, *options), tmp_path)
+    train.run(settings(parts, *options, "resume=auto"), tmp_path)
+    assert_same_run(tmp_path, whole_runs[options])
+
+
+def test_two_deaths(
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run can be resumed; another directory is left as it was."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 20))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC), first)
+        before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+        patched.setattr(train, "main", partial(dies_at, 9))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC, f"resume={first}"), second)
+    train.run(settings(parts, *SYNC, "resume=auto"), second)
+    assert_same_run(second, whole_runs[SYNC])
+    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def interrupted(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that died in layer 0 after 4 rounds, of which 2 and 4 are kept."""
+    run_dir = tmp_path / "interrupted"
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 16))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC), run_dir)
+    assert {path.name for path in (run_dir / "state" / "rank1").glob("*.state")} == {"step0-2.state", "step0-4.state"}
+    return run_dir
+
+
+@pytest.mark.parametrize("what", ["flipped", "cut", "foreign"])
+def test_of_a_damaged_step_the_one_before_it_is_used(
+    what: str, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+) -> None:
+    path = interrupted / "state" / "rank2" / "step0-4.state"
+    content = bytearray(path.read_bytes())
+    if what == "flipped":
+        content[len(content) // 2] ^= 1
+    if what == "foreign":
+        content = bytearray((interrupted / "state" / "run.json").read_bytes())
+    path.write_bytes(content[:-5] if what == "cut" else content)
+    summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
+    assert summary["resumed"] == {"layer": 0, "round": 2}
+    assert_same_run(interrupted, whole_runs[SYNC])
+
+
+@pytest.mark.parametrize("size", [0, 40, 100, 1000])
+def test_a_damaged_tape_is_used_as_far_as_it_goes(
+    size: int, parts: Path, whole_runs: dict[tuple[str, ...], Path], interrupted: Path
+) -> None:
+    path = interrupted / "state" / "rank0" / "tape"
+    path.write_bytes(path.read_bytes()[:size])
+    assert train.run(settings(parts, *SYNC, "resume=auto"), interrupted)["resumed"] == {"layer": 0, "round": 4}
+    assert_same_run(interrupted, whole_runs[SYNC])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["hidden_dim=8"], ("hidden_dim=8", "was started with hidden_dim=6")),
+        (["cluster.threads=2"], ("threads", "cluster.threads=1")),
+    ],
+)
+def test_another_run_is_not_gone_on_with(
+    options: list[str], says: tuple[str, ...], parts: Path, interrupted: Path
+) -> None:
+    before = {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()}
+    with pytest.raises(InputError) as raised:
+        train.run(settings(parts, *SYNC, "resume=auto", *options), interrupted)
+    assert all(text in str(raised.value) for text in says)
+    assert {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()} == before
+
+
+def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:
+    with pytest.raises(InputError, match="resume=auto"):
+        train.run(settings(parts, *SYNC), interrupted)
+
+
+def test_a_directory_without_state(parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="to go on from"):
+        train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
+    done = whole_runs[SYNC]
+    before = (done / "summary.json").read_bytes()
+    assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"
+    assert (done / "summary.json").read_bytes() == before
+
+
+def test_a_full_disk(
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tape still fits, a step does not."""
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(disk_is_full, 4000))
+        with pytest.raises(TrainingError, match=r"rank 1 .*step0-2.state: cannot be written: File too large"):
+            train.run(settings(parts, *SYNC), tmp_path)
+    assert not list((tmp_path / "state" / "rank1").glob(".*"))
+    train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)
+    assert_same_run(tmp_path, whole_runs[SYNC])

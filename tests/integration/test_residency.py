@@ -1,0 +1,236 @@
+"""dataset_name=parts: training, plan and predictions are those of the same assignment; sites on nodes of their own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import MASKS, ROOT, Ended, Masks, finish, kill_group, random_graph, save_npz, start_cli, thirds
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.sites import ARRAYS, write_sites
+from retexo.apps import evaluate, partition_data, plan, predict, train
+from retexo.config import compose
+from retexo.predictions import read_table
+
+NAMES = ["north", "east", "south", "void"]
+COMMON = ("num_partitions=4", "hidden_dim=8", "heads=2", "num_rounds=[4]", "device=cpu", "cluster.threads=1",
+          "dropout=0.5", "predict.format=npy")  # fmt: skip
+PARTS = np.random.default_rng(5).integers(3, size=40)
+
+
+def hard_graph() -> tuple[GraphData, Masks]:
+    """Ids up to 2^62, double edges, self loops. South trains and validates nothing, and east has no label at all."""
+    graph = random_graph()
+    ids = np.sort(np.random.default_rng(1).integers(2**62, size=40))
+    masks = {name: mask & (PARTS != 1) & ((PARTS != 2) | (name == "test_mask")) for name, mask in thirds(40).items()}
+    labels = np.where(PARTS == 1, -1, graph.labels)
+    return replace(graph, node_ids=ids, labels=labels), masks
+
+
+def write_hard_sites(base: Path) -> None:
+    """Four sites: east leaves out labels and masks, void holds no node, and lists nothing."""
+    graph, masks = hard_graph()
+    write_sites(base, graph, masks, PARTS, NAMES)
+    for name, left_out in (("east", ("label", *MASKS)), ("void", ("feat", "label", *MASKS))):
+        with np.load(base / name / ARRAYS) as arrays:
+            kept = {key: arrays[key] for key in arrays.files if key not in left_out}
+        np.savez(base / name / ARRAYS, **kept)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """sites/ and, of the same graph and assignment, partitions by partition_method=file."""
+    folder = Path(tmp_path_factory.mktemp("residency"))
+    write_hard_sites(folder / "sites")
+    save_npz(folder / "toy.npz", *hard_graph())
+    np.save(folder / "parts.npy", PARTS)
+    partition_data.run(compose([*COMMON, *by_file(folder)]).partition)
+    return folder
+
+
+def by_file(place: Path) -> tuple[str, ...]:
+    return ("dataset_name=file", f"dataset_file={place}/toy.npz", "partition_method=file",
+            f"partition_file={place}/parts.npy", f"partition_dir={place}/partitions")  # fmt: skip
+
+
+def by_sites(place: Path) -> tuple[str, ...]:
+    return ("dataset_name=parts", f"dataset_file={place}/sites")
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_training_is_that_of_the_same_assignment_bit_for_bit(place: Path, tmp_path: Path, model: str) -> None:
+    runs = {}
+    for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
+        runs[name] = train.run(compose([*COMMON, f"model={model}", *data]), tmp_path / name)
+    for layer in ("layer0.safetensors", "layer1.safetensors"):
+        one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in runs)
+        assert one == other
+    for key in ("train", "val", "test", "rounds"):
+        assert runs["file"][key] == runs["sites"][key]
+    for kind, sent in runs["file"]["bytes"]["by_kind"].items():
+        assert kind == "setup" or sent == runs["sites"]["bytes"]["by_kind"][kind]
+    assert runs["sites"]["bytes"]["by_kind"]["setup"] > runs["file"]["bytes"]["by_kind"]["setup"]
+
+
+def test_the_plan_has_the_bytes_of_setup_and_features(place: Path, tmp_path: Path) -> None:
+    settings = compose([*COMMON, "stopping=none", *by_sites(place)])
+    planned, trained = plan.run(settings, tmp_path / "plan"), train.run(settings, tmp_path / "train")
+    for kind in ("setup", "features"):
+        sent = sum(entry["num_bytes"] for entry in planned["entries"] if entry["kind"] == kind)
+        assert sent == trained["bytes"]["by_kind"][kind]
+
+
+def test_predictions_are_by_the_sites_ids(place: Path, tmp_path: Path) -> None:
+    train.run(compose([*COMMON, *by_file(place)]), tmp_path / "run")
+    model = f"checkpoint_dir={tmp_path}/run"
+    for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
+        predict.run(compose([*COMMON, "app=predict", model, *data]), tmp_path / name)
+    one, other = (read_table(tmp_path / name / "predictions.npy") for name in ("file", "sites"))
+    assert other["id"].tolist() == sorted(hard_graph()[0].node_ids.tolist())
+    for name, column in one.items():
+        np.testing.assert_array_equal(column, other[name])
+    scores = [evaluate.run(compose([*COMMON, "app=evaluate", model, *data]), tmp_path / f"{place}-scores")["test"]
+              for place, data in enumerate((by_file(place), by_sites(place)))]  # fmt: skip
+    assert scores[0] == scores[1]
+
+
+# --- what one process finds --------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["dataset_file=null"], "dataset_name=parts needs dataset_file=FOLDER"),
+        (["dataset_file=nowhere"], r"dataset_file=nowhere: there is no nowhere/site.json"),
+        (["num_partitions=3"], "names 4 sites, num_partitions=3; set num_partitions=4"),
+        (["symmetrize=true"], "symmetrize: has no meaning with dataset_name=parts"),
+        (["split=per_class"], "split: has no meaning"),
+        (["split.seed=3"], "split.seed: has no meaning"),
+        (["partition_method=metis"], "partition_method: has no meaning"),
+        (["partition.seed=1"], "partition.seed: has no meaning"),
+    ],
+)
+def test_settings_that_do_not_fit(place: Path, tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train.run(compose([*COMMON, *by_sites(place), *overrides]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_there_is_nothing_to_partition(place: Path) -> None:
+    with pytest.raises(InputError, match="dataset_name=parts: there is nothing to partition"):
+        partition_data.run(compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]).partition)
+    assert not (place / "other").exists()
+
+
+# --- sites on nodes of their own ---------------------------------------------------------------------------------------  # noqa: E501
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def alone(base: Path) -> list[Path]:
+    """Three site folders, each in a place of its own, which the others are not told."""
+    graph, masks = random_graph(), thirds(40)
+    folders = write_sites(base / "whole", graph, masks, PARTS, NAMES[:3])
+    moved = [base / f"machine{rank}" / "data" for rank in range(3)]
+    for folder, target in zip(folders, moved, strict=True):
+        target.parent.mkdir()
+        folder.rename(target)
+    return moved
+
+
+def run_sites(folders: list[Path], base: Path) -> list[Ended]:
+    """Each site's command, in a working directory of its own; what each opened below `base` is in its opened.txt."""
+    port = free_port()
+    common = (*COMMON, "num_partitions=3", "parts_per_node=1", "dataset_name=parts", "distributed.interface=lo",
+              f"distributed.master_port={port}")  # fmt: skip
+    watch = base / "watch"
+    watch.mkdir(exist_ok=True)
+    (watch / "sitecustomize.py").write_text(WATCH.format(base=str(base)))
+    path = os.pathsep.join([str(watch), os.environ.get("PYTHONPATH", "")])
+    processes = [
+        start_cli(
+            *common, f"node_rank={rank}", f"dataset_file={folder}", f"hydra.run.dir={folder.parent}/run",
+            cwd=folder.parent, env={"PYTHONPATH": path, "OPENED": str(folder.parent / "opened.txt")},
+        )
+        for rank, folder in enumerate(folders)
+    ]  # fmt: skip
+    return [finish(process) for process in processes]
+
+
+WATCH = """
+import os, sys
+_file = os.open(os.environ["OPENED"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def _note(event, args):
+    if event in ("open", "os.listdir", "os.scandir") and str(args[0]).startswith("{base}"):
+        os.write(_file, (str(args[0]) + "\\n").encode())
+sys.addaudithook(_note)
+"""
+"""Notes every file and folder that Python opens, in the parent and in its workers."""
+
+
+def test_three_sites_that_see_only_their_own_folder(tmp_path: Path) -> None:
+    folders = alone(tmp_path)
+    for ended in run_sites(folders, tmp_path):
+        assert ended.rc == 0, ended.output
+    write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
+    one = train.run(compose([*COMMON, "num_partitions=3", *by_sites(tmp_path)]), tmp_path / "one")
+    summary = json.loads((tmp_path / "machine0" / "run" / "summary.json").read_text())
+    assert (summary["test"], summary["bytes"]) == (one["test"], one["bytes"])
+    for folder in folders:
+        opened = (folder.parent / "opened.txt").read_text().splitlines()
+        assert any(path.startswith(str(folder / ARRAYS)) for path in opened)
+        others = [str(other) for other in folders if other != folder]
+        assert not [path for path in opened if path.startswith(tuple(others))]
+
+
+def change(folder: Path, **arrays: Any) -> None:
+    with np.load(folder / ARRAYS) as before:
+        kept = dict(before)
+    np.savez(folder / ARRAYS, **{**kept, **arrays})
+
+
+def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
+    folders = alone(tmp_path)
+    src, owner = np.load(folders[1] / ARRAYS)["src"], np.load(folders[1] / ARRAYS)["src_owner"]
+    src[np.flatnonzero(owner == 2)[0]] = 77
+    change(folders[1], src=src)
+    north, east, south = run_sites(folders, tmp_path)
+    assert (north.rc, east.rc, south.rc) == (1, 1, 1)
+    assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 77;" in east.stderr
+    for ended in (north, south):
+        assert "ids at east contradict other sites'" in ended.stderr
+        assert "77" not in ended.stderr
+
+
+def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    folders = alone(tmp_path)
+    settings = ("num_partitions=3", "parts_per_node=1", "node_rank=1", f"dataset_file={folders[0]}")
+    with pytest.raises(InputError, match=r"no folder of site east \(rank 1\), only of north \(rank 0\); set node_rank"):
+        train.run(compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]), tmp_path / "run")
+
+
+@pytest.mark.timeout(300)
+def test_the_example_of_three_sites(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        ["bash", str(ROOT / "scripts" / "three_sites.sh"), str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        ended = finish(process, timeout=240)
+    finally:
+        kill_group(process.pid)
+    assert ended.rc == 0, ended.output
+    assert "bytes sent" in ended.stdout
+    assert json.loads((tmp_path / "run-north" / "summary.json").read_text())["status"] == "done"
