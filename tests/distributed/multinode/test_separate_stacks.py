@@ -151,7 +151,12 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
 # --- the networks themselves -------------------------------------------------------------------------------------------  # noqa: E501
 
 
-HOLD = "import namespaces, time\nwith namespaces.network(1) as (node,): print(node.namespace, flush=True); time.sleep(99)"
+HOLD = """
+import namespaces, sys
+with namespaces.network(1) as (node,):
+    print(node.namespace, flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_network_is_gone_after_a_failure_with_what_ran_in_it() -> None:
@@ -172,13 +177,14 @@ def test_a_network_is_gone_after_a_failure_with_what_ran_in_it() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD], cwd=ROOT / "tests", stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    namespace = holder.stdout.readline().strip()
-    with namespaces.network(1):
-        assert namespace in namespaces.left(), "a network in use was removed"
-    holder.kill()
-    holder.communicate()
+    command = [sys.executable, "-c", HOLD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT / "tests", text=True, **pipes) as holder:
+        assert holder.stdout is not None
+        namespace = holder.stdout.readline().strip()
+        with namespaces.network(1):
+            assert namespace in namespaces.left(), "a network in use was removed"
+        holder.kill()
     with namespaces.network(1):
         assert namespace not in namespaces.left()
 
