@@ -73,8 +73,8 @@ def explain(error: Exception) -> str:
     """The message of an error; Hydra's for an unknown key gets the nearest name."""
     from retexo.config import unknown_setting
 
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, OSError) and is_wrong_path(error):
+        return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     unknown = re.match(r"Could not override '([^']+)'", str(error))
