@@ -114,9 +114,11 @@ class Meta:
         try:
             parts = [PartCounts(**part) for part in fields.pop("parts")]
             meta = cls(parts=parts, **fields)
-            _check_types(meta)
+            check_types(meta)
             for counts in parts:
-                _check_types(counts)
+                check_types(counts)
+            if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
+                raise ValueError("a checksum is no string")
             return meta
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise InputError(
@@ -124,21 +126,16 @@ class Meta:
             ) from error
 
 
-def _check_types(read: Meta | PartCounts) -> None:
-    """Raise ValueError for a field that JSON gave another type, or a count below 0."""
+def check_types(read: Any) -> None:
+    """Raise ValueError for a field of a dataclass to which JSON gave another type, or a number out of all range."""
     for name, hint in get_type_hints(type(read)).items():
         value = getattr(read, name)
-        allowed = tuple(
-            get_origin(choice) or choice for choice in (get_args(hint) if isinstance(hint, UnionType) else (hint,))
-        )
-        if (
-            not isinstance(value, allowed)
-            or isinstance(value, bool)
-            or (isinstance(value, int) and not 0 <= value < 2**63)
-        ):
+        choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        allowed = tuple(get_origin(choice) or choice for choice in choices)
+        if not isinstance(value, (*allowed, int) if float in allowed else allowed) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}")
-    if isinstance(read, Meta) and not all(isinstance(value, str) for value in read.checksums.values()):
-        raise ValueError("checksums are no strings")
+        if isinstance(value, int | float) and not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value}")
 
 
 @dataclass(frozen=True, eq=False)
