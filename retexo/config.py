@@ -428,7 +428,7 @@ def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "
         # Resolved first: what ${...} stands for is not checked otherwise.
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         seed_first = {name: resolved[name] for name in ("seed",) if name in resolved}  # other seeds default to it
-        checked = OmegaConf.merge(OmegaConf.structured(_Schema), {**seed_first, **resolved})
+        checked = OmegaConf.merge(OmegaConf.structured(_Schema), seed_first | resolved)
         check_seed("seed", checked.seed)
         schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
     except (ConfigKeyError, ConfigAttributeError) as error:
