@@ -106,6 +106,7 @@ def taken_or_refused(config: DictConfig, given_names: list[str]) -> str | None:
     return None
 
 
+pytestmark = pytest.mark.timeout(600)  # seconds on a quiet machine; other work may have the cores
 FUZZ = {
     "phases": (Phase.reuse, Phase.generate),  # an example is short already, and shrinking it takes long
     "suppress_health_check": [HealthCheck.too_slow],

@@ -24,6 +24,7 @@ from retexo.apps.train import open_directory
 from retexo.config import Settings, compose
 from retexo.setup import num_classes
 
+pytestmark = pytest.mark.timeout(600)  # seconds on a quiet machine; other work may have the cores
 FUZZ = {
     "phases": (Phase.reuse, Phase.generate),  # an example is short already
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
