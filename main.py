@@ -5,6 +5,7 @@ on Ctrl-C and SIGTERM.
 """
 
 # Worker processes import this file, too; so the heavy imports are inside.
+import errno
 import os
 import re
 import sys
@@ -36,36 +37,52 @@ def main() -> int:
     from partitioning.errors import InputError
     from retexo.errors import TrainingError
 
-    statuses = [0]
+    statuses: list[int] = []
 
     def job(config: "DictConfig") -> None:
         """One job of Hydra's; of several (--multirun) the others go on when one fails."""
+        statuses.append(0)
         try:
             run(config)
-        except (InputError, TrainingError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            statuses.append(2 if isinstance(error, InputError) else 1)
+        except (InputError, TrainingError, OSError, MemoryError) as error:
+            print(f"error: {explain(error)}", file=sys.stderr)
+            statuses.append(2 if isinstance(error, InputError) or is_wrong_path(error) else 1)
 
     try:
         hydra.main(version_base="1.3", config_path="conf", config_name="node_classification")(job)()
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return max(statuses)
+    except Exception as error:
+        # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors for it, too.
+        if statuses and not isinstance(error, InputError | HydraException | OmegaConfBaseException):
+            raise
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return 2
+    return max(statuses, default=0)  # none: --help, --cfg
+
+
+def is_wrong_path(error: Exception) -> bool:
+    """Whether a file or folder that the user named cannot be used; a full or failing disk is another thing."""
+    wrong = (errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM,
+             errno.EROFS, errno.ELOOP)  # fmt: skip
+    return isinstance(error, OSError) and error.errno in wrong
 
 
 def explain(error: Exception) -> str:
     """The message of an error; Hydra's for an unknown key gets the nearest name."""
     from retexo.config import unknown_setting
 
+    if isinstance(error, OSError) and is_wrong_path(error):
+        return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
     unknown = re.match(r"Could not override '([^']+)'", str(error))
     if unknown:
         return str(unknown_setting(unknown.group(1)))
     cause = error.__cause__
-    return f"{error}{f': {cause}' if cause is not None and not isinstance(error, ValueError) else ''}"
+    own = isinstance(error, ValueError | RuntimeError)  # InputError, TrainingError
+    return f"{error}{f': {cause}' if cause is not None and not own else ''}"
 
 
 if __name__ == "__main__":

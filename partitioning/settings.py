@@ -8,6 +8,8 @@ from partitioning.errors import InputError
 SPLITS = ("default", "given", "per_class", "fraction", "files")
 METHODS = ("random", "metis", "km1", "file")
 OBJECTIVES = ("vol", "cut")
+MOST_PARTITIONS = 100_000
+"""Each is a folder of three files; more are a slip of the finger."""
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -19,6 +21,17 @@ def check_at_least(name: str, value: float | None, least: float) -> None:
     """None passes: the setting is not given."""
     if value is not None and not value >= least:
         raise InputError(f"{name}={value}: must be at least {least}")
+
+
+def check_at_most(name: str, value: float | None, most: float) -> None:
+    """None passes: the setting is not given."""
+    if value is not None and not value <= most:
+        raise InputError(f"{name}={value}: must be at most {most:,}")
+
+
+def check_seed(name: str, value: int) -> None:
+    check_at_least(name, value, 0)
+    check_at_most(name, value, 2**32 - 1)  # torch and numpy take larger ones, but not each of their generators
 
 
 @dataclass  # OmegaConf cannot merge into a frozen one
@@ -41,7 +54,7 @@ class SplitSettings:
 
     def __post_init__(self) -> None:
         check_choice("split", self.kind, SPLITS)
-        check_at_least("split.seed", self.seed, 0)
+        check_seed("split.seed", self.seed)
         for name in ("train_per_class", "num_val", "num_test"):
             check_at_least(f"split.{name}", getattr(self, name), 0)
 
@@ -63,6 +76,7 @@ class SyntheticSettings:
         for field in fields(self):
             least = 0 if field.name in ("seed", "homophily", "edges") else 1
             check_at_least(f"synthetic.{field.name}", getattr(self, field.name), least)
+            check_at_most(f"synthetic.{field.name}", getattr(self, field.name), 2**32 - 1)
         if self.homophily > 1:
             raise InputError(f"synthetic.homophily={self.homophily}: must be in [0, 1]")
 
@@ -102,6 +116,7 @@ class PartitionSettings:
         check_choice("partition_method", self.method, METHODS)
         check_choice("part_obj", self.objective, OBJECTIVES)
         check_at_least("num_partitions", self.num_partitions, 1)
-        check_at_least("partition.seed", self.seed, 0)
+        check_at_most("num_partitions", self.num_partitions, MOST_PARTITIONS)
+        check_seed("partition.seed", self.seed)
         if self.method == "file" and self.file is None:
             raise InputError("partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv")

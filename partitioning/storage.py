@@ -20,12 +20,15 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from types import UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import scipy.sparse as sp
@@ -101,18 +104,38 @@ class Meta:
         if not path.exists():
             return None
         fields = read_json(path)
-        if "version" not in fields:
+        if "version" not in fields and "checksums" not in fields:
             return None
-        if fields["version"] != VERSION:
+        if fields.get("version") != VERSION:
             raise InputError(
-                f"{path}: version {fields['version']}, this program reads version {VERSION}; "
+                f"{path}: version {fields.get('version')}, this program reads version {VERSION}; "
                 "partition again with overwrite=true"
             )
         try:
             parts = [PartCounts(**part) for part in fields.pop("parts")]
-            return cls(parts=parts, **fields)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{path}: damaged ({error}); partition again with overwrite=true") from error
+            meta = cls(parts=parts, **fields)
+            check_types(meta)
+            for counts in parts:
+                check_types(counts)
+            if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
+                raise ValueError("a checksum is no string")
+            return meta
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
+            ) from error
+
+
+def check_types(read: Any) -> None:
+    """Raise ValueError for a field of a dataclass to which JSON gave another type, or a number out of all range."""
+    for name, hint in get_type_hints(type(read)).items():
+        value = getattr(read, name)
+        choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        allowed = tuple(get_origin(choice) or choice for choice in choices)
+        if not isinstance(value, (*allowed, int) if float in allowed else allowed) or isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}")
+        if isinstance(value, int | float) and not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,6 +416,10 @@ class PartitionDirectory:
     def verify(self, part: int) -> None:
         """Check all files of one part: by checksum, or, where nobody took one, by reading it."""
         if self.meta is None:
+            if not _survives(lambda: self.read(part)):
+                raise InputError(
+                    f"{self.path}: part {part}: DGL's reader crashes on it, so it is damaged; copy it again"
+                )
             self.read(part)
             return
         path = self.meta.first_damaged(self.path, below=f"part{part}/")
@@ -408,6 +435,17 @@ class PartitionDirectory:
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
         return _read_part(self, part)
+
+
+def _survives(read: Callable[[], object]) -> bool:
+    """Whether a child process lives through it; DGL's reader ends its process at some damaged files."""
+    child = os.fork()
+    if child == 0:
+        try:
+            read()
+        finally:
+            os._exit(0)  # what it raised this process will see, too
+    return os.waitpid(child, 0)[1] == 0
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
@@ -454,18 +492,19 @@ def _checked_config(path: Path) -> dict[str, Any]:
     for key in ("num_parts", "num_nodes", "node_map"):
         if key not in config:
             raise InputError(f"{path}: has no '{key}', so it is not a partition config of DGL's")
-    if not isinstance(config["num_parts"], int):
-        raise InputError(f"{path}: num_parts is {config['num_parts']!r}, needs an integer")
+    for key in ("num_parts", "num_nodes"):
+        if not isinstance(config[key], int) or isinstance(config[key], bool) or not 0 <= config[key] < 2**63:
+            raise InputError(f"{path}: {key} is {config[key]!r}, needs an integer from 0 on")
     node_map = config["node_map"]
     if isinstance(node_map, dict) and len(node_map) != 1:
         raise InputError(f"{path}: has {len(node_map)} node types; only graphs with one are supported")
     ranges = next(iter(node_map.values())) if isinstance(node_map, dict) else node_map
     try:
         bounds = np.array(ranges, dtype=np.int64).reshape(config["num_parts"], 2)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path}: node_map has no range of ids for each part: {error}") from error
     ascending = (bounds[:, 0] <= bounds[:, 1]).all() and (bounds[1:, 0] == bounds[:-1, 1]).all()
-    if not ascending or bounds[0, 0] != 0 or bounds[-1, 1] != config["num_nodes"]:
+    if not len(bounds) or not ascending or bounds[0, 0] != 0 or bounds[-1, 1] != config["num_nodes"]:
         raise InputError(f"{path}: node_map {bounds.tolist()} does not cover ids 0 ... {config['num_nodes'] - 1}")
     config["node_bounds"] = [0, *bounds[:, 1].tolist()]
     return config
@@ -480,6 +519,11 @@ def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_pa
     meta = directory.meta
     if meta is not None and meta.checksums.get(config_file.name) != file_checksum(config_file):
         raise InputError(f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true")
+    if meta is not None and (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.config["num_nodes"]):
+        raise InputError(
+            f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes; copy both again, "
+            "or partition again with overwrite=true"
+        )
     for part in range(directory.num_parts):
         if f"part-{part}" not in directory.config:
             raise InputError(f"{config_file}: does not name the files of part {part}")
@@ -538,6 +582,9 @@ def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensor
     out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
     if out_degree is not None:
         out_degree = out_degree[torch.cat((torch.arange(num_inner), used))]
+    checked = _checked_tensors(tensors, inner, where)
+    if directory.meta is not None:
+        _check_described(checked, directory.meta, where)
     return Partition(
         rank=part,
         num_parts=directory.num_parts,
@@ -551,8 +598,22 @@ def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensor
         out_degree=out_degree,
         self_loops=int(loop.sum()),
         asked_halo=None,
-        **_checked_tensors(tensors, inner, where),
+        **checked,
     )
+
+
+def _check_described(tensors: dict[str, Tensor], meta: Meta, where: str) -> None:
+    """The widths that meta.json says; no checksum covers it."""
+    labels = tensors["labels"]
+    classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1 if len(labels) else 0
+    task = "multilabel" if labels.ndim == 2 else "multiclass"
+    fits = classes == meta.num_classes if labels.ndim == 2 else classes <= meta.num_classes
+    if not fits or task != meta.task or tensors["features"].shape[1] != meta.num_features:
+        raise InputError(
+            f"{where}: holds {tensors['features'].shape[1]} features and {classes} classes ({task}), meta.json says "
+            f"{meta.num_features} and {meta.num_classes} ({meta.task}); copy it again, or partition again with "
+            "overwrite=true"
+        )
 
 
 def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, where: str) -> dict[str, Tensor]:

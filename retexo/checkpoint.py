@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from partitioning.errors import InputError
-from partitioning.storage import file_checksum
+from partitioning.storage import check_types, file_checksum
 from retexo.config import ModelSettings
 from retexo.files import whole, write_json
 from retexo.stage import Architecture, Stage, build_stage
@@ -84,13 +84,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
     """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
     content, architecture = _read_model(directory)
-    checksums = content.get("checksums", {})
+    checksums = content["checksums"]
     stages = []
     for layer in range(architecture.num_layers):
         path = directory / f"layer{layer}.safetensors"
         if not path.is_file():
             raise InputError(f"{path}: missing, so {directory} is not a complete checkpoint; copy all of it")
-        if path.name in checksums and file_checksum(path) != checksums[path.name]:
+        if file_checksum(path) != checksums.get(path.name):
             raise InputError(
                 f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
             )
@@ -118,8 +118,9 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
         )
     try:
         architecture = Architecture.from_json(content["architecture"])
+        check_types(architecture)
         _model_settings(architecture)
-        dict(content.get("checksums", {}))
+        dict(content["checksums"])
     except (*DAMAGED, InputError) as error:
         raise InputError(f"{path}: damaged: {_first_line(error)}") from error
     return content, architecture

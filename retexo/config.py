@@ -17,12 +17,15 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.settings import (
+    MOST_PARTITIONS,
     DatasetSettings,
     PartitionSettings,
     SplitSettings,
     SyntheticSettings,
     check_at_least,
+    check_at_most,
     check_choice,
+    check_seed,
 )
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
@@ -32,6 +35,20 @@ APPS = ("train", "partition_data", "plan", "evaluate", "predict", "report")
 LOGGERS = (None, "tensorboard")
 TABLE_FORMATS = ("parquet", "npy", "csv")
 TASKS = ("retexo.metrics.NodeClassification",)
+
+
+MOST_SECONDS = 1_000_000
+"""Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
+MOST_THREADS = 1024
+MOST_LAYERS = 1000
+MOST_WIDTH = 1_000_000
+MOST_RATE = 1e30
+"""Learning rates and decays are multiplied in float32."""
+
+
+def check_seconds(name: str, value: float, least: float) -> None:
+    check_finite(name, value, least)
+    check_at_most(name, value, MOST_SECONDS)
 
 
 def check_finite(name: str, value: float, least: float) -> None:
@@ -61,6 +78,8 @@ class ModelSettings:
         check_choice("model.head_merge", self.head_merge, ("mean", "concat"))
         for name in ("num_layers", "hidden_dim", "heads"):
             check_at_least(name, getattr(self, name), 1)
+        check_at_most("num_layers", self.num_layers, MOST_LAYERS)
+        check_at_most("hidden_dim", self.hidden_dim, MOST_WIDTH)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout={self.dropout}: must be in [0, 1)")
         if self.name == "gat" and self.hidden_dim % self.heads:
@@ -77,6 +96,7 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         check_finite("weight_decay", self.weight_decay, 0)
+        check_at_most("weight_decay", self.weight_decay, MOST_RATE)
 
 
 @dataclass  # OmegaConf cannot merge into a frozen one
@@ -181,8 +201,9 @@ class ClusterSettings:
         check_at_least("parts_per_node", self.parts_per_node, 1)
         check_at_least("node_rank", self.node_rank, 0)
         check_at_least("cluster.threads", self.threads, 1)
-        check_finite("distributed.init_timeout", self.init_timeout, 1)
-        check_finite("distributed.timeout", self.timeout, 1)
+        check_at_most("cluster.threads", self.threads, MOST_THREADS)
+        check_seconds("distributed.init_timeout", self.init_timeout, 1)
+        check_seconds("distributed.timeout", self.timeout, 1)
         if not 1 <= self.master_port <= 65535:
             raise InputError(f"distributed.master_port={self.master_port}: must be in [1, 65535]")
         if self.node_rank >= self.num_nodes:
@@ -234,9 +255,10 @@ class TrainSettings:
             check_at_least("num_rounds", rounds, 0)
         for rate in self.learning_rate:
             check_finite("learning_rate", rate, 0)
+            check_at_most("learning_rate", rate, MOST_RATE)
         check_at_least("log_every", self.log_every, 1)
-        check_at_least("seed", self.seed, 0)
-        check_finite("sleep_time", self.sleep_time, 0)
+        check_seed("seed", self.seed)
+        check_seconds("sleep_time", self.sleep_time, 0)
         if self.logger not in LOGGERS:
             raise InputError(f"logger={self.logger}: choose tensorboard, or leave it out")
 
@@ -420,16 +442,18 @@ def compose(overrides: Sequence[str] = (), config_name: str = "node_classificati
 def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
     """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
     try:
-        trainer, common = _split_trainer(config)
-        checked = OmegaConf.merge(OmegaConf.structured(_Schema), common)
-        check_at_least("seed", checked.seed, 0)  # before the seeds that default to it
-        schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
+        # Resolved first: what ${...} stands for is not checked otherwise.
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        seed_first = {name: resolved[name] for name in ("seed",) if name in resolved}  # other seeds default to it
+        trainer, common = _split_trainer(resolved)
+        checked = OmegaConf.merge(OmegaConf.structured(_Schema), seed_first | common)
+        check_seed("seed", checked.seed)
+        schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise unknown_setting(str(error.full_key or error.key)) from error
     except OmegaConfBaseException as error:
         reason = str(error.msg or error).splitlines()[0]
-        raise InputError(f"{error.full_key}: {reason}") from error
+        raise InputError(f"{error.full_key or _unfit(config)}: {reason}") from error
     check_choice("app", schema.app, APPS)
     check_choice("task._target_", schema.task._target_, TASKS)
     if schema.app in ("evaluate", "predict") and schema.checkpoint_dir is None:
@@ -454,14 +478,14 @@ def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "
     )
 
 
-def _split_trainer(config: DictConfig) -> tuple[TrainerSettings, DictConfig]:
-    """The trainer with its own settings, which only it knows, and the configuration without the latter."""
-    name = str(OmegaConf.select(config, "trainer.name"))
-    common = config.copy()
-    OmegaConf.set_struct(common, False)
-    own = None if name in _Schema.__annotations__ else common.pop(name, None)
-    options: Any = OmegaConf.to_container(own, resolve=True) if isinstance(own, DictConfig) else {}
-    return TrainerSettings(name, {str(key): value for key, value in options.items()}), common
+def _split_trainer(resolved: dict[str, Any]) -> tuple[TrainerSettings, dict[str, Any]]:
+    """The trainer with its own settings, which only it knows, and all other settings."""
+    group = resolved.get("trainer")
+    name = str(group.get("name")) if isinstance(group, dict) else ""
+    own = None if name in _Schema.__annotations__ else resolved.get(name)
+    if not isinstance(own, dict):
+        return TrainerSettings(name, {}), resolved
+    return TrainerSettings(name, own), {key: value for key, value in resolved.items() if key != name}
 
 
 def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
@@ -474,6 +498,16 @@ def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
         raise InputError(f"{settings.name}.{error.key}: no such setting; there is {known or 'none'}") from error
     except OmegaConfBaseException as error:
         raise InputError(f"{settings.name}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
+
+
+def _unfit(config: DictConfig) -> str:
+    """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
+    for name in (name for name in config if name in _Schema.__annotations__):
+        try:
+            OmegaConf.merge(OmegaConf.structured(_Schema), OmegaConf.masked_copy(config, str(name)))
+        except OmegaConfBaseException:
+            return str(name)
+    return "configuration"
 
 
 def unknown_setting(name: str) -> InputError:
@@ -523,8 +557,9 @@ def _partition_settings(schema: _Schema) -> PartitionSettings:
 
 
 def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
+    model = _model_settings(schema)  # before num_layers is made use of
     return TrainSettings(
-        model=_model_settings(schema),
+        model=model,
         optimizer=_optimizer_settings(schema),
         exchange=schema.exchange,
         gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
@@ -563,6 +598,7 @@ def _model_settings(schema: _Schema) -> ModelSettings:
 def _cluster_settings(schema: _Schema) -> ClusterSettings:
     distributed = schema.distributed
     check_at_least("num_partitions", schema.num_partitions, 1)
+    check_at_most("num_partitions", schema.num_partitions, MOST_PARTITIONS)
     return ClusterSettings(
         num_partitions=schema.num_partitions,
         parts_per_node=schema.num_partitions if schema.parts_per_node is None else schema.parts_per_node,
@@ -620,7 +656,7 @@ def _try_optimizer(cls: type, settings: OptimizerSettings) -> None:
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
     except Exception as error:  # whatever the class makes of the user's values
-        raise InputError(f"optimizer={settings.target} with {settings.arguments}: {error}") from error
+        raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error
 
 
 def optimizer_class(target: str) -> Any:

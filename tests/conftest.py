@@ -1,6 +1,25 @@
 """Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("shared machine", deadline=None)  # an example can take long where other work has the cores
 settings.load_profile("shared machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the long tests, too")
+    parser.addoption(
+        "--namespaces",
+        choices=("optional", "required"),
+        default="optional",
+        help="whether tests that need network namespaces are skipped, or fail, where there are none",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    for item in items:
+        if "long" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="takes long; --all runs it"))

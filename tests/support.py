@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -233,10 +233,12 @@ def _environment(extra: dict[str, str] | None) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
-def start_cli(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start main.py in a process group of its own."""
+def start_cli(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start main.py in a process group of its own; `prefix` is a command that runs another, such as `ip netns exec`."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), *arguments],
+        [*prefix, sys.executable, str(ROOT / "main.py"), *arguments],
         cwd=cwd,
         env=_environment(env),
         stdout=subprocess.PIPE,

@@ -38,9 +38,8 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     launch.warm_up()
     directory = open_directory(settings)
     ranks = settings.train.cluster.local_ranks
-    if directory.meta is not None:
-        for rank in ranks:
-            directory.verify(rank)
+    for rank in ranks:
+        directory.verify(rank)
     shape = inference.Shape.of(directory, ranks)
     inference.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)

@@ -133,10 +133,10 @@ def requested(settings: PartitionSettings) -> dict[str, Any]:
 
 
 def _content_checksum(path: Path) -> str | None:
-    """sha256 of a file, or of all files of a folder; None where there is none (who reads it says so)."""
+    """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
     if path.is_file():
         return storage.file_checksum(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
     return " ".join(storage.file_checksum(file) for file in files) or None
 
 

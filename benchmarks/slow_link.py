@@ -1,0 +1,122 @@
+"""Seconds of training on slow links: plain rows, exact rows and the leanest settings, side by side.
+
+    python benchmarks/slow_link.py [--pubmed PATH.npz] [--rates 100mbit 10mbit] [--repeats 3]
+
+Nodes are network namespaces of this machine (tests/namespaces.py; needs root and iproute2), each of them sends at most
+at the rate, and all share its cores; so what a slow link costs is shown, and not what more machines save. Defaults
+apart from the method: GCN, a random partition, stopping at convergence. The methods are interleaved; ratios are of
+medians. `lean, plain rows` has the steps of `lean` and the rows of `plain`: the two differ in their rows alone.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retexo import config
+from retexo.apps import partition_data
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+import namespaces  # noqa: E402
+
+METHODS = {
+    "plain": ["exchange=plain"],
+    "exact": ["exchange=exact"],
+    "lean, plain rows": ["+experiment=lean", "exchange=plain", "exchange.precision=fp32"],
+    "lean": ["+experiment=lean"],
+}
+PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
+LIMIT = 3600
+"""seconds a run may take"""
+
+
+def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path) -> dict[str, Any]:
+    """Train on all nodes; summary.json, with the bytes that left the nodes as `wire`."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    command = [sys.executable, str(ROOT / "main.py"), "--config-name", "node_classification_gcn", "app=train"]
+    command += [*arguments, f"parts_per_node={per_node}", f"distributed.master_addr={nodes[0].address}"]
+    before = sum(node.sent()[0] for node in nodes)
+    processes = []
+    for rank, node in enumerate(nodes):
+        own = [f"node_rank={rank}", f"hydra.run.dir={place}/{rank}"]
+        with (place / f"{rank}.log").open("w") as log:
+            processes.append(subprocess.Popen([*node.prefix, *command, *own], stdout=log, stderr=subprocess.STDOUT))
+    for rank, process in enumerate(processes):
+        if process.wait(LIMIT) != 0:
+            sys.exit((place / f"{rank}.log").read_text())
+    summary: dict[str, Any] = json.loads((place / "0" / "summary.json").read_text())
+    return {**summary, "wire": sum(node.sent()[0] for node in nodes) - before}
+
+
+def measure(data: list[str], rate: str, options: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by method; the methods in turn, again and again."""
+    found: dict[str, list[dict[str, Any]]] = {method: [] for method in options.methods}
+    with namespaces.network(options.nodes, rate) as nodes:
+        for _ in range(options.repeats):
+            for method in options.methods:
+                found[method].append(run(nodes, [*data, *METHODS[method]], options.parts_per_node, folder))
+    return found
+
+
+def report(graph: str, rate: str, found: dict[str, list[dict[str, Any]]]) -> None:
+    """A line a method."""
+    base = statistics.median(summary["seconds"]["train"] for summary in next(iter(found.values())))
+    for method, summaries in found.items():
+        train = [summary["seconds"]["train"] for summary in summaries]
+        phases = [
+            statistics.median(summary["seconds"]["phase"][phase] for summary in summaries)
+            for phase in ("exchange", "rounds")
+        ]
+        spread = f"{min(train):.1f} to {max(train):.1f}"
+        last = summaries[-1]
+        print(
+            f"{graph:<8}{rate:<9}{method:<18}{statistics.median(train):>8.1f}  {spread:<16}"
+            f"{statistics.median(train) / base:>6.3f}{phases[0]:>10.2f}{phases[1]:>8.1f}"
+            f"{last['bytes']['total'] / 1e6:>10.2f}{last['wire'] / 1e6:>9.2f}  {'+'.join(map(str, last['rounds'])):<9}"
+            f"{last['test']['accuracy']:.4f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pubmed", type=Path, help="PubMed instead of Cora: an npz of the form of dataset_name=file")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "10mbit"])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="the first is the base")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--parts-per-node", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    data = ["dataset_name=cora"]
+    if options.pubmed:
+        data = ["dataset_name=file", f"dataset_file={options.pubmed.resolve()}", *PUBMED_SPLIT]
+    graph = "pubmed" if options.pubmed else "cora"
+    parts = options.nodes * options.parts_per_node
+    print(
+        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, Linux "
+        f"{platform.release()}, {os.cpu_count()} cores; {options.nodes} nodes, {parts} random parts, {options.repeats} "
+        "repeats"
+    )
+    print(f"{'seconds':<35}{'training':>8}  {'from, to':<16}{'ratio':>6}{'exchange':>10}{'rounds':>8}{'MB sent':>10}"
+          f"{'crossed':>9}  {'rounds':<9}test")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        data += [f"num_partitions={parts}", f"partition_dir={folder}/parts"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            partition_data.run(config.compose(data).partition)
+        for rate in options.rates:
+            report(graph, rate, measure(data, rate, options, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The README's command for several machines, on nodes that share no network stack, no loopback and no partition."""
+
+import functools
+import itertools
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import namespaces
+import pytest
+from support import ROOT, finish, start_cli, wait_until
+
+from retexo.apps import partition_data, train
+from retexo.config import compose
+
+TRAINING = ("num_rounds=[4]", "stopping=none", "device=cpu", "cluster.threads=1")
+HEADERS = 14 + 20 + 32
+"""bytes of Ethernet, IP and TCP (with its timestamps) around the payload of a packet"""
+
+
+def readme_command(**changes: Any) -> list[str]:
+    """Arguments of main.py in the README's command for several machines, with some settings changed."""
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith("python main.py")]
+    first = next(line for line in lines if "distributed.master_addr=" in line)
+    arguments = shlex.split(first)[2:]
+    for name, value in changes.items():
+        (place,) = (at for at, argument in enumerate(arguments) if argument.split("=")[0].split(".")[-1] == name)
+        arguments[place] = f"{arguments[place].split('=')[0]}={value}"
+    return arguments
+
+
+def copy_for(node: range, parts: Path, folder: Path) -> Path:
+    """What a node needs of a partition directory: its two descriptions and the node's own parts."""
+    (folder / parts.name).mkdir(parents=True)
+    for path in parts.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder / parts.name)
+        elif int(path.name.removeprefix("part")) in node:
+            shutil.copytree(path, folder / parts.name / path.name)
+    return folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind, and what went over the wires."""
+
+    parameters: dict[str, bytes]
+    """The files of the layers."""
+    summary: dict[str, Any]
+    sent: list[tuple[int, int]]
+    """By node: bytes and packets that left it."""
+
+
+OneNode = Callable[[int], tuple[Path, Run]]
+
+
+def left_by(run_dir: Path, sent: list[tuple[int, int]]) -> Run:
+    layers = {path.name: path.read_bytes() for path in (run_dir / "checkpoint").glob("*.safetensors")}
+    return Run(layers, json.loads((run_dir / "summary.json").read_text()), sent)
+
+
+def ranks_of(num_parts: int, per_node: int) -> list[range]:
+    return [range(first, min(first + per_node, num_parts)) for first in range(0, num_parts, per_node)]
+
+
+def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
+    """Start the command on every node, each with its own copy of its parts, and wait for all of them."""
+    num_parts = int(partitions.name.rsplit("-", 1)[-1])
+    groups = ranks_of(num_parts, per_node)
+    with namespaces.network(len(groups)) as nodes:
+        processes = []
+        for rank, node in enumerate(nodes):
+            own = copy_for(groups[rank], partitions, folder / f"parts{rank}")
+            command = readme_command(
+                partition_dir=own, num_partitions=num_parts, parts_per_node=per_node, node_rank=rank,
+                master_addr=nodes[0].address,
+            )  # fmt: skip
+            command += [*TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
+            processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
+        for ended in [finish(process) for process in processes]:
+            assert ended.rc == 0, ended.output
+        return left_by(folder / "run0", [node.sent() for node in nodes])
+
+
+@pytest.fixture(scope="module")
+def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
+    """Of a number of parts: Cora's partition directory, and the same run on one node."""
+
+    @functools.cache
+    def run(parts: int) -> tuple[Path, Run]:
+        folder = Path(tmp_path_factory.mktemp("one"))
+        arguments = ("dataset_name=cora", f"num_partitions={parts}", f"partition_dir={folder}/parts", *TRAINING)
+        settings = compose(arguments, "node_classification_gcn")
+        partition_data.run(settings.partition)
+        train.run(settings, folder / "run")
+        (directory,) = (folder / "parts").iterdir()
+        return directory, left_by(folder / "run", [])
+
+    return run
+
+
+# parts, parts a node: the first two are 2 and 3 nodes with 1 to 3 parts each
+PLACEMENTS = [(5, 3), (5, 2), *(pytest.param((3, per_node), marks=pytest.mark.long) for per_node in (2, 1))]
+
+
+@pytest.fixture(scope="module", params=PLACEMENTS, ids=lambda placement: f"{placement[0]}-parts-by-{placement[1]}")
+def placed(
+    request: pytest.FixtureRequest, one_node: OneNode, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[range], Run, Run]:
+    """The ranks of each node, the run on one node, and the run on several."""
+    parts, per_node = request.param
+    directory, alone = one_node(parts)
+    folder = Path(tmp_path_factory.mktemp("several"))
+    return ranks_of(parts, per_node), alone, run_on_nodes(directory, folder, per_node)
+
+
+def test_the_same_parameters_bit_for_bit(placed: tuple[list[range], Run, Run]) -> None:
+    _, alone, several = placed
+    assert sorted(alone.parameters) == ["layer0.safetensors", "layer1.safetensors"]
+    assert several.parameters == alone.parameters
+    assert several.summary["test"] == alone.summary["test"]
+
+
+def crossing(by_peer: list[list[int]], own: range) -> int:
+    """Bytes that the workers of a node sent to workers of other nodes, by their account."""
+    return sum(by_peer[rank][peer] for rank, peer in itertools.product(own, range(len(by_peer))) if peer not in own)
+
+
+def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) -> None:
+    """Of what left a node at least 95 % is payload; headers of packets apart, gloo and the store add under 1 %.
+
+    The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a header each: 94 %.
+    """
+    groups, _, several = placed
+    for own, (wire, packets) in zip(groups, several.sent, strict=True):
+        payload = crossing(several.summary["bytes"]["by_peer"], own)
+        rest = wire - HEADERS * packets - payload
+        print(f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}")
+        assert payload >= 0.95 * wire
+        assert 0 <= rest <= 0.01 * payload
+
+
+# --- the networks themselves -------------------------------------------------------------------------------------------  # noqa: E501
+
+
+HOLD = """
+import namespaces, sys
+with namespaces.network(1) as (node,):
+    print(node.namespace, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_network_is_gone_after_a_failure_with_what_ran_in_it() -> None:
+    def fail_within() -> None:
+        with namespaces.network(2) as nodes:
+            mine.extend(node.namespace for node in nodes)
+            assert set(mine) <= set(namespaces.left())
+            processes.append(subprocess.Popen([*nodes[0].prefix, "sleep", "1000"], start_new_session=True))
+            wait_until(lambda: namespaces.pids(mine[0]), 10, "it runs on the node")
+            raise ZeroDivisionError
+
+    mine: list[str] = []
+    processes: list[subprocess.Popen[bytes]] = []
+    with pytest.raises(ZeroDivisionError):
+        fail_within()
+    assert processes[0].wait(timeout=10) == -signal.SIGKILL
+    assert not set(mine) & set(namespaces.left())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
+    command = [sys.executable, "-c", HOLD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT / "tests", text=True, **pipes) as holder:
+        assert holder.stdout is not None
+        namespace = holder.stdout.readline().strip()
+        with namespaces.network(1):
+            assert namespace in namespaces.left(), "a network in use was removed"
+        holder.kill()
+    with namespaces.network(1):
+        assert namespace not in namespaces.left()
+
+
+def test_nodes_reach_each_other_and_nothing_else() -> None:
+    with namespaces.network(2) as nodes:
+        routes = subprocess.run([*nodes[0].prefix, "ip", "route"], capture_output=True, text=True, check=True).stdout
+        assert routes.split()[:3] == ["10.0.0.0/24", "dev", "eth0"]
+        assert len(routes.splitlines()) == 1
