@@ -24,7 +24,7 @@ def run(config: "DictConfig") -> None:
     from retexo.config import load
 
     hydra = HydraConfig.get()
-    settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name))
+    settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), os.environ)
     apps.run(settings, Path(hydra.runtime.output_dir))
 
 

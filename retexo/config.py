@@ -8,7 +8,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -27,10 +27,12 @@ from partitioning.settings import (
     check_choice,
     check_seed,
 )
+from retexo.external import External, detect
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 T = TypeVar("T")
 
+DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 APPS = ("train", "partition_data", "plan", "evaluate", "predict", "report")
 LOGGERS = (None, "tensorboard")
 TABLE_FORMATS = ("parquet", "npy", "csv")
@@ -194,6 +196,12 @@ class ClusterSettings:
     """seconds"""
     timeout: float
     """seconds"""
+    heartbeat_timeout: float
+    """seconds of silence after which a worker or a node counts as dead"""
+    external: External | None = None
+    """Set where torchrun or Slurm started this process."""
+    run_key: str = ""
+    """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
 
     def __post_init__(self) -> None:
         check_choice("device", self.device, ("auto", "cpu", "cuda"))
@@ -204,6 +212,7 @@ class ClusterSettings:
         check_at_most("cluster.threads", self.threads, MOST_THREADS)
         check_seconds("distributed.init_timeout", self.init_timeout, 1)
         check_seconds("distributed.timeout", self.timeout, 1)
+        check_seconds("distributed.heartbeat_timeout", self.heartbeat_timeout, 1)
         if not 1 <= self.master_port <= 65535:
             raise InputError(f"distributed.master_port={self.master_port}: must be in [1, 65535]")
         if self.node_rank >= self.num_nodes:
@@ -219,8 +228,26 @@ class ClusterSettings:
     @property
     def local_ranks(self) -> range:
         """The ranks of this node, which are also its partitions."""
-        first = self.node_rank * self.parts_per_node
+        return self.ranks_of(self.node_rank)
+
+    def ranks_of(self, node: int) -> range:
+        first = node * self.parts_per_node
         return range(first, min(first + self.parts_per_node, self.num_partitions))
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all workers are known to be on this machine, so that loopback is enough."""
+        return self.num_nodes == 1 or (self.external is not None and self.external.one_machine)
+
+    def threads_of(self, cores: int) -> int:
+        """Torch threads of a worker, where its process may use so many cores: these are shared with its neighbours."""
+        if self.threads is not None or self.external is None:
+            return self.threads or max(1, cores // len(self.local_ranks))
+        return self.external.cores or max(1, cores // max(1, self.external.local_size))
+
+    def local_index(self, rank: int) -> int:
+        """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
+        return rank - self.local_ranks.start if self.external is None else self.external.local_rank
 
 
 @dataclass(frozen=True)
@@ -365,6 +392,7 @@ class _Distributed:
     interface: str | None
     init_timeout: float
     timeout: float
+    heartbeat_timeout: float
 
 
 @dataclass
@@ -439,8 +467,16 @@ def compose(overrides: Sequence[str] = (), config_name: str = "node_classificati
         GlobalHydra.instance().hydra = outer
 
 
-def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
-    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it."""
+def load(
+    config: DictConfig,
+    overrides: Sequence[str] = (),
+    config_name: str = "node_classification",
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
+
+    `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
+    """
     try:
         # Resolved first: what ${...} stands for is not checked otherwise.
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
@@ -462,11 +498,13 @@ def load(config: DictConfig, overrides: Sequence[str] = (), config_name: str = "
         )
     if schema.app in ("plan", "evaluate", "predict") and trainer.name != "lazy":
         raise InputError(f"trainer={trainer.name}: app={schema.app} has no other trainer than lazy; leave it out")
+    environ = environ or {}
+    external = detect(environ) if schema.app in DISTRIBUTED_APPS else None
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     return Settings(
         app=schema.app,
         partition=_partition_settings(schema),
-        train=_train_settings(schema, trainer),
+        train=_train_settings(schema, trainer, _cluster(schema, external, given, environ.get("RETEXO_RUN_KEY", ""))),
         plan_rounds=_plan_rounds(schema),
         checkpoint_dir=schema.checkpoint_dir,
         predict=schema.predict,
@@ -556,7 +594,12 @@ def _partition_settings(schema: _Schema) -> PartitionSettings:
     )
 
 
-def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
+def _cluster(schema: _Schema, external: External | None, given: frozenset[str], run_key: str) -> ClusterSettings:
+    cluster = _cluster_settings(schema) if external is None else _external_cluster(schema, external, given)
+    return replace(cluster, run_key=run_key) if run_key else cluster
+
+
+def _train_settings(schema: _Schema, trainer: TrainerSettings, cluster: ClusterSettings) -> TrainSettings:
     model = _model_settings(schema)  # before num_layers is made use of
     return TrainSettings(
         model=model,
@@ -566,7 +609,7 @@ def _train_settings(schema: _Schema, trainer: TrainerSettings) -> TrainSettings:
         stopping=schema.stopping,
         checkpoint=schema.checkpoint,
         resume=schema.resume,
-        cluster=_cluster_settings(schema),
+        cluster=cluster,
         trainer=trainer,
         num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
         learning_rate=_one_a_layer("learning_rate", schema.learning_rate, schema.num_layers),
@@ -607,6 +650,26 @@ def _cluster_settings(schema: _Schema) -> ClusterSettings:
         threads=schema.cluster.threads,
         **{field.name: getattr(distributed, field.name) for field in fields(distributed)},
     )
+
+
+def _external_cluster(schema: _Schema, external: External, given: frozenset[str]) -> ClusterSettings:
+    """The cluster as torchrun or Slurm says: each process is a node with one rank."""
+    for name in ("parts_per_node", "node_rank"):
+        if name in given:
+            raise InputError(
+                f"{name}={getattr(schema, name)}: {external.launcher} says who has which rank; leave it out"
+            )
+    if external.world_size != schema.num_partitions:
+        raise InputError(
+            f"num_partitions={schema.num_partitions}: {external.launcher} started {external.world_size} process(es), "
+            "and each has one partition; start as many as there are partitions"
+        )
+    schema.parts_per_node, schema.node_rank = 1, external.rank
+    for name in ("master_addr", "master_port"):
+        value = getattr(external, name)
+        if value is not None and f"distributed.{name}" not in given:
+            setattr(schema.distributed, name, value)
+    return replace(_cluster_settings(schema), external=external, run_key=external.run_key)
 
 
 def _one_a_layer(name: str, values: list[T], num_layers: int) -> tuple[T, ...]:

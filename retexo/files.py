@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails."""
-    unfinished = path.with_name(f".{path.name}")
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # nodes may share a directory
     try:
         yield unfinished
         unfinished.replace(path)

@@ -17,6 +17,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.group import Rendezvous, process_group
 from retexo.config import PredictSettings, TrainSettings
 from retexo.exchange.plan import Use
+from retexo.liveness import Progress
 from retexo.predictions import Predictions, write_part
 from retexo.runlog import RunLog
 from retexo.setup import Facts, agree_on_facts, check_same_parameters, num_classes
@@ -44,17 +45,18 @@ class Job:
 
 def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process, as retexo.worker.main."""
-    worker.serve(parent, lambda: run(rank, job))
+    worker.serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, progress))
 
 
-def run(rank: int, job: Job) -> dict[str, Any]:
+def run(rank: int, job: Job, progress: Progress | None = None) -> dict[str, Any]:
     """Load the partition and the model, join the group, infer; scores, bytes and times as in summary.json."""
     worker.configure(rank, job.settings)
     memory = worker.MemoryWatch()
-    clock = Clock()
+    clock = Clock(progress)
     with clock.phase("load"):
         partition = job.directory.read(rank)
         stages = job.checkpoint.stages()
+    clock.progress.enter("rendezvous")
     with process_group(job.rendezvous, rank):
         start = time.perf_counter()
         comm = Communicator(rank, partition.num_parts, job.settings.sleep_time)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from partitioning.errors import InputError
 from retexo.config import TrainSettings
+from retexo.liveness import Progress
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -31,11 +32,12 @@ def check_logger(name: str | None) -> None:
 
 
 class RunLog:
-    """A context manager; on ranks other than 0 it does nothing."""
+    """A context manager; on ranks other than 0 it only notes the round."""
 
-    def __init__(self, run_dir: Path, rank: int, settings: TrainSettings) -> None:
+    def __init__(self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None) -> None:
         self._path = run_dir / "metrics.jsonl" if rank == 0 else None
         self._settings = settings
+        self._progress = progress or Progress()
         self._file: TextIO | None = None
         self._bar: tqdm[Any] | None = None
         self._board: SummaryWriter | None = None
@@ -77,6 +79,7 @@ class RunLog:
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
         """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""
+        self._progress.at(layer, number)
         if self._file is None:
             return
         seconds = round(time.perf_counter() - self._start, 4)

@@ -1,6 +1,6 @@
 """One worker: it owns one partition, trains with its peers, and tells its parent how it went."""
 
-import json
+import errno
 import logging
 import os
 import signal
@@ -32,6 +32,7 @@ from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
 from retexo.journal import Journal, state_dir
 from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
+from retexo.liveness import Progress, Reporter
 from retexo.metrics import NodeClassification, Score, ogb_correct, score
 from retexo.rounds import Totals
 from retexo.runlog import RunLog
@@ -61,20 +62,24 @@ def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once that is kept
-    serve(parent, lambda: run(rank, job, stop.is_set))
+    timeout = job.settings.cluster.heartbeat_timeout
+    serve(parent, timeout, lambda progress: run(rank, job, stop.is_set, progress))
 
 
-def serve(parent: Connection, work: Callable[[], dict[str, Any]]) -> None:
-    """Do a worker's work, and tell its parent how it went."""
+def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:
+    """Do a worker's work, and tell its parent where it is and how it went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    reporter = Reporter(parent)
     try:
-        parent.send_bytes(json.dumps({"result": work()}).encode())
+        reporter.send({"result": work(reporter.start_beating(heartbeat_timeout))})
     except Exception as error:
         kinds = {InputError: "input", TrainingError: "input", PeerLost: "peer", Stopped: "stopped"}
         kind = kinds.get(type(error), "error")
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            kind = "disk"
         report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
-        parent.send_bytes(json.dumps({"error": report}).encode())
+        reporter.send({"error": report})
         sys.exit(1)
 
 
@@ -86,15 +91,18 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def run(rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+def run(
+    rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False, progress: Progress | None = None
+) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
     configure(rank, settings)
     memory = MemoryWatch()
-    clock = Clock()
+    clock = Clock(progress)
     with clock.phase("load"):
         partition = job.directory.read(rank)
-    with process_group(job.rendezvous, rank), RunLog(job.run_dir, rank, settings) as log:
+    clock.progress.enter("rendezvous")
+    with process_group(job.rendezvous, rank), RunLog(job.run_dir, rank, settings, clock.progress) as log:
         start = time.perf_counter()
         comm = Communicator(rank, partition.num_parts, settings.sleep_time)
         facts = agree_on_facts(comm, partition, job.directory, job.settings_digest)
@@ -130,6 +138,7 @@ def run(rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False) -> 
             scores = final_scores(context, trained.logits, facts)
         seconds = time.perf_counter() - start
         if rank == 0:
+            clock.progress.enter("checkpoint")
             described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
             described |= {"trainer": settings.trainer.name, "own_model": trainer.OWN_MODEL}
             save_model(job.run_dir / "checkpoint", architecture, described)
@@ -150,8 +159,7 @@ def configure(rank: int, settings: TrainSettings) -> None:
 
 def num_threads(cluster: ClusterSettings) -> int:
     """Of a worker."""
-    cores = len(psutil.Process().cpu_affinity() or [0])
-    return cluster.threads or max(1, cores // len(cluster.local_ranks))
+    return cluster.threads_of(len(psutil.Process().cpu_affinity() or [0]))
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
@@ -181,7 +189,7 @@ def make_context(
     use: Use = "train",
 ) -> Context:
     """Make the exchange plan and everything else that a trainer needs; conv is of the kind that all layers have."""
-    device = choose_device(settings.cluster.device, comm.rank - settings.cluster.local_ranks.start)
+    device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
     demand = Demand(
         num_layers=settings.model.num_layers,
         part_sizes=facts.part_sizes,
@@ -204,6 +212,7 @@ def make_context(
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
+            clock.progress.enter("checkpoint")
             save_layer(run_dir / "checkpoint", layer, stage)
 
     return Context(

@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from partitioning.storage import PartitionDirectory
 from retexo import inference, launch
 from retexo.apps.resume import check_unused
-from retexo.apps.train import byte_rows, open_directory, settings_digest, versions
+from retexo.apps.train import byte_rows, open_directory, settings_digest, shared_settings, versions
 from retexo.checkpoint import Checkpoint, open_checkpoint
 from retexo.config import PredictSettings, Settings
 from retexo.worker import choose_device
@@ -66,21 +66,22 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with launch.rendezvous(cluster) as rendezvous:
+    with launch.meet(cluster, shared_settings(settings), prepared.directory.digest()) as node:
         job = inference.Job(
             settings=settings.train,
             directory=prepared.directory,
             checkpoint=prepared.checkpoint,
             run_dir=run_dir,
-            rendezvous=rendezvous,
+            rendezvous=node.rendezvous,
             settings_digest=settings_digest(settings),
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
-        results = launch.run_workers(cluster.local_ranks, inference.main, job)
+        results = launch.run_workers(cluster.local_ranks, inference.main, job, node)
     result: dict[str, Any] = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     return {
+        "run_id": node.run_id,
         "checkpoint": str(prepared.checkpoint.directory),
         "partitions": str(prepared.directory.path),
         "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,

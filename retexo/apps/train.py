@@ -6,6 +6,7 @@ import logging
 import platform
 import shutil
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from retexo import launch
 from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config import ClusterSettings, Settings
+from retexo.errors import TrainingError
 from retexo.files import write_json
 from retexo.runlog import check_logger
 from retexo.trainers import registry
@@ -62,7 +64,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     cluster = settings.train.cluster
     for rank in cluster.local_ranks:
         directory.verify(rank)
-    with launch.rendezvous(cluster) as rendezvous:
+    with launch.meet(cluster, shared_settings(settings), directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         same = {
             "partitions": directory.content_digest(cluster.local_ranks),
@@ -70,21 +72,24 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             **{name: versions()[name] for name in ("retexo", "torch")},
         }
         identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared_settings(settings))
-        job = Job(settings.train, directory, run_dir, rendezvous, settings_digest(settings), identity)
-        write_json(run_dir / "config.json", settings.resolved)
-        summary = {"status": "running", "versions": versions(), "settings": settings.resolved}
+        job = Job(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
+        if cluster.local_index(cluster.local_ranks.start) == 0:
+            write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
+        about = {"run_id": node.run_id, "versions": versions(), "settings": settings.resolved}
+        summary = {"status": "running", **about}
         summary["partition_digest"] = directory.digest()
         _write_summary(cluster, run_dir, summary)
         try:
-            results = launch.run_workers(cluster.local_ranks, main, job)
+            results = launch.run_workers(cluster.local_ranks, main, job, node)
         except BaseException as error:
-            _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
+            with suppress(TrainingError):  # of a full disk the first error is enough
+                _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
             raise
     result = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
-    shutil.rmtree(run_dir / "state")
+    shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     return summary
@@ -177,8 +182,12 @@ def versions() -> dict[str, str]:
 
 def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
     """Node 0 writes what is written once."""
-    if cluster.node_rank == 0:
+    if cluster.node_rank != 0:
+        return
+    try:
         write_json(run_dir / "summary.json", summary)
+    except OSError as error:
+        raise TrainingError(f"{run_dir / 'summary.json'}: {error.strerror}") from error
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:

@@ -3,16 +3,17 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import torch.distributed as dist
-from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from partitioning.errors import InputError
+from retexo.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Rendezvous:
     """seconds"""
     timeout: float
     """seconds"""
+    run_id: str = ""
+    """Several nodes: the keys of the store begin with it, so that no worker of another run is ever found there."""
 
 
 @contextlib.contextmanager
@@ -38,7 +41,7 @@ def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
     os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
     dist.init_process_group(
         "gloo",
-        store=_store(rendezvous, rank),
+        store=_store(rendezvous),
         rank=rank,
         world_size=rendezvous.world_size,
         timeout=timedelta(seconds=rendezvous.timeout),
@@ -49,19 +52,56 @@ def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _store(rendezvous: Rendezvous, rank: int) -> Store:
+def _store(rendezvous: Rendezvous) -> Store:
     if rendezvous.file is not None:
         store: Store = FileStore(str(rendezvous.file), rendezvous.world_size)
     else:
         store = TCPStore(
             rendezvous.address,
             rendezvous.port,
-            rendezvous.world_size,
-            is_master=rank == 0,
+            is_master=False,
             timeout=timedelta(seconds=rendezvous.init_timeout),
         )
+        store = PrefixStore(rendezvous.run_id, store)
     store.set_timeout(timedelta(seconds=rendezvous.init_timeout))
     return store
+
+
+@contextlib.contextmanager
+def serving_store(address: str) -> Iterator[int]:
+    """Serve the store of a run over several nodes, on this address alone; yields its port, which the system chose."""
+    server = socket.create_server((address, 0))
+    port = int(server.getsockname()[1])
+    store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
+    try:
+        yield port
+    finally:
+        del store
+
+
+class LauncherStore:
+    """The store of torchrun's own agent, through which the processes that it started can find each other."""
+
+    def __init__(self, address: str, port: int, timeout: float) -> None:
+        self._where = f"the store of torchrun at {address}:{port}"
+        with self._naming_failure():
+            self._store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout))
+
+    def put(self, key: str, value: str) -> None:
+        with self._naming_failure():
+            self._store.set(key, value)
+
+    def get(self, key: str) -> str:
+        """Waits until it is there."""
+        with self._naming_failure():
+            return str(self._store.get(key).decode())
+
+    @contextlib.contextmanager
+    def _naming_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch.distributed's errors are of this type
+            raise TrainingError(f"{self._where}: {str(error).splitlines()[0]}") from error
 
 
 def loopback() -> str:
@@ -86,14 +126,12 @@ def route_interface(address: str, port: int) -> str:
     raise InputError(f"distributed.master_addr={address}: no interface has {own}; set distributed.interface")
 
 
-def check_port_free(address: str, port: int) -> None:
-    """Refuse a port that something listens on already."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise InputError(
-                f"distributed.master_port={port}: cannot listen on {address}:{port}: {error.strerror}; "
-                "choose a free port, the same on every node, and an address of node 0"
-            ) from error
+def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
+    """An IPv4 address of an interface, a preferred one if it has it; InputError names the interfaces that there are."""
+    interfaces = psutil.net_if_addrs()
+    if interface not in interfaces:
+        raise InputError(f"distributed.interface={interface}: not here; there are {', '.join(sorted(interfaces))}")
+    own = [str(entry.address) for entry in interfaces[interface] if entry.family == socket.AF_INET]
+    if not own:
+        raise InputError(f"distributed.interface={interface}: has no IPv4 address; choose another, or give it one")
+    return next((address for address in own if address in preferred), own[0])

@@ -16,20 +16,24 @@ from retexo.comm.collectives import Communicator
 from retexo.config import TrainSettings
 from retexo.exchange.plan import Demand, ExchangePlan
 from retexo.layers.block import InEdges
+from retexo.liveness import Progress
 from retexo.metrics import NodeClassification
 from retexo.rounds import Keeper, RoundLog, Totals
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
+TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
 
 
 class Clock:
-    """Seconds spent in each phase."""
+    """Seconds spent in each phase; which phase it is, the worker's parent is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.progress = progress or Progress()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        self.progress.enter(TOLD_AS.get(name, name))
         start = time.perf_counter()
         try:
             yield

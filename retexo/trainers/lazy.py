@@ -85,6 +85,7 @@ def infer(context: Context, stages: list[Stage]) -> Inferred:
 
 def run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: Callable[[LayerTask], None]) -> Tensor:
     """Exchange, aggregate, `learn`, exchange, embed: [I, F] -> [I, D], of the last stage the logits."""
+    context.clock.progress.at(layer)
     exchange = layer_exchange(context, layer, stage, rows)
     with context.phase("exchange"):
         sources = exchange.run(ROUNDS)

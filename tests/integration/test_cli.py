@@ -260,16 +260,16 @@ def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_pat
     other = run_cli("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
     assert other.rc == 0, other.output
     for ended in two_nodes(place, tmp_path, [place / "parts", tmp_path / "other"]):
-        assert ended.rc == 1, ended.output
-        assert "another partitioning" in ended.stderr
+        assert ended.rc == 2, ended.output
+        assert "node 1 (rank 1) has another partitioning" in ended.stderr
         assert "Traceback" not in ended.output
 
 
 # --- every configuration, in this process's workers --------------------------------------------------------------------  # noqa: E501
 
 FIELDS = {
-    "status", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes", "peak_memory_bytes",
-    "peak_private_bytes",
+    "status", "run_id", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes",
+    "peak_memory_bytes", "peak_private_bytes",
 }  # fmt: skip
 
 

@@ -83,6 +83,10 @@ LOWER_NEVER_IMPORTS_HIGHER = {
     "retexo/predictions.py": ("trainers", "worker", "launch", "apps", "comm", "exchange", "inference", "predictor"),
     "retexo/predictor.py": ("launch", "apps"),
     "retexo/launch.py": ("apps",),
+    "retexo/nodes.py": ("trainers", "worker", "launch", "apps", "rounds", "exchange"),
+    "retexo/preflight.py": ("trainers", "worker", "launch", "apps", "rounds", "exchange", "nodes"),
+    "retexo/liveness.py": ("comm", "trainers", "worker", "launch", "apps", "nodes", "config"),
+    "retexo/external.py": ("comm", "config", "launch", "apps", "nodes"),
 }  # fmt: skip
 
 

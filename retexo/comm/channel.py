@@ -1,0 +1,100 @@
+"""Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP.
+
+Nothing is executed or unpickled of what comes in, a line has a limit, and no call waits for longer than it is told.
+These messages are small (docs/cluster.md) and are no part of the account of bytes.
+"""
+
+import json
+import socket
+import time
+from multiprocessing.connection import wait
+from typing import Any
+
+LINE_LIMIT = 1 << 18
+"""bytes of the longest message that is accepted"""
+SEND_TIMEOUT = 5.0
+"""seconds after which a peer that takes nothing is given up"""
+RETRY = 0.2
+"""seconds between two attempts to connect"""
+
+
+class ChannelClosed(ConnectionError):
+    """The other end is gone, or what it sends is no message."""
+
+
+class Channel:
+    """One end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(SEND_TIMEOUT)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self.peer = str(connection.getpeername()[0])
+        self._received = b""
+        self._ready: list[dict[str, Any]] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive_one(self, timeout: float) -> dict[str, Any]:
+        """The next message, within `timeout` seconds; ChannelClosed if none comes."""
+        deadline = time.monotonic() + timeout
+        while not self._ready:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise ChannelClosed(f"no answer within {timeout:g} s")
+            wait([self._socket], seconds)
+            self._ready = self.receive()
+        return self._ready.pop(0)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come, without waiting for more; ChannelClosed at the end of the connection."""
+        before, self._ready = self._ready, []
+        try:
+            content = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return before
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        if not content:
+            raise ChannelClosed("connection closed")
+        *lines, self._received = (self._received + content).split(b"\n")
+        if max(map(len, (*lines, self._received))) > LINE_LIMIT:
+            raise ChannelClosed(f"a message of more than {LINE_LIMIT} bytes")
+        return [*before, *map(_message, lines)]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ChannelClosed("not a message of retexo") from error
+    if not isinstance(message, dict):
+        raise ChannelClosed("not a message of retexo")
+    return message
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen on this address alone; port 0 lets the system choose. OSError where that is not possible."""
+    return socket.create_server((address, port), backlog=64)
+
+
+def connect(address: str, port: int, timeout: float) -> Channel:
+    """Connect, again and again for `timeout` seconds; then ConnectionError says what came last."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return Channel(socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic())))
+        except OSError as error:
+            if time.monotonic() + RETRY > deadline:
+                raise ConnectionError(str(error)) from error
+            time.sleep(RETRY)

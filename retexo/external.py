@@ -1,0 +1,135 @@
+"""Processes that torchrun or Slurm started: their ranks are in the environment. Pure data, no process is asked."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partitioning.errors import InputError
+
+
+@dataclass(frozen=True)
+class External:
+    """What the launcher says of this process; it is a node of its own, with one rank."""
+
+    launcher: str
+    """torchrun or Slurm"""
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    """Processes of the run on this machine."""
+    cores: int | None
+    """Cores that this process has to itself, where the launcher says so."""
+    master_addr: str
+    master_port: int | None
+    """None: the setting's."""
+    store: bool
+    """Whether torchrun's own store listens at the master's address, through which the nodes find each other."""
+    run_key: str
+    """What tells this run from others of the same launcher."""
+
+    @property
+    def one_machine(self) -> bool:
+        return self.local_size == self.world_size
+
+
+def detect(environ: Mapping[str, str]) -> External | None:
+    """What torchrun or srun set; None where neither started this process. InputError names a variable that is wrong."""
+    if {"RANK", "WORLD_SIZE"} <= environ.keys():
+        return _torchrun(environ)
+    if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", 1) > 1:
+        return _slurm(environ)
+    return None
+
+
+def _torchrun(environ: Mapping[str, str]) -> External:
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return _checked(
+        External(
+            launcher="torchrun",
+            rank=_number(environ, "RANK"),
+            world_size=_number(environ, "WORLD_SIZE"),
+            local_rank=_number(environ, "LOCAL_RANK", 0),
+            local_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
+            cores=None,
+            master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
+            master_port=_number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None,
+            store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            run_key=f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} attempt {attempt}",
+        )
+    )
+
+
+def _slurm(environ: Mapping[str, str]) -> External:
+    world_size = _number(environ, "SLURM_NTASKS")
+    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
+    job = environ.get("SLURM_JOB_ID", "")
+    counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
+    node = _number(environ, "SLURM_NODEID", 0)
+    local_size = counts[node] if node < len(counts) else -(-world_size // max(1, len(hosts)))
+    port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
+    if port is None and job.isdigit():  # two jobs may share a machine
+        port = 10011 + int(job) % 20000
+    return _checked(
+        External(
+            launcher="Slurm",
+            rank=_number(environ, "SLURM_PROCID"),
+            world_size=world_size,
+            local_rank=_number(environ, "SLURM_LOCALID", 0),
+            local_size=world_size if len(hosts) <= 1 else local_size,
+            cores=_number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None,
+            master_addr=environ.get("MASTER_ADDR") or (hosts[0] if hosts else "127.0.0.1"),
+            master_port=port,
+            store=False,
+            run_key=f"Slurm {job} step {environ.get('SLURM_STEP_ID', '')}",
+        )
+    )
+
+
+def _checked(external: External) -> External:
+    if not 0 <= external.rank < external.world_size:
+        raise InputError(
+            f"rank {external.rank} of {external.launcher}: must be in [0, {external.world_size}); start it anew"
+        )
+    return external
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = environ.get(name, default)
+    try:
+        number = int(value if value is not None else "")
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InputError(f"environment variable {name}={value}: must be a number; torchrun or srun sets it")
+    return number
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Slurm's short form of a list of hosts: 'a[1-2,07],b' is a1, a2, a07, b."""
+    hosts: list[str] = []
+    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        names = [""]
+        for plain, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
+            names = [name + choice for name in names for choice in ([plain] if plain else _choices(inside))]
+        hosts += names
+    return hosts
+
+
+def _choices(inside: str) -> list[str]:
+    """'1-2,07' is 1, 2, 07; '08-10' keeps its zeros."""
+    choices = []
+    for piece in inside.split(","):
+        first, _, last = piece.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            raise InputError(f"SLURM_NODELIST: cannot read [{inside}]")
+        choices += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+    return choices
+
+
+def expand_counts(text: str) -> list[int]:
+    """Slurm's tasks by node: '2(x3),1' is 2, 2, 2, 1."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    return counts

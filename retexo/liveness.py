@@ -1,0 +1,122 @@
+"""Who is alive: heartbeats of a worker, and what its parent makes of their absence.
+
+A worker that computes may be silent for long: a call into C can keep Python's other threads from running. So a silent
+one counts as dead only when it uses no CPU time either.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+TICKS = 5
+"""heartbeats within distributed.heartbeat_timeout, at least; and never less than one a second"""
+
+
+def interval(timeout: float) -> float:
+    """Seconds between two heartbeats."""
+    return min(1.0, timeout / TICKS)
+
+
+class Progress:
+    """Where a worker is; its parent is told at once of a new phase, and of layer and round with each heartbeat."""
+
+    def __init__(self, report: Callable[[str], None] | None = None) -> None:
+        self._report = report
+        self._phase, self._layer, self._round = "start", -1, -1
+
+    def enter(self, phase: str) -> None:
+        self._phase = phase
+        self.beat()
+
+    def at(self, layer: int, number: int = -1) -> None:
+        """A layer, and, if it has begun, a round of it."""
+        self._layer, self._round = layer, number
+
+    def beat(self) -> None:
+        if self._report is not None:
+            self._report(str(self))
+
+    def __str__(self) -> str:
+        if self._layer < 0 or self._phase in ("load", "rendezvous", "plan", "evaluation"):
+            return self._phase
+        number = f", round {self._round}" if self._phase == "round" and self._round >= 0 else ""
+        return f"{self._phase} (layer {self._layer}{number})"
+
+
+class Reporter:
+    """A worker's end of the pipe to its parent: JSON objects, from any thread."""
+
+    def __init__(self, parent: Connection) -> None:
+        self._parent, self._lock = parent, threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._parent.send_bytes(json.dumps(message).encode())
+
+    def start_beating(self, timeout: float) -> Progress:
+        """Send a heartbeat from now on, again and again, in a thread."""
+        progress = Progress(self._beat)
+        threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
+        return progress
+
+    def _beat(self, where: str) -> None:
+        with suppress(OSError):  # a parent that is gone ends this process in another way
+            self.send({"beat": where})
+
+
+def _beat_for_ever(progress: Progress, seconds: float) -> None:
+    while True:
+        progress.beat()
+        time.sleep(seconds)
+
+
+class Pulse:
+    """What a parent knows of a process on its machine: how long it has been silent and idle."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._usage: list[str] = []
+        self._state = ""
+        self.silent = 0.0
+        """seconds without a heartbeat and without using CPU time"""
+
+    def heard(self) -> None:
+        self.silent = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """So many seconds have passed without a heartbeat."""
+        state, usage = self._look()
+        # D waits for a disk, however slow; what loads its memory from there has major page faults.
+        working = usage != self._usage or state == "D"
+        self._state, self._usage = state, usage
+        self.silent = 0.0 if working else self.silent + seconds
+
+    def _look(self) -> tuple[str, list[str]]:
+        """State, and [major page faults, CPU time in user mode, in the kernel], as in proc(5)."""
+        try:
+            columns = self._stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            return "", []
+        return columns[0], [columns[9], columns[11], columns[12]]
+
+    def __str__(self) -> str:
+        how = "was stopped (SIGSTOP, or a debugger)" if self._state in ("T", "t") else "hangs"
+        return f"{how}: no heartbeat and no CPU time for {self.silent:.0f} s"
+
+
+class Ticker:
+    """Time that was watched: if this process itself was stopped, the others are not to blame for that while."""
+
+    def __init__(self, step: float) -> None:
+        self._step, self._last = step, time.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds since the last call, at most two steps."""
+        now = time.monotonic()
+        seconds, self._last = min(now - self._last, 2 * self._step), now
+        return seconds

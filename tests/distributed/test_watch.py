@@ -1,0 +1,347 @@
+"""Workers and nodes that die, stop or are slow: the loop of a parent, with real processes that do next to nothing."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import wait_until
+
+from retexo import launch, worker
+from retexo.comm.channel import Channel
+from retexo.config import compose
+from retexo.errors import Stopped, TrainingError
+from retexo.liveness import Progress, Pulse, Reporter, Ticker
+from retexo.nodes import Node
+
+DEFAULT = compose().train.cluster
+TIMEOUT = 2.0
+"""seconds of heartbeat_timeout"""
+KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
+"""What a worker leaves when it had the time to; its process group is that of the tests."""
+
+
+# --- what workers do ---------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def serve(rank: int, job: dict[int, str], parent: Connection) -> None:
+    worker.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
+
+
+def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
+    progress.at(1, 17)
+    progress.enter("round")
+    if what == "hold":  # the interpreter's lock, for seconds, in C: no thread of Python runs meanwhile
+        held = time.monotonic()
+        for size in range(18, 60):
+            re.match(r"(a+)+$", "a" * size + "b")
+            if time.monotonic() - held > 3 * TIMEOUT:
+                break
+    elif what == "fail":
+        raise ValueError("it went wrong\nin two lines")
+    elif what == "no space":
+        raise OSError(28, "No space left on device", "/full/checkpoint")
+    elif what == "stop soon":
+        time.sleep(1)
+        KEPT.touch()
+        raise Stopped("told to stop")
+    elif what == "exit":
+        os._exit(3)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what != "return":
+        time.sleep(120)  # as long as a collective that waits for a peer
+    return {"rank": rank}
+
+
+@contextmanager
+def node_pair(timeout: float = TIMEOUT) -> Iterator[list[Node]]:
+    """Two nodes that met, with a rank each; a thread can be a node's parent."""
+    ends = [Channel(end) for end in tcp_pair()]
+    cluster = replace(DEFAULT, num_partitions=2, parts_per_node=1, heartbeat_timeout=timeout)
+    yield [
+        Node(replace(cluster, node_rank=rank), "run", None, {1 - rank: end})  # type: ignore[arg-type]
+        for rank, end in enumerate(ends)
+    ]
+    for end in ends:
+        end.close()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return socket.create_connection(server.getsockname()), server.accept()[0]
+
+
+def run_node(node: Node, what: str) -> Any:
+    """The result of the node's worker, or the message of the error. As launch.run_workers, in a thread."""
+    context = launch.multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True)
+    process.start()
+    sender.close()
+    workers = {node.rank: launch.Worker(process, receiver)}
+    try:
+        return launch.Watch(workers, node).run()[node.rank]
+    except TrainingError as error:
+        return str(error)
+    finally:
+        launch._end_all(workers)
+        assert not process.is_alive()
+
+
+def run_both(first: str, second: str) -> list[Any]:
+    launch.warm_up()
+    with node_pair() as pair, ThreadPoolExecutor(2) as pool:
+        return [
+            future.result(60) for future in [pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)]  # noqa: E501
+        ]
+
+
+# --- on one node -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def alone(*what: str) -> dict[int, Any]:
+    """Run a node with these workers, in this thread, as app=train does."""
+    launch.warm_up()
+    cluster = replace(DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT)
+    node = Node(cluster, "run", None)  # type: ignore[arg-type]
+    return launch.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
+
+
+def test_results_come_by_rank() -> None:
+    assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
+
+
+def test_a_worker_that_holds_the_lock_of_the_interpreter_is_alive() -> None:
+    """Silent for three times as long as a dead one may be, but computing."""
+    start = time.monotonic()
+    assert alone("return", "hold")[1] == {"rank": 1}
+    assert time.monotonic() - start > 2 * TIMEOUT
+
+
+DEATHS = {
+    "stop": "rank 1 (node 0) was stopped (SIGSTOP, or a debugger)",
+    "die": "rank 1 (node 0) was killed by SIGKILL",
+    "exit": "rank 1 (node 0) exited with status 3",
+    "fail": "rank 1 (node 0) failed: it went wrong",
+    "no space": "rank 1 (node 0) failed: [Errno 28] No space left on device: '/full/checkpoint'",
+}
+
+
+@pytest.mark.parametrize("what", DEATHS)
+def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TrainingError) as caught:
+        alone("wait", what)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(DEATHS[what])
+    assert first.endswith("; phase: round (layer 1, round 17)")
+    assert ("Traceback" in str(caught.value)) == (what == "fail")
+    assert time.monotonic() - start < 20
+    assert not [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_STOPPED]
+
+
+# --- on two nodes ------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_both_nodes_are_done_together() -> None:
+    assert run_both("return", "return") == [{"rank": 0}, {"rank": 1}]
+
+
+@pytest.mark.parametrize(("what", "victim"), [("stop", 0), ("stop", 1), ("die", 1), ("fail", 0), ("fail", 1)])
+def test_a_death_ends_both_nodes_with_the_same_sentence(what: str, victim: int) -> None:
+    acts = ["wait", "wait"]
+    acts[victim] = what
+    outcomes = [outcome.splitlines()[0] for outcome in run_both(*acts)]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0].startswith(DEATHS[what].replace("rank 1 (node 0)", f"rank {victim} (node {victim})"))
+    assert "phase: round (layer 1, round 17)" in outcomes[0]
+
+
+def test_a_death_after_the_other_node_is_done_fails_both() -> None:
+    first, second = run_both("return", "stop")
+    assert first == second
+    assert first.startswith("rank 1 (node 1) was stopped")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
+    """Its parent died, or its link says nothing any more: no packet, no end."""
+    launch.warm_up()
+    with node_pair() as pair, ThreadPoolExecutor(1) as pool:
+        gone = next(iter(pair[victim].links.values()))
+        gone.send({"beat": "exchange (layer 0)"})
+        outcome = pool.submit(run_node, pair[1 - victim], "wait")
+        if how == "closed":
+            gone.close()
+        message = outcome.result(20)
+    reason = "connection closed" if how == "closed" else "no heartbeat for"
+    assert message.startswith(f"node {victim} (rank {victim}) is lost: {reason}"), message
+    assert message.endswith("phase: exchange (layer 0)")
+
+
+def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
+    """Of three nodes, two no longer hear each other; node 0 hears both and ends all."""
+    launch.warm_up()
+    cluster = replace(DEFAULT, num_partitions=3, parts_per_node=1, heartbeat_timeout=TIMEOUT)
+    links: list[dict[int, Channel]] = [{}, {}, {}]
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        ends = [Channel(end) for end in tcp_pair()]
+        links[first][second], links[second][first] = ends
+    cut = [Channel(end) for end in tcp_pair()]
+    links[2][1] = cut[0]  # what node 2 sends to node 1 is lost
+    trio = [Node(replace(cluster, node_rank=rank), "run", None, links[rank]) for rank in range(3)]  # type: ignore[arg-type]
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(run_node, node, "wait") for node in trio]
+        messages = {future.result(30) for future in futures}
+    assert len(messages) == 1
+    message = messages.pop()
+    assert re.match(r"node [12] \(rank [12]\) is lost to node [12] \(rank [12]\): no heartbeat", message), message
+
+
+def test_a_node_that_is_only_slow_is_not_lost() -> None:
+    """Its heartbeats come late, each just in time."""
+    launch.warm_up()
+    with node_pair() as pair, ThreadPoolExecutor(1) as pool:
+        link = pair[1].links[0]
+        outcome = pool.submit(run_node, pair[0], "return")
+        for _ in range(3):
+            time.sleep(0.6 * TIMEOUT)
+            link.send({"beat": "round"})
+        assert not outcome.done()
+        link.send({"done": True})
+        assert outcome.result(20) == {"rank": 0}
+
+
+@pytest.mark.parametrize(("victim", "why"), [(0, "Ctrl-C"), (1, "SIGTERM")])
+def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(victim: int, why: str) -> None:
+    """The other node's worker takes a second to stop, as after a round; it is not killed meanwhile."""
+    launch.warm_up()
+    with node_pair() as pair, ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
+        launch.Watch({}, pair[victim]).give_up(why)
+        next(iter(pair[victim].links.values())).close()
+        message = outcome.result(20)
+    assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
+    assert KEPT.exists(), "the worker was killed before it had kept its round"
+    KEPT.unlink()
+
+
+@pytest.mark.parametrize("message", [{"failed": 3}, {"failed": {"kind": "x"}}, {"what": 1}, {"done": "no"}])
+def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
+    launch.warm_up()
+    with node_pair(timeout=60.0) as pair, ThreadPoolExecutor(1) as pool:
+        pair[1].links[0].send(message)
+        outcome = pool.submit(run_node, pair[0], "return")
+        pair[1].links[0].send({"done": True})
+        assert outcome.result(20) in ({"rank": 0}, "another node failed, and did not say how")
+
+
+# --- the pulse of a process --------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@contextmanager
+def program(text: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def silence(process: subprocess.Popen[bytes], observe: Callable[[Pulse], Any]) -> float:
+    pulse = Pulse(process.pid)
+    pulse.wait(1.0)  # the first look has nothing to compare with
+    assert pulse.silent == 0
+    observe(pulse)
+    return pulse.silent
+
+
+def test_who_computes_is_not_silent() -> None:
+    with program("print(flush=True)\nwhile True: pass") as process:
+
+        def observe(pulse: Pulse) -> None:
+            used = psutil.Process(process.pid).cpu_times().user
+            wait_until(lambda: psutil.Process(process.pid).cpu_times().user > used + 0.02, 20, "CPU time")
+            pulse.wait(1.0)
+
+        assert silence(process, observe) == 0
+
+
+def test_who_sleeps_is_silent_until_it_is_heard() -> None:
+    with program("print(flush=True)\nimport time; time.sleep(100)") as process:
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "asleep")
+
+        def observe(pulse: Pulse) -> None:
+            pulse.wait(1.0)
+            pulse.wait(2.0)
+            assert pulse.silent == 3.0
+            assert str(pulse).startswith("hangs")
+            pulse.heard()
+
+        assert silence(process, observe) == 0
+
+
+def test_who_is_stopped_is_silent() -> None:
+    with program("print(flush=True)\nwhile True: pass") as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 20, "stopped")
+
+        def observe(pulse: Pulse) -> None:
+            pulse.wait(4.0)
+            assert str(pulse).startswith("was stopped (SIGSTOP")
+
+        assert silence(process, observe) == 4.0
+
+
+def test_a_parent_that_was_stopped_itself_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((0.0, 1.0, 100.0, 100.5))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    ticker = Ticker(1.0)
+    assert [ticker.elapsed() for _ in range(3)] == [1.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [("start", "start"), ("plan", "plan"), ("round", "round (layer 2, round 5)"), ("embedding", "embedding (layer 2)")],
+)
+def test_where_a_worker_is(phase: str, told: str) -> None:
+    reports: list[str] = []
+    progress = Progress(reports.append)
+    if phase != "start":
+        progress.at(2, 5)
+    progress.enter(phase)
+    assert reports == [told]
+
+
+def test_messages_of_two_threads_do_not_mix() -> None:
+    receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
+    reporter = Reporter(sender)
+    threads = [threading.Thread(target=lambda: [reporter.send({"beat": "x" * 3000}) for _ in range(200)]) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for _ in range(400):
+        assert len(json.loads(receiver.recv_bytes())["beat"]) == 3000
+    for thread in threads:
+        thread.join()

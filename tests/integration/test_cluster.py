@@ -1,0 +1,241 @@
+"""Several nodes as real commands: deaths, mistakes, torchrun and Slurm. Nodes are parent processes on loopback."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support import (
+    ROOT,
+    Ended,
+    finish,
+    group_members,
+    kill_group,
+    random_graph,
+    start_cli,
+    thirds,
+    wait_until,
+    write_partitions,
+)
+
+TRAIN = ("app=train", "dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2",
+         "hidden_dim=8", "device=cpu", "cluster.threads=1")  # fmt: skip
+SHORT = (*TRAIN, "num_rounds=[4]")
+LONG = (*TRAIN, "num_rounds=[1000000]", "stopping=none", "distributed.heartbeat_timeout=5")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two partitions below parts/; the graph itself need not be where training is."""
+    folder = Path(tmp_path_factory.mktemp("cluster"))
+    write_partitions(folder / "parts", random_graph(), thirds(40), [node % 2 for node in range(40)], 2)
+    return folder
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """The two parents of a run on two nodes; at the end all their processes are killed."""
+    common = (*arguments, "parts_per_node=1", "distributed.interface=lo", f"distributed.master_port={free_port()}")
+    processes = [
+        start_cli(*common, f"node_rank={node}", f"hydra.run.dir={folder}/node{node}", cwd=place) for node in (0, 1)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            kill_group(process.pid)
+            process.wait()
+
+
+def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """The process of a node that listens for its peers, the parent apart."""
+    return wait_until(lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None), 30, "a")  # type: ignore[no-any-return] # noqa: E501
+
+
+def listens(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(entry.status == psutil.CONN_LISTEN for entry in process.net_connections("tcp"))
+    return False
+
+
+def wait_for_rounds(folder: Path, *processes: subprocess.Popen[str]) -> None:
+    metrics = folder / "node0" / "metrics.jsonl"
+
+    def ended() -> list[subprocess.Popen[str]]:
+        return [process for process in processes if process.poll() is not None]
+
+    wait_until(lambda: ended() or (metrics.exists() and metrics.stat().st_size), 90, "training")
+    assert not ended(), finish(ended()[0]).output
+
+
+def error_of(ended: Ended) -> str:
+    """The one line that says why."""
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, ended.output
+    assert "Traceback" not in ended.output
+    return lines[0]
+
+
+# --- deaths ------------------------------------------------------------------------------------------------------------  # noqa: E501
+
+IN_A_ROUND = r"; phase: round \(layer 0(, round \d+)?\)$"
+FAULTS = {
+    "kill a worker": (0, "worker", signal.SIGKILL, r"error: rank 0 \(node 0\) was killed by SIGKILL"),
+    "stop a worker": (1, "worker", signal.SIGSTOP, r"error: rank 1 \(node 1\) was stopped \(SIGSTOP.*"),
+    "kill a node": (0, "parent", signal.SIGKILL, r"error: node 0 \(rank 0\) is lost: .*"),
+    "stop a node": (1, "parent", signal.SIGSTOP, r"error: node 1 \(rank 1\) is lost: no heartbeat for \d+ s"),
+    "terminate a node": (1, "parent", signal.SIGTERM, r"error: node 1 \(rank 1\) was ended by SIGTERM"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, name: str) -> None:
+    victim, what, number, sentence = FAULTS[name]
+    with nodes(place, tmp_path, *LONG) as processes:
+        wait_for_rounds(tmp_path, *processes)
+        struck = worker_of(processes[victim]) if what == "worker" else psutil.Process(processes[victim].pid)
+        struck.send_signal(number)
+        start = time.monotonic()
+        survivors = [process for process in processes if what == "worker" or process.pid != struck.pid]
+        for process in survivors:
+            ended = finish(process, timeout=60)
+            assert ended.rc == 1, ended.output
+            # A worker's parent hears of each phase before what happens in it; other nodes a moment later.
+            phase = IN_A_ROUND if what == "worker" else r"; phase: \w+.*$"
+            assert re.match(sentence + phase, error_of(ended)), error_of(ended)
+        assert time.monotonic() - start < 20
+        if number == signal.SIGSTOP and what == "parent":
+            struck.send_signal(signal.SIGCONT)  # it finds that the others are gone
+            assert finish(processes[victim]).rc == 1
+        if number == signal.SIGTERM:
+            assert finish(processes[victim]).rc == 143
+        for process in processes:
+            wait_until(lambda: not group_members(process.pid), 10, "no process left")  # noqa: B023
+    summary = json.loads((tmp_path / "node0" / "summary.json").read_text())
+    assert summary["status"] == ("running" if name == "kill a node" else "failed")
+
+
+# --- one run over all nodes --------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_the_nodes_record_one_run_id(place: Path, tmp_path: Path) -> None:
+    with nodes(place, tmp_path, *SHORT) as processes:
+        for process in processes:
+            ended = finish(process)
+            assert ended.rc == 0, ended.output
+            assert "interface lo" in ended.output
+    ids = {json.loads((tmp_path / name).read_text())["run_id"] for name in ("node0/summary.json", "node0/config.json", "node1/config.json")}  # noqa: E501
+    assert len(ids) == 1
+    assert len(ids.pop()) == 16
+
+
+def test_another_setting_on_a_node_ends_both_before_anything_is_started(place: Path, tmp_path: Path) -> None:
+    with nodes(place, tmp_path, *SHORT) as (first, second):
+        port = psutil.Process(first.pid).cmdline()
+        kill_group(second.pid)
+        changed = [argument.replace("hidden_dim=8", "hidden_dim=16") for argument in port[2:]]
+        changed = [argument.replace("node0", "node1").replace("node_rank=0", "node_rank=1") for argument in changed]
+        other = finish(start_cli(*changed, cwd=place))
+        for ended in (finish(first), other):
+            assert ended.rc == 2, ended.output
+            assert "node 1 (rank 1) has other settings than node 0: hidden_dim=16 instead of 8" in error_of(ended)
+    assert not (tmp_path / "node0" / "summary.json").exists()
+
+
+# --- torchrun ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def torchrun(place: Path, processes: int, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), str(ROOT / "main.py"),
+         *arguments],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_torchrun_needs_nothing_else(place: Path, tmp_path: Path) -> None:
+    process = torchrun(place, 2, *SHORT, f"hydra.run.dir={tmp_path}/run")
+    ended = finish(process)
+    assert ended.rc == 0, ended.output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "done"
+    assert len(summary["peak_memory_bytes"]) == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["run_id"] == summary["run_id"]
+    wait_until(lambda: not group_members(process.pid), 10, "no process left")
+
+
+def test_a_death_under_torchrun(place: Path, tmp_path: Path) -> None:
+    process = torchrun(place, 2, *LONG, f"hydra.run.dir={tmp_path}/node0")
+    try:
+        wait_for_rounds(tmp_path, process)
+        started = psutil.Process(process.pid).children()
+        second = next(child for child in started if child.environ().get("RANK") == "1")
+        next(filter(listens, second.children(recursive=True))).send_signal(signal.SIGSTOP)
+        ended = finish(process, timeout=60)
+        assert ended.rc == 1, ended.output
+        assert "error: rank 1 (node 1) was stopped" in ended.stderr
+        wait_until(lambda: not alive(started), 10, "no process left")
+    finally:
+        kill_group(process.pid)
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if process.is_running()]
+
+
+# --- Slurm, and contradictions -----------------------------------------------------------------------------------------  # noqa: E501
+
+
+def slurm(rank: int, **more: str) -> dict[str, str]:
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NODELIST": "node7",
+            "SLURM_JOB_ID": str(free_port() % 20000), "SLURM_STEP_ID": "0", **more}  # fmt: skip
+
+
+def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
+    """As srun would start two tasks on one machine, both in one run directory."""
+    job = {"SLURM_JOB_ID": str(free_port() % 20000)}
+    processes = [
+        start_cli(*SHORT, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(rank, **job)) for rank in (1, 0)
+    ]
+    for ended in map(finish, processes):
+        assert ended.rc == 0, ended.output
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
+
+
+CONTRADICTIONS = {
+    "tasks": ({"SLURM_NTASKS": "3"}, (), ("num_partitions=2", "Slurm started 3 process(es)")),
+    "node_rank": ({}, ("node_rank=0",), ("node_rank=0", "Slurm")),
+    "torchrun": ({"RANK": "0", "WORLD_SIZE": "4"}, (), ("num_partitions=2", "torchrun started 4 process(es)")),
+    "no number": ({"RANK": "first", "WORLD_SIZE": "2"}, (), ("RANK=first",)),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_contradiction_ends_with_status_2(place: Path, tmp_path: Path, name: str) -> None:
+    environment, arguments, words = CONTRADICTIONS[name]
+    process = start_cli(
+        *SHORT, *arguments, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(0, **environment)
+    )
+    ended = finish(process)
+    assert ended.rc == 2, ended.output
+    for word in words:
+        assert word in error_of(ended)
