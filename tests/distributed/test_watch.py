@@ -102,7 +102,7 @@ def run_node(node: Node, what: str) -> Any:
     except TrainingError as error:
         return str(error)
     finally:
-        launch._end_all(workers)
+        launch._end_all(workers, told=False)
         assert not process.is_alive()
 
 
