@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from partitioning.errors import InputError
@@ -31,7 +31,7 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
     with whole(directory / f"layer{layer}.safetensors") as unfinished:
-        save_file(tensors, unfinished)
+        unfinished.write_bytes(save(tensors))
 
 
 def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:

@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from retexo.errors import TrainingError
+
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails."""
+    """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails.
+
+    TrainingError names the path where the block cannot write.
+    """
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # nodes may share a directory
     try:
         yield unfinished
         unfinished.replace(path)
+    except OSError as error:
+        raise TrainingError(f"{path}: cannot be written: {error.strerror}; free some space") from error
     finally:
         unfinished.unlink(missing_ok=True)
 

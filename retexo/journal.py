@@ -29,7 +29,6 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.tape import Tape
 from retexo.comm.traffic import Purpose
-from retexo.errors import TrainingError
 from retexo.files import whole
 
 logger = logging.getLogger(__name__)
@@ -134,12 +133,9 @@ class Journal:
         tensors: dict[str, Tensor] = {}
         content = {"identity": self.identity, "state": _pack(state, tensors)}
         data = save(tensors, {"content": json.dumps(content)})
-        try:
-            with whole(path) as unfinished, unfinished.open("wb") as file:
-                file.write(data)
-                file.write(hashlib.sha256(data).digest())
-        except OSError as error:
-            raise TrainingError(f"{path}: cannot be written: {error.strerror}; free some space, resume") from error
+        with whole(path) as unfinished, unfinished.open("wb") as file:
+            file.write(data)
+            file.write(hashlib.sha256(data).digest())
 
     def _read(self, path: Path) -> State:
         """ValueError says what is wrong with it."""

@@ -182,12 +182,8 @@ def versions() -> dict[str, str]:
 
 def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
     """Node 0 writes what is written once."""
-    if cluster.node_rank != 0:
-        return
-    try:
+    if cluster.node_rank == 0:
         write_json(run_dir / "summary.json", summary)
-    except OSError as error:
-        raise TrainingError(f"{run_dir / 'summary.json'}: {error.strerror}") from error
 
 
 def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:

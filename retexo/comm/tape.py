@@ -83,7 +83,7 @@ class Tape:
                 self._file.write(piece)
             self._file.flush()
         except OSError as error:
-            raise TrainingError(f"{self.path}: cannot be written: {error.strerror}; free some space, resume") from error
+            raise TrainingError(f"{self.path}: cannot be written: {error.strerror}; free some space") from error
         self._ends.append(self._file.tell())
         self._position += 1
 

@@ -1,0 +1,202 @@
+"""What happens to a worker in any phase is noticed in time, and the run that is resumed ends as if nothing had.
+
+The ordinary run takes one fault a phase and one phase a fault; --all takes all pairs that there are.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import random_graph, thirds, write_partitions
+
+from retexo import worker
+from retexo.apps import train
+from retexo.config import Settings, compose
+from retexo.errors import TrainingError
+from retexo.liveness import Progress
+
+WORLD = 3
+NOTICED = 20.0
+"""seconds"""
+PHASES = ("rendezvous", "plan", "exchange", "round", "evaluation", "checkpoint", "embedding")
+WRITING = ("exchange", "round", "checkpoint")
+"""Phases that write more than fits in what the disk has given them already."""
+USUAL = {
+    ("kill", "rendezvous"), ("stop", "plan"), ("full disk", "exchange"), ("terminate", "round"),
+    ("kill", "evaluation"), ("full disk", "checkpoint"), ("kill", "embedding"),
+}  # fmt: skip
+
+
+def kill(disk: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(disk: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def terminate(disk: Path) -> None:
+    """The whole run, as a batch system does it; goes on once the parent has passed it on."""
+    parent = parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    os.kill(parent.pid, signal.SIGTERM)
+    signal.pause()
+
+
+def full_disk(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+FAULTS: dict[str, Callable[[Path], None]] = {"kill": kill, "stop": stop, "terminate": terminate, "full disk": full_disk}
+
+
+def victim(phase: str) -> int:
+    return 0 if phase == "checkpoint" else 1  # rank 0 writes it
+
+
+def struck(fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, parent: Connection) -> None:
+    """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of layer 1."""
+    if rank == victim(phase):
+        enter, at = Progress.enter, Progress.at
+
+        def strike() -> None:
+            when.write_text(str(time.time()))
+            FAULTS[fault](disk)
+
+        def enters(self: Progress, name: str) -> None:
+            enter(self, name)
+            if name == phase != "round" and not when.exists():
+                strike()
+
+        def is_at(self: Progress, layer: int, number: int = -1) -> None:
+            at(self, layer, number)
+            if phase == "round" and (layer, number) == (1, 3) and not when.exists():
+                strike()
+
+        Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
+    worker.main(rank, job, parent)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    assignment = [node % 5 % WORLD for node in range(60)]
+    write_partitions(folder, random_graph(60, 240, width=400), thirds(60), assignment, WORLD)
+    return folder
+
+
+def settings(parts: Path, *more: str) -> Settings:
+    small = "hidden_dim=6", "num_rounds=[5,6]", "stopping=none", "learning_rate=[0.05]", "cluster.threads=1"
+    kept = "checkpoint.every=2", "distributed.heartbeat_timeout=3", "num_partitions=3"
+    return compose([*small, *kept, *more, "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+
+
+def layers(run_dir: Path) -> list[bytes]:
+    return [(run_dir / "checkpoint" / f"layer{layer}.safetensors").read_bytes() for layer in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def whole(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """The parameters of a run that nothing happened to."""
+    run_dir = tmp_path_factory.mktemp("whole")
+    train.run(settings(parts), run_dir)
+    return layers(run_dir)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 2 MB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here ({mounted.stderr.strip()}); that needs root")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def pairs() -> list[Any]:
+    every = [(fault, phase) for fault in FAULTS for phase in PHASES if fault != "full disk" or phase in WRITING]
+    assert set(every) >= USUAL
+    return [pytest.param(*pair, marks=[] if pair in USUAL else pytest.mark.long) for pair in every]
+
+
+@pytest.mark.parametrize(("fault", "phase"), pairs())
+def test_a_fault_in_a_phase(
+    fault: str,
+    phase: str,
+    parts: Path,
+    whole: list[bytes],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    when = tmp_path_factory.mktemp("struck") / "when"
+    place = request.getfixturevalue("disk" if fault == "full disk" else "tmp_path")
+    run_dir = place / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(struck, fault, phase, when, place))
+        with pytest.raises((TrainingError, SystemExit)) as raised:
+            train.run(settings(parts), run_dir)
+    assert time.time() - float(when.read_text()) < NOTICED
+    assert not multiprocessing.active_children()
+    if fault == "terminate":
+        assert raised.value.args == (143,)
+    else:
+        says = {"kill": "was killed by SIGKILL", "stop": "was stopped", "full disk": "cannot be written"}[fault]
+        message = str(raised.value)
+        who = r"rank \d" if fault == "full disk" else f"rank {victim(phase)}"  # a disk is full for all
+        assert re.match(rf"{who} \(node 0\)", message)
+        assert says in message
+        assert f"phase: {phase}" in message
+        assert "\n" not in message.strip()
+    (place / "filler").unlink(missing_ok=True)
+    summary = train.run(settings(parts, "resume=auto"), run_dir)
+    assert summary["status"] == "done"
+    assert layers(run_dir) == whole
+    if phase == "round":
+        kept = 5 if fault == "terminate" else 2  # told to stop, they end the next round and keep it
+        assert summary["resumed"] == {"layer": 1, "round": kept}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_fifty_runs_in_a_row_leave_nothing_behind(parts: Path, whole: list[bytes], tmp_path: Path) -> None:
+    """No process, no file descriptor, no shared memory, no temporary file."""
+    train.run(settings(parts), tmp_path / "first")
+    before = left()
+    for number in range(50):
+        train.run(settings(parts), tmp_path / str(number))
+        assert layers(tmp_path / str(number)) == whole
+        assert {path.name for path in (tmp_path / str(number)).iterdir()} == {
+            "config.json", "metrics.jsonl", "summary.json", "checkpoint",
+        }  # fmt: skip
+        assert left() == before, f"after {number + 1} runs"
+    print(f"50 runs left nothing behind: {before}")
+
+
+def left() -> dict[str, Any]:
+    gc.collect()
+    me = psutil.Process()
+    return {
+        "processes": sorted(child.pid for child in me.children(recursive=True)),  # the fork server stays
+        "file descriptors": me.num_fds(),
+        "shared memory": sorted(path.name for path in Path("/dev/shm").iterdir()),
+        "temporary files": sorted(path.name for path in Path("/tmp").glob("retexo-*")),
+        "threads": me.num_threads(),
+    }
