@@ -189,7 +189,7 @@ def _train(rank: int, run: Run) -> Outcome:
         unittest.mock.patch.object(lazy, "_embed", _noting_result(lazy._embed, embeddings)),
         unittest.mock.patch.object(rounds, "flat_parameters", _noting_result(rounds.flat_parameters, flat)),
     ):
-        job = worker.Job(run.settings, run.directory, run.run_dir, None, "0" * 64)  # type: ignore[arg-type]
+        job = worker.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
         summary = worker.run(rank, job)
     context, stages = contexts[0]
     sent = account(context.comm)
