@@ -1,12 +1,20 @@
 """What every data set loader returns: one graph in memory, on the host, in NumPy."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 Features = NDArray[np.float32] | sp.csr_array
+Ends = NDArray[np.signedinteger[Any]]
+"""Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""
+
+
+def ends_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
+    """The narrower of the two types that holds the numbers 0 ... num_nodes - 1."""
+    return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,9 +25,9 @@ class GraphData:
     """
 
     name: str
-    src: NDArray[np.int64]
+    src: Ends
     """[E] source of each directed edge, in [0, N)."""
-    dst: NDArray[np.int64]
+    dst: Ends
     """[E] destination of each directed edge, in [0, N)."""
     features: Features
     """[N, F] float32, dense or CSR."""

@@ -20,10 +20,13 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -37,9 +40,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import Ends, GraphData, ends_dtype
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
+CHUNK = 1 << 22
+"""Edges that are renumbered at a time; their arrays take 32 MiB each."""
 FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
 LABEL_NAMES = ("label", "labels")
 MASK_NAMES = ("train_mask", "val_mask", "test_mask")
@@ -57,7 +64,8 @@ class PartCounts:
     val: int
     test: int
     content: str
-    """sha256 (hex) of the edges, ids and tensors. DGL's files hold memory addresses, too: equal parts, other bytes."""
+    """sha256 (hex) of the ids, the edges (a source by its local id) and the tensors. DGL's files hold memory addresses,
+    too: equal parts, other bytes."""
 
 
 @dataclass(frozen=True)
@@ -194,40 +202,77 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The renumbering that DGL asks for: nodes of a part, and in-edges of these nodes, are contiguous."""
+    """The renumbering that DGL asks for: the nodes of a part are contiguous."""
 
     node_order: NDArray[np.int64]
     """[N] node of the source at each new id."""
+    new_id: Ends
+    """[N] new id of each node of the source."""
     node_bounds: NDArray[np.int64]
     """[P + 1] part p owns new ids node_bounds[p] ... node_bounds[p + 1] - 1."""
-    src: NDArray[np.int64]
-    """[E] in new ids, sorted by destination."""
-    dst: NDArray[np.int64]
-    edge_bounds: NDArray[np.int64]
-    """[P + 1], likewise for edges."""
-    in_degree: NDArray[np.int64]
-    """[N] by new id, self loops left out; and so is the next."""
-    out_degree: NDArray[np.int64]
+
+    def part_of(self, new_ids: Ends) -> NDArray[np.int64]:
+        return np.searchsorted(self.node_bounds, new_ids, side="right") - 1
 
 
-def make_layout(graph: GraphData, assignment: NDArray[np.int64], num_parts: int) -> Layout:
+def make_layout(assignment: NDArray[np.int64], num_parts: int) -> Layout:
     node_order = np.argsort(assignment, kind="stable")
-    new_id = np.empty(graph.num_nodes, np.int64)
-    new_id[node_order] = np.arange(graph.num_nodes)
+    new_id = np.empty(len(assignment), ends_dtype(len(assignment)))
+    new_id[node_order] = np.arange(len(assignment), dtype=new_id.dtype)
     node_bounds = np.concatenate(([0], np.cumsum(np.bincount(assignment, minlength=num_parts))))
-    src, dst = new_id[graph.src], new_id[graph.dst]
-    edge_order = np.lexsort((src, dst))
-    src, dst = src[edge_order], dst[edge_order]
-    other = src != dst
-    return Layout(
-        node_order=node_order,
-        node_bounds=node_bounds,
-        src=src,
-        dst=dst,
-        edge_bounds=np.searchsorted(dst, node_bounds),
-        in_degree=np.bincount(dst[other], minlength=graph.num_nodes),
-        out_degree=np.bincount(src[other], minlength=graph.num_nodes),
-    )
+    return Layout(node_order, new_id, node_bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class SortedEdges:
+    """The edges on disk, a file for each part, and what was counted on the way."""
+
+    folder: Path
+    out_degree: NDArray[np.int64]
+    """[N] by new id, self loops left out."""
+    edge_bounds: NDArray[np.int64]
+    """[P + 1] part p has edge ids edge_bounds[p] ... edge_bounds[p + 1] - 1."""
+    cut: int
+    """Edges between two parts."""
+
+    def file(self, part: int) -> Path:
+        """int64 keys dst * N + src in new ids, of the edges into the part."""
+        return self.folder / f"{part}.edges"
+
+
+def _sort_by_part(
+    folder: Path, graph: GraphData, assignment: NDArray[np.int64], layout: Layout, num_parts: int
+) -> SortedEdges:
+    """Write the edges into the files of their destinations' parts, a chunk at a time."""
+    # Few bytes a node: each end of each edge looks up its own, at random.
+    part_of = assignment.astype(np.int16 if num_parts < 2**15 else np.int32)
+    out_degree = np.zeros(graph.num_nodes, np.int64)
+    sizes = np.zeros(num_parts, np.int64)
+    cut = 0
+    folder.mkdir()
+    edges = SortedEdges(folder, out_degree, np.zeros(num_parts + 1, np.int64), 0)
+    for part in range(num_parts):
+        edges.file(part).touch()
+    for begin in range(0, graph.num_edges, CHUNK):
+        src, dst = graph.src[begin : begin + CHUNK], graph.dst[begin : begin + CHUNK]
+        receiver = part_of[dst]
+        cut += int((part_of[src] != receiver).sum())
+        keys = layout.new_id[dst].astype(np.int64) * graph.num_nodes + layout.new_id[src]
+        out_degree += np.bincount(src[src != dst], minlength=graph.num_nodes)
+        counts = np.bincount(receiver, minlength=num_parts)
+        _append(edges, keys[np.argsort(receiver, kind="stable")], counts)
+        sizes += counts
+    return SortedEdges(folder, out_degree[layout.node_order], np.concatenate(([0], np.cumsum(sizes))), cut)
+
+
+def _append(edges: SortedEdges, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    """Append keys, int64 [E], to the files; they are in the order of the parts, counts[p] for part p."""
+    end = 0
+    for part, count in enumerate(counts.tolist()):
+        begin, end = end, end + count
+        if count:
+            with edges.file(part).open("ab") as file:
+                keys[begin:end].tofile(file)
 
 
 def write(
@@ -241,19 +286,24 @@ def write(
 ) -> Meta:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
+    In memory are the graph, one part, and a few numbers a node: the edges are sorted by part on disk.
+
     Args:
         masks: train_mask, val_mask and test_mask, bool [N] each.
         assignment: int64 [N] in [0, num_parts).
-        described: the fields request, split, versions and cut_edges of Meta, and cover_rows where it was counted.
+        described: the fields request, split and versions of Meta, and cover_rows where it was counted.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         unfinished.chmod(0o755)
-        layout = make_layout(graph, assignment, num_parts)
-        parts = [_write_part(unfinished, graph, masks, layout, part) for part in range(num_parts)]
-        _write_dgl_config(unfinished, directory.name, layout, described["request"]["partition_method"])
-        meta = _make_meta(unfinished, directory.name, graph, parts, described)
+        layout = make_layout(assignment, num_parts)
+        edges = _sort_by_part(unfinished / "sorted", graph, assignment, layout, num_parts)
+        log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
+        parts = [_write_part(unfinished, graph, masks, layout, edges, part) for part in range(num_parts)]
+        edges.folder.rmdir()
+        _write_dgl_config(unfinished, directory.name, layout, edges, described["request"]["partition_method"])
+        meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **described})
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
         _put_in_place(unfinished, directory)
     finally:
@@ -273,35 +323,61 @@ def _put_in_place(unfinished: Path, directory: Path) -> None:
 
 
 def _write_part(
-    directory: Path, graph: GraphData, masks: dict[str, NDArray[np.bool_]], layout: Layout, part: int
+    directory: Path,
+    graph: GraphData,
+    masks: dict[str, NDArray[np.bool_]],
+    layout: Layout,
+    edges: SortedEdges,
+    part: int,
 ) -> PartCounts:
     from partitioning.dgl_import import dgl
 
-    first, end = layout.node_bounds[part], layout.node_bounds[part + 1]
-    edges = slice(int(layout.edge_bounds[part]), int(layout.edge_bounds[part + 1]))
-    src, dst = layout.src[edges], layout.dst[edges]
-    halo = np.unique(src[(src < first) | (src >= end)])
-    nodes = np.concatenate((np.arange(first, end), halo))
-    local_src = np.where((src >= first) & (src < end), src - first, end - first + np.searchsorted(halo, src))
-    structure = dgl.graph((local_src, dst - first), num_nodes=len(nodes))
-    structure.ndata[dgl.NID] = torch.from_numpy(nodes)
-    structure.ndata["inner_node"] = (torch.arange(len(nodes)) < end - first).to(torch.uint8)
-    structure.ndata["part_id"] = torch.from_numpy(np.searchsorted(layout.node_bounds, nodes, side="right") - 1)
-    structure.ndata["out_deg"] = torch.from_numpy(layout.out_degree[nodes])
-    structure.edata[dgl.EID] = torch.arange(edges.start, edges.stop)
-    structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
-    inner = layout.node_order[first:end]
-    feats = _node_tensors(graph, masks, inner)
-    feats["_N/in_deg"] = torch.from_numpy(layout.in_degree[first:end])
-    feats["_N/out_deg"] = torch.from_numpy(layout.out_degree[first:end])
+    start = time.perf_counter()
     part_dir = directory / f"part{part}"
     part_dir.mkdir()
+    first, end = layout.node_bounds[part : part + 2].tolist()
+    inner = layout.node_order[first:end]
+    nodes, src, dst = _local_edges(edges, part, first, end, graph.num_nodes)
+    structure = dgl.graph((src, dst), num_nodes=len(nodes))
+    structure.ndata[dgl.NID] = nodes
+    structure.ndata["inner_node"] = (torch.arange(len(nodes)) < end - first).to(torch.uint8)
+    structure.ndata["part_id"] = torch.from_numpy(layout.part_of(nodes.numpy()))
+    structure.ndata["out_deg"] = torch.from_numpy(edges.out_degree[nodes])
+    structure.edata[dgl.EID] = torch.arange(*edges.edge_bounds[part : part + 2].tolist())
+    structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
     dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])
+    del structure
+    feats = _node_tensors(graph, masks, inner)
+    feats["_N/in_deg"] = torch.bincount(dst[src != dst], minlength=end - first)
+    feats["_N/out_deg"] = torch.from_numpy(edges.out_degree[first:end])
     dgl.data.utils.save_tensors(str(part_dir / "node_feat.dgl"), feats)
     dgl.data.utils.save_tensors(str(part_dir / "edge_feat.dgl"), {})
     train, val, test = (int(masks[name][inner].sum()) for name in MASK_NAMES)
-    content = _digest_of([*map(torch.from_numpy, (nodes, local_src, dst)), *feats.values()])
-    return PartCounts(int(end - first), len(src), len(halo), train, val, test, content)
+    content = _digest_of([nodes, src, dst.add_(first), *feats.values()])
+    log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
+             time.perf_counter() - start)  # fmt: skip
+    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content)
+
+
+def _local_edges(edges: SortedEdges, part: int, first: int, end: int, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Read a part's edges and remove their file.
+
+    Returns the new ids of the part's nodes, first ... end - 1 and then the halo's, int64 [I + H], and the local ids of
+    the edges' ends, int64 [E] each, sorted by destination and then by source.
+    """
+    keys = np.fromfile(edges.file(part), np.int64)
+    edges.file(part).unlink()
+    keys.sort()
+    dst = keys // max(num_nodes, 1)
+    src = np.subtract(keys, dst * num_nodes, out=keys)
+    is_source = np.zeros(num_nodes, np.bool_)
+    is_source[src] = True
+    is_source[first:end] = False
+    nodes = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
+    local = np.empty(num_nodes, np.int64)
+    local[nodes] = np.arange(len(nodes))
+    np.subtract(dst, first, out=dst)
+    return torch.from_numpy(nodes), torch.from_numpy(np.take(local, src, out=src)), torch.from_numpy(dst)
 
 
 def _digest_of(tensors: list[Tensor]) -> str:
@@ -324,7 +400,7 @@ def _node_tensors(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: 
     return {f"_N/{name}": tensor for name, tensor in tensors.items()}
 
 
-def _write_dgl_config(directory: Path, name: str, layout: Layout, method: str) -> None:
+def _write_dgl_config(directory: Path, name: str, layout: Layout, edges: SortedEdges, method: str) -> None:
     def ranges(bounds: NDArray[np.int64]) -> list[list[int]]:
         return [[int(first), int(end)] for first, end in pairwise(bounds)]
 
@@ -332,12 +408,12 @@ def _write_dgl_config(directory: Path, name: str, layout: Layout, method: str) -
     config: dict[str, Any] = {
         "graph_name": name,
         "num_nodes": len(layout.node_order),
-        "num_edges": len(layout.src),
+        "num_edges": int(edges.edge_bounds[-1]),
         "part_method": method,
         "num_parts": num_parts,
         "halo_hops": 1,
         "node_map": {"_N": ranges(layout.node_bounds)},
-        "edge_map": {"_N:_E:_N": ranges(layout.edge_bounds)},
+        "edge_map": {"_N:_E:_N": ranges(edges.edge_bounds)},
         "ntypes": {"_N": 0},
         "etypes": {"_N:_E:_N": 0},
     }
@@ -351,6 +427,8 @@ def _make_meta(
     directory: Path, name: str, graph: GraphData, parts: list[PartCounts], described: dict[str, Any]
 ) -> Meta:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
+    with ThreadPoolExecutor(2) as pool:  # hashing releases the interpreter's lock
+        checksums = list(pool.map(file_checksum, files))
     return Meta(
         version=VERSION,
         name=name,
@@ -361,7 +439,7 @@ def _make_meta(
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         parts=parts,
-        checksums={path.relative_to(directory).as_posix(): file_checksum(path) for path in files},
+        checksums={path.relative_to(directory).as_posix(): sum_ for path, sum_ in zip(files, checksums, strict=True)},
         **described,
     )
 

@@ -156,7 +156,6 @@ def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **reques
         "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
         "split": {"kind": "given"},
         "versions": {},
-        "cut_edges": int((assignment[graph.src] != assignment[graph.dst]).sum()),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import Ends, GraphData, ends_dtype
 from partitioning.settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
@@ -27,6 +27,8 @@ ROUNDS = 30
 SMALL = 2048
 """Up to so many nodes all pairs can be listed, and any density can be reached."""
 BLOCK = 1 << 16
+CHUNK = 1 << 22
+"""Pairs that are drawn at a time; their arrays take 32 MiB each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +69,11 @@ def generate(settings: SyntheticSettings) -> GraphData:
         )
     streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)]
     labels = _labels(settings, streams[0])
-    low, high = _edges(settings, labels, streams[1])
+    src, dst = _edges(settings, labels, streams[1])
     return GraphData(
         name="synthetic",
-        src=np.concatenate([low, high]),
-        dst=np.concatenate([high, low]),
+        src=src,
+        dst=dst,
         features=_features(settings, labels, streams[2]),
         labels=labels,
         num_classes=settings.classes,
@@ -107,8 +109,8 @@ def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
     )
 
 
-def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """[M], [M] the two ends of each undirected edge, the first below the second."""
+def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> tuple[Ends, Ends]:
+    """[2 M], [2 M] the two ends of each directed edge; the reverse ones are the second half."""
     model = _model(settings, labels, rng)
     sizes = np.diff(model.start)
     inside = round(settings.homophily * settings.edges)
@@ -121,9 +123,15 @@ def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
                 f"classes do not fit, {settings.nodes} nodes in {settings.classes} classes have {room} such pairs; "
                 "lower synthetic.edges or change synthetic.homophily"
             )
-    keys = [_pairs(model, inside, True, rng), _pairs(model, settings.edges - inside, False, rng)]
-    low, high = np.divmod(np.concatenate(keys), settings.nodes)
-    return low, high
+    src, dst = (np.empty(2 * settings.edges, ends_dtype(settings.nodes)) for _ in range(2))
+    for first, count, within in ((0, inside, True), (inside, settings.edges - inside, False)):
+        keys = _pairs(model, count, within, rng)
+        for begin in range(0, count, CHUNK):
+            low, high = np.divmod(keys[begin : begin + CHUNK], settings.nodes)
+            there = slice(first + begin, first + begin + len(low))
+            back = slice(there.start + settings.edges, there.stop + settings.edges)
+            src[there], dst[there], src[back], dst[back] = low, high, high, low
+    return src, dst
 
 
 def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -> Ints:
@@ -133,8 +141,7 @@ def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -
         missing = wanted - len(keys)
         if missing <= 0:
             break
-        fresh = _draw_pairs(model, missing + missing // 8 + 16, inside, rng)
-        keys = _distinct(np.concatenate([keys, fresh]))
+        keys = _distinct(np.concatenate([keys, _draw_pairs(model, missing + missing // 8 + 16, inside, rng)]))
     if len(keys) < wanted:
         keys = _fill(model, keys, wanted, inside, rng)
     if len(keys) == wanted:
@@ -144,23 +151,37 @@ def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -
 
 
 def _distinct(keys: Ints) -> Ints:
-    """The keys sorted, each once; `np.unique` of NumPy 2.4 hashes, and takes ten times as long for 10 M of them."""
-    keys = np.sort(keys)
+    """The keys, each once, ascending; sorts them in place.
+
+    `np.unique` of NumPy 2.4 hashes, and takes ten times as long for 10 M of them.
+    """
+    keys.sort()
     return keys[np.diff(keys, prepend=-1) > 0]
 
 
 def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generator) -> Ints:
     """[at most count] pairs, some of them equal; those of a node with itself are left out."""
-    total = model.cumulative[-1]
     # sorted, because a search for sorted points is ten times as fast and a set of pairs has no order to keep
-    points = np.sort(rng.random(count)) * total
-    first = model.find(points)
+    points = rng.random(count)
+    points.sort()
+    keys, drawn = np.empty(count, dtype=np.int64), 0
+    for begin in range(0, count, CHUNK):
+        chunk = _chunk_of_pairs(model, points[begin : begin + CHUNK], inside, rng)
+        keys[drawn : drawn + len(chunk)] = chunk
+        drawn += len(chunk)
+    return keys[:drawn]
+
+
+def _chunk_of_pairs(model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator) -> Ints:
+    """[at most K] pairs; points float64 [K] in [0, 1) choose the first node of each."""
+    total = model.cumulative[-1]
+    first = model.find(points * total)
     block = model.class_of(first)
     low, high = model.cumulative[model.start[block]], model.cumulative[model.start[block + 1]]
     if inside:
-        second = model.find(low + rng.random(count) * (high - low))
+        second = model.find(low + rng.random(len(points)) * (high - low))
     else:  # the mass outside the class, begun after it and wrapped around
-        second = model.find(np.mod(high + rng.random(count) * (total - (high - low)), total))
+        second = model.find(np.mod(high + rng.random(len(points)) * (total - (high - low)), total))
     keep = (first != second) & ((block == model.class_of(second)) == inside)
     return _keys(model, first[keep], second[keep])
 

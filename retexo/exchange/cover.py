@@ -106,16 +106,23 @@ def _prune(edges: Ints, residual: Ints) -> tuple[Ints, list[_Leaves], int]:
     while True:
         before = edges.shape[1]
         for hub_side in (0, 1):
-            edges = edges[:, (residual[edges] > 0).all(axis=0)]
+            edges = _unsettled(edges, residual)
             hub, leaf = edges[hub_side], edges[1 - hub_side]
             pendant = np.bincount(leaf, minlength=len(residual))[leaf] == 1
             batch = _Leaves(hub[pendant], leaf[pendant])
             paid += _pay(batch, residual)
             batches.append(batch)
-        edges = edges[:, (residual[edges] > 0).all(axis=0)]
+        edges = _unsettled(edges, residual)
         # A long chain loses two leaves a pass: stop where a pass costs more than the edges it still removes.
         if before - edges.shape[1] <= before // 100:
             return edges, batches, paid
+
+
+def _unsettled(edges: Ints, residual: Ints) -> Ints:
+    """Return the edges, int64 [2, E], of which neither end is taken."""
+    left = residual > 0
+    keep = left[edges[0]] & left[edges[1]]
+    return edges if keep.all() else np.stack([edges[0][keep], edges[1][keep]])
 
 
 def _pay(batch: _Leaves, residual: Ints) -> int:

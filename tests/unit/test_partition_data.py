@@ -102,9 +102,8 @@ def test_km1_from_the_command_line(folder: Path) -> None:
     meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
     assert meta is not None
     halo = sum(part.halo for part in meta.parts)
-    assert ended.stdout.splitlines()[1] == (
-        f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are fewer)"
-    )
+    line = f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are fewer)"
+    assert line in ended.stdout.splitlines()
     assert meta.versions["mtkahypar"]
     assert max(part.nodes for part in meta.parts) <= 21
     assert max(part.train for part in meta.parts) <= 7
@@ -175,4 +174,4 @@ def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.
     made(folder)
     forget_cover_rows(folder, cut_edges=30_000_000)
     made(folder)
-    assert "rows after the cover not counted (more than 20,000,000 edges cut)" in capsys.readouterr().out
+    assert "rows after the cover not counted (more than 10,000,000 edges cut)" in capsys.readouterr().out
