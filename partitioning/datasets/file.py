@@ -15,7 +15,7 @@ its own (or set `symmetrize=true`). Labels: an integer class from 0, -1 where th
 
 (b) a folder:
 
-    edges.csv | edges.parquet                           columns src, dst; a csv may lack the header
+    edges.csv | edges.parquet | edges.npy               columns src, dst; a csv may lack the header, an npy is [E, 2]
     features.npy | features.csv | features.parquet      [N, F]
     labels.npy | labels.csv | labels.parquet            [N] or [N, C]
     train, val (or valid), test  .npy | .csv            optional: node positions (0 ... N-1), or an npy mask

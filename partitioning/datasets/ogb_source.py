@@ -1,15 +1,10 @@
-"""The Open Graph Benchmark's node classification graphs, read by ogb's own NodePropPredDataset (NumPy, no DGL).
+"""The Open Graph Benchmark's node classification graphs, read from the raw files in its zips, a chunk at a time.
 
-Three habits of ogb 1.3.6 are kept from a batch job, each inside ogb's own modules and only while it loads: it looks for
-a newer version on the network when it is imported, it asks on the terminal when a folder has no RELEASE file (and
-before a download, which never happens here, see download.py), and it reads its own cache with a `torch.load` that torch
->= 2.6 refuses (snap-stanford/ogb issue 497).
+ogb's own reader makes a second and a third copy of edges and features, and a pickled one on disk; it also asks on the
+terminal. What it makes of these files is what the tests compare with.
 """
 
-import contextlib
-import os
-import types
-from collections.abc import Iterator
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.datasets.download import Archive, library
+from partitioning.datasets.raw import check_ends, joined, narrowed
+from partitioning.datasets.tables import read_frames
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.ogb_import import import_ogb
+from partitioning.graph_data import Ends, GraphData
 from partitioning.settings import DatasetSettings
 
 URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
-_CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz", "raw/num-node-list.csv.gz")
+_CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz")
+_BINARY = ("raw/data.npz", "raw/node-label.npz")
 RELEASE = "RELEASE_v1.txt"
-CACHE = Path("processed") / "data_processed"
+CHUNK = 1 << 23
+"""Numbers of a binary array that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -34,94 +32,108 @@ class _Source:
     zip: str
     raw: tuple[str, ...]
     split: str
+    num_classes: int
+    both_ways: bool = False
+    """Whether each edge stands for its reverse, too."""
 
 
 SOURCES = {
-    "ogbn-arxiv": _Source("arxiv", (*_CSV, "raw/num-edge-list.csv.gz", "raw/node_year.csv.gz"), "time"),
-    "ogbn-products": _Source("products", (*_CSV, "raw/num-edge-list.csv.gz"), "sales_ranking"),
-    "ogbn-papers100M": _Source("papers100M-bin", ("raw/data.npz", "raw/node-label.npz"), "time"),
+    "ogbn-arxiv": _Source("arxiv", _CSV, "time", 40),
+    "ogbn-products": _Source("products", _CSV, "sales_ranking", 47, both_ways=True),
+    "ogbn-papers100M": _Source("papers100M-bin", _BINARY, "time", 172),
 }
+SPLIT = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
 def archive(name: str, folder: str) -> Archive:
     """The zip of a data set; its folder is `dataset_dir`/ogbn_arxiv and so on, with ogb's own layout inside."""
     source, root = SOURCES[name], Path(folder)
+    split = tuple(f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())
     place = root / name.replace("-", "_")
-    # ogb reads the cache alone if there is one
-    raw = (str(CACHE),) if (place / CACHE).is_file() else source.raw
-    return Archive(name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, RELEASE))
+    return Archive(name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*source.raw, *split, RELEASE))
 
 
 def load(settings: DatasetSettings) -> GraphData:
     """Load by name with ogb's split as masks; papers100M's many nodes without a label get -1."""
-    name = settings.name
+    name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
     files.ensure()
     with library(name, files.folder):
-        module = import_ogb().dataset
-        with _contained(module, files.folder):
-            dataset = module.NodePropPredDataset(name=name, root=settings.dir)
-            parts = dataset.get_idx_split()
-        graph, labels = dataset[0]
-        return _graph_data(name, graph, labels, parts, int(dataset.num_classes))
+        src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(files.folder / "raw")
+        if len(labels) != len(features):
+            raise InputError(f"{files.folder}: {len(labels)} labels and {len(features)} rows of features")
+        if source.both_ways:
+            src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+        return GraphData(
+            name=name,
+            src=check_ends(src, len(labels), f"{files.folder}: edges, column 0"),
+            dst=check_ends(dst, len(labels), f"{files.folder}: edges, column 1"),
+            features=features,
+            labels=labels,
+            num_classes=source.num_classes,
+            node_ids=np.arange(len(labels), dtype=np.int64),
+            **{
+                mask: _mask(files.folder / "split" / source.split / f"{part}.csv.gz", len(labels))
+                for mask, part in SPLIT.items()
+            },
+        )
 
 
-@contextlib.contextmanager
-def _contained(module: Any, folder: Path) -> Iterator[None]:
-    """Give ogb's module, and no other, a `torch` that loads and saves its two kinds of file, and no terminal."""
-    import torch
-
-    def load(path: str) -> Any:
-        if Path(path) == folder / CACHE:
-            return torch.load(path, weights_only=False)  # ogb wrote it here itself; NumPy, so torch's safe mode cannot
-        with torch.serialization.safe_globals(_numpy_globals()):
-            return torch.load(path, weights_only=True)  # split_dict.pt may come from the network
-
-    def save(value: Any, path: str, **options: Any) -> None:
-        place = Path(path)
-        place.parent.mkdir(exist_ok=True)
-        part = place.with_name(place.name + ".part")
-        torch.save(value, part, **options)
-        os.replace(part, place)  # noqa: PTH105  whole or not there, also when the run is killed
-
-    def no_terminal(prompt: str = "") -> str:
-        raise InputError(f"{folder}: ogb asks {prompt!r}, which a batch job cannot answer; see the files there")
-
-    kept = module.torch
-    module.torch = types.SimpleNamespace(load=load, save=save)
-    module.input = no_terminal
-    try:
-        yield
-    finally:
-        module.torch = kept
-        del module.input
+_Arrays = tuple[Ends, Ends, NDArray[np.float32], NDArray[np.int64]]
 
 
-def _numpy_globals() -> list[Any]:
-    """What a pickled NumPy array of numbers is made of, and nothing that runs code."""
-    rebuild = np.empty(0).__reduce__()[0]
-    return [rebuild, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in "?bhilBHILfd"}]
+def _read_csv(raw: Path) -> _Arrays:
+    """Ends of the edges, features, labels."""
+    piles: tuple[list[Ends], list[Ends]] = [], []
+    for frame in read_frames(raw / "edge.csv.gz", header=False):
+        for column, pile in enumerate(piles):
+            pile.append(narrowed(frame[column].to_numpy(np.int64)))
+    src, dst = map(joined, piles)
+    features = joined([frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)])
+    return src, dst, features, whole_labels(_numbers(raw / "node-label.csv.gz"))
 
 
-def _graph_data(
-    name: str, graph: dict[str, Any], labels: NDArray[Any], parts: dict[str, Any], num_classes: int
-) -> GraphData:
-    src, dst = graph["edge_index"].astype(np.int64, copy=False)
-    num_nodes = int(graph["num_nodes"])
-    masks = {}
-    for part, mask in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
-        masks[mask] = np.zeros(num_nodes, dtype=np.bool_)
-        masks[mask][np.asarray(parts[part])] = True
-    return GraphData(
-        name=name,
-        src=src,
-        dst=dst,
-        features=graph["node_feat"].astype(np.float32, copy=False),
-        labels=whole_labels(labels),
-        num_classes=num_classes,
-        node_ids=np.arange(num_nodes, dtype=np.int64),
-        **masks,
-    )
+def _numbers(path: Path) -> NDArray[Any]:
+    """The first column of a csv."""
+    return joined([frame[0].to_numpy() for frame in read_frames(path, header=False)])
+
+
+def _mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:
+    mask = np.zeros(num_nodes, dtype=np.bool_)
+    mask[_numbers(path)] = True
+    return mask
+
+
+def _read_binary(raw: Path) -> _Arrays:
+    """The same of the npz of a large graph."""
+    num_nodes, num_edges = (int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges"))
+    edges = read_member(raw / "data.npz", "edge_index", np.int32 if num_nodes < 2**31 else np.int64)
+    if edges.shape != (2, num_edges):
+        raise InputError(f"{raw}/data.npz: edge_index has shape {list(edges.shape)}; expected [2, {num_edges}]")
+    features = read_member(raw / "data.npz", "node_feat", np.float32)
+    src, dst = map(np.ascontiguousarray, edges)
+    return src, dst, features, whole_labels(read_member(raw / "node-label.npz", "node_label"))
+
+
+def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
+    """Read one array of an npz, and turn it into `dtype` a chunk at a time; InputError where a number does not fit."""
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, stored = header(file)
+        if stored.hasobject:
+            raise InputError(f"{path}: array `{name}` holds Python objects, which are never loaded")
+        array = np.empty(shape[::-1] if fortran else shape, dtype or stored)
+        flat, limits = array.reshape(-1), np.iinfo(array.dtype) if dtype == np.int32 else None
+        for begin in range(0, array.size, CHUNK):
+            wanted = min(CHUNK, array.size - begin)
+            chunk = np.frombuffer(file.read(wanted * stored.itemsize), stored)
+            if len(chunk) < wanted:
+                raise InputError(f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size} numbers")
+            if limits is not None and (chunk.min() < limits.min or chunk.max() > limits.max):
+                raise InputError(f"{path}: array `{name}` has numbers beyond {array.dtype}")
+            flat[begin : begin + wanted] = chunk
+    return array.T if fortran else array
 
 
 def whole_labels(labels: NDArray[Any]) -> NDArray[np.int64]:

@@ -12,13 +12,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import Features, GraphData
+from partitioning.graph_data import Ends, Features, GraphData
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
 MASKS = ("train_mask", "val_mask", "test_mask")
 MANY_CLASSES = 1000
 """A class number above this and above the number of nodes is taken for a mistake, a node id for instance."""
+
+BLOCK = 1 << 16
+"""Rows of features that are checked at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +78,19 @@ def build(raw: RawGraph) -> GraphData:
     )
 
 
-def check_integers(array: Array, where: str) -> Ints:
-    """[K] integers of any width, as int64."""
+def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
+    """[K] integers of any width, as int64; `first_row` is the row that the array begins with."""
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "f":
         odd = np.flatnonzero(array != np.floor(array))  # NaN, too, is unequal to its floor
-        example = f"row {odd[0]} is {array[odd[0]]}; " if len(odd) else ""
+        example = f"row {first_row + odd[0]} is {array[odd[0]]}; " if len(odd) else ""
         raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
     if array.dtype.kind not in "iu":
         raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
     if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
         row = int(array.argmax())
-        raise InputError(f"{where}: row {row} is {array[row]}; expected integers below 2**63")
+        raise InputError(f"{where}: row {first_row + row} is {array[row]}; expected integers below 2**63")
     return array.astype(np.int64, copy=False)
 
 
@@ -96,16 +99,34 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
         raise InputError(f"{where} has {len(array)} rows; expected {num_nodes}, one a node (as many as labels)")
 
 
-def check_ends(array: Array, num_nodes: int, where: str) -> Ints:
+def check_ends(array: Array, num_nodes: int, where: str) -> Ends:
     """[E] ends of the edges, in [0, N)."""
-    ends = check_integers(array, where)
-    wrong = np.flatnonzero((ends < 0) | (ends >= num_nodes))
-    if len(wrong):
+    ends: Ends = array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
+    if len(ends) and not (ends.min() >= 0 and ends.max() < num_nodes):
+        row = int(((ends < 0) | (ends >= num_nodes)).argmax())
         raise InputError(
-            f"{where}: row {wrong[0]} is {ends[wrong[0]]}; expected a node in [0, {num_nodes}), "
-            f"there are {num_nodes} labels"
+            f"{where}: row {row} is {ends[row]}; expected a node in [0, {num_nodes}), there are {num_nodes} labels"
         )
     return ends
+
+
+def narrowed(ends: Ends) -> Ends:
+    """The same numbers as int32 where they all fit."""
+    limits = np.iinfo(np.int32)
+    fit = len(ends) == 0 or (ends.min() >= limits.min and ends.max() <= limits.max)
+    return ends.astype(np.int32) if fit else ends
+
+
+def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate along the rows, and empty the list on the way: so the whole and one piece are there at once."""
+    shape = (sum(map(len, pieces)), *pieces[0].shape[1:]) if pieces else (0,)
+    whole = np.empty(shape, np.result_type(*pieces) if pieces else np.int32)
+    end = len(whole)
+    while pieces:
+        piece = pieces.pop()
+        whole[end - len(piece) : end] = piece
+        end -= len(piece)
+    return whole
 
 
 def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
@@ -177,10 +198,11 @@ def check_dense(array: Array, num_nodes: int, where: str) -> NDArray[np.float32]
         raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
     with np.errstate(over="ignore"):
         features = array.astype(np.float32, copy=False)
-    finite = np.isfinite(features)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0]
-        raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
+    for begin in range(0, num_nodes, BLOCK):
+        finite = np.isfinite(features[begin : begin + BLOCK])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0] + (begin, 0)
+            raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
     return np.ascontiguousarray(features)
 
 

@@ -14,7 +14,7 @@ def symmetrized(graph: GraphData) -> GraphData:
     none is added, and a self loop is its own reverse.
     """
     num_nodes = graph.num_nodes
-    pair, times = np.unique(graph.src * num_nodes + graph.dst, return_counts=True)
+    pair, times = np.unique(graph.src.astype(np.int64) * num_nodes + graph.dst, return_counts=True)
     src, dst = np.divmod(pair, num_nodes)
     reverse = dst * num_nodes + src
     position = np.minimum(np.searchsorted(pair, reverse), max(len(pair) - 1, 0))
@@ -22,6 +22,6 @@ def symmetrized(graph: GraphData) -> GraphData:
     missing = np.maximum(times - present, 0)
     return replace(
         graph,
-        src=np.concatenate([graph.src, np.repeat(dst, missing)]),
-        dst=np.concatenate([graph.dst, np.repeat(src, missing)]),
+        src=np.concatenate([graph.src, np.repeat(dst, missing).astype(graph.src.dtype)]),
+        dst=np.concatenate([graph.dst, np.repeat(src, missing).astype(graph.dst.dtype)]),
     )

@@ -1,19 +1,33 @@
 """A folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the header."""
 
+import gzip
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.datasets.raw import Array, Ints, RawGraph, check_integers, check_length, check_unique
+from partitioning.datasets.raw import (
+    Array,
+    Ints,
+    RawGraph,
+    check_integers,
+    check_length,
+    check_unique,
+    joined,
+    narrowed,
+)
 from partitioning.errors import InputError
+from partitioning.graph_data import Ends
 from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ID_COLUMNS = ("id", "node_id")
+CELLS = 1 << 23
+"""Cells of a table that are read at a time; 64 MiB of numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +45,10 @@ def read_folder(folder: Path) -> RawGraph:
     """Read edges, features, labels and, where they are, index files; edges are in positions afterwards."""
     features = _read_table(_only_file(folder, "features", ("npy", "csv", "parquet")))
     labels = _read_table(_only_file(folder, "labels", ("npy", "csv", "parquet")))
-    edges = _only_file(folder, "edges", ("csv", "parquet"))
-    src, dst = _read_edges(edges)
+    edges = _only_file(folder, "edges", ("csv", "parquet", "npy"))
     label = _aligned(features, labels)
     ids = labels.ids if features.ids is None else features.ids
-    if ids is not None:
-        src, dst = (_positions(ends, ids, f"{edges}: column `{name}`") for ends, name in ((src, "src"), (dst, "dst")))
+    src, dst = _read_edges(edges, ids)
     num_nodes = len(label)
     check_length(features.values, num_nodes, str(features.path))
     # a single column of features is a matrix still, one of labels is not
@@ -84,18 +96,22 @@ def _read_masks(folder: Path, num_nodes: int) -> dict[str, Array]:
     return masks
 
 
-def read_frame(path: Path) -> "pd.DataFrame":
-    """Read a csv or parquet file; columns are named 0, 1, ... where a csv has no header (its first row is numbers)."""
+def read_frames(path: Path, header: bool | None = None) -> Iterator["pd.DataFrame"]:
+    """Read a csv or parquet file, CELLS at a time; the index counts on from frame to frame.
+
+    Columns are named 0, 1, ... where a csv has no header (None: its first row is numbers). There is one frame at least.
+    """
     try:
-        import pandas as pd
+        import pandas as pd  # noqa: F401
     except ImportError:
         raise InputError(
             f"{path}: reading tables needs pandas; pip install -e '.[tables]' -c constraints.txt"
         ) from None
     try:
         if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path, header=0 if _has_header(path) else None, skipinitialspace=True, skip_blank_lines=False)
+            yield from _parquet_frames(path)
+        else:
+            yield from _csv_frames(path, _has_header(path) if header is None else header)
     except ImportError:
         raise InputError(
             f"{path}: reading parquet needs pyarrow; pip install -e '.[tables]' -c constraints.txt"
@@ -105,19 +121,55 @@ def read_frame(path: Path) -> "pd.DataFrame":
         raise InputError(f"{path}: not a readable {path.suffix[1:]} table ({reason})") from None
 
 
+def _csv_frames(path: Path, header: bool) -> Iterator["pd.DataFrame"]:
+    import pandas as pd
+
+    columns, second = map(len, _first_lines(path))
+    if second > columns:  # pandas would take what is too much for an index, without a word
+        raise InputError(f"{path}: its second line has {second} cells, the first has {columns}; expected as many")
+    rows, names = max(1, CELLS // columns), None if header else list(range(columns))
+    with pd.read_csv(
+        path, header=0 if header else None, names=names, skipinitialspace=True, skip_blank_lines=False, chunksize=rows
+    ) as frames:
+        yield from frames
+
+
+def _parquet_frames(path: Path) -> Iterator["pd.DataFrame"]:
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        rows, begin = max(1, CELLS // max(1, len(file.schema_arrow))), 0
+        for batch in file.iter_batches(rows):
+            frame = batch.to_pandas()
+            frame.index = pd.RangeIndex(begin, begin + len(frame))
+            begin += len(frame)
+            yield frame
+        if begin == 0:
+            yield file.schema_arrow.empty_table().to_pandas()
+
+
 def _has_header(path: Path) -> bool:
     """Whether some cell of the first line is no number."""
-    with path.open(encoding="utf-8") as file:
-        cells = file.readline().strip().split(",")
     try:
-        return not [float(cell) for cell in cells if cell.strip()]
+        return not [float(cell) for cell in _first_lines(path)[0] if cell.strip()]
     except ValueError:
         return True
 
 
+def _first_lines(path: Path) -> tuple[list[str], list[str]]:
+    """The cells of the first two lines."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        return file.readline().strip().split(","), file.readline().strip().split(",")
+
+
 def _integer_column(frame: "pd.DataFrame", column: str | int, path: Path) -> Ints:
     where = f"{path}: column `{column}`"
-    return check_integers(_numbers(frame, column, path), where)
+    return check_integers(_numbers(frame, column, path), where, _first_row(frame))
+
+
+def _first_row(frame: "pd.DataFrame") -> int:
+    return int(frame.index[0]) if len(frame) else 0
 
 
 def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
@@ -133,46 +185,82 @@ def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
     wrong = np.flatnonzero(numbers.isna())
     if len(wrong):
         row = int(wrong[0])
-        raise InputError(f"{path}: column `{column}`, row {row} is {cells.iloc[row]!r}; expected a number")
+        raise InputError(
+            f"{path}: column `{column}`, row {_first_row(frame) + row} is {cells.iloc[row]!r}; expected a number"
+        )
     return numbers.to_numpy(dtype=np.float64 if "float" in numbers.dtype.name.lower() else np.int64)
 
 
-def _read_edges(path: Path) -> tuple[Ints, Ints]:
-    frame = read_frame(path)
-    columns = [str(column).strip() for column in frame.columns]
-    if "src" in columns and "dst" in columns:
+def _read_edges(path: Path, ids: Ints | None) -> tuple[Ends, Ends]:
+    """Both ends of every edge, as positions of `ids` where there are any; only one chunk is there twice."""
+    order = None if ids is None else np.argsort(ids)
+    piles: tuple[list[Ends], list[Ends]] = [], []
+    for first_row, *chunk in _npy_edges(path) if path.suffix == ".npy" else _table_edges(path):
+        for pile, ends, name in zip(piles, chunk, ("src", "dst"), strict=True):
+            if ids is not None:
+                ends = _positions(ends, ids, f"{path}: column `{name}`", order, first_row)
+            pile.append(narrowed(ends))
+    src, dst = map(joined, piles)
+    return src, dst
+
+
+def _table_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
+    for frame in read_frames(path):
+        columns = [str(column).strip() for column in frame.columns]
+        if columns == ["0", "1"]:
+            columns = ["src", "dst"]
+        if not {"src", "dst"} <= set(columns):
+            found = ", ".join(columns)
+            raise InputError(f"{path}: has the columns {found}; expected src and dst (or two without a header)")
         frame.columns = columns
-        src, dst = "src", "dst"
-    elif len(columns) == 2 and columns == ["0", "1"]:
-        frame.columns = ["src", "dst"]
-        src, dst = "src", "dst"
-    else:
-        found = ", ".join(columns)
-        raise InputError(f"{path}: has the columns {found}; expected src and dst (or two without a header)")
-    return _integer_column(frame, src, path), _integer_column(frame, dst, path)
+        yield _first_row(frame), _integer_column(frame, "src", path), _integer_column(frame, "dst", path)
+
+
+def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
+    edges = _read_npy(path)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], a row of src and dst an edge")
+    for row in range(0, len(edges), CELLS // 2):
+        src, dst = edges[row : row + CELLS // 2].T
+        yield row, check_integers(src, f"{path}: column `src`", row), check_integers(dst, f"{path}: column `dst`", row)
 
 
 def _read_table(path: Path) -> Table:
     """Features or labels of an npy, csv or parquet file; a column `id` or `node_id` is set apart."""
     if path.suffix == ".npy":
         return Table(path, _read_npy(path), None)
-    frame = read_frame(path)
-    frame.columns = [str(column).strip() for column in frame.columns]
-    found = [name for name in ID_COLUMNS if name in frame.columns]
-    if len(found) > 1:
-        raise InputError(f"{path}: has both columns {' and '.join(found)}; expected one column of ids")
-    ids = _integer_column(frame, found[0], path) if found else None
-    if ids is not None:
-        check_unique(ids, f"{path}: column `{found[0]}`")
-    columns = [_numbers(frame, name, path) for name in frame.columns if name not in ID_COLUMNS]
-    if not columns:
-        raise InputError(f"{path}: has no column besides the ids; expected at least one")
-    return Table(path, columns[0] if len(columns) == 1 else np.stack(columns, axis=1), ids)
+    ids: list[Ints] = []
+    values: list[Array] = []
+    for frame in read_frames(path):
+        frame.columns = [str(column).strip() for column in frame.columns]
+        found = [name for name in ID_COLUMNS if name in frame.columns]
+        if len(found) > 1:
+            raise InputError(f"{path}: has both columns {' and '.join(found)}; expected one column of ids")
+        ids += [_integer_column(frame, name, path) for name in found]
+        columns = [_numbers(frame, name, path) for name in frame.columns if name not in ID_COLUMNS]
+        if not columns:
+            raise InputError(f"{path}: has no column besides the ids; expected at least one")
+        values.append(columns[0] if len(columns) == 1 else _without_loss(np.stack(columns, axis=1)))
+    if not ids:
+        return Table(path, joined(values), None)
+    whole = joined(ids)
+    check_unique(whole, f"{path}: column `{found[0]}`")
+    return Table(path, joined(values), whole)
+
+
+def _without_loss(values: Array) -> Array:
+    """[N, F] as float32 where that keeps every number finite; so a chunk of a large table waits in half the space."""
+    if values.dtype != np.float64:
+        return values
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    return narrow if np.isfinite(narrow).all() else values
 
 
 def _read_npy(path: Path) -> Array:
     try:
-        array = np.load(path, allow_pickle=False)
+        # From the file as it is needed: features are written out part by part.
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
     except (OSError, ValueError, EOFError, MemoryError, SyntaxError) as error:
         if "allow_pickle" in str(error):
             raise InputError(f"{path}: holds Python objects, which are never loaded; save a numeric dtype") from None
@@ -193,12 +281,13 @@ def _aligned(features: Table, labels: Table) -> Array:
     return labels.values[_positions(features.ids, labels.ids, f"{features.path}: ids, looked up in {labels.path}")]
 
 
-def _positions(wanted: Ints, ids: Ints, where: str) -> Ints:
-    """The row of each wanted id."""
-    order = np.argsort(ids)
+def _positions(wanted: Ints, ids: Ints, where: str, order: Ints | None = None, first_row: int = 0) -> Ints:
+    """The row of each wanted id; `order`, int64 [N], sorts the ids."""
+    order = np.argsort(ids) if order is None else order
     place = np.minimum(np.searchsorted(ids, wanted, sorter=order), max(len(ids) - 1, 0))
     rows = order[place] if len(ids) else np.empty(0, dtype=np.int64)
     wrong = np.flatnonzero(ids[rows] != wanted) if len(ids) else np.arange(len(wanted))
     if len(wrong):
-        raise InputError(f"{where}: row {wrong[0]} is {wanted[wrong[0]]}; expected one of the {len(ids)} node ids")
+        row, value = first_row + wrong[0], wanted[wrong[0]]
+        raise InputError(f"{where}: row {row} is {value}; expected one of the {len(ids)} node ids")
     return rows

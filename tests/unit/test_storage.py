@@ -79,12 +79,21 @@ def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixtu
         assert book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
 
 
-def test_equal_to_what_dgl_makes_of_the_assignment(directory: PartitionDirectory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [1, 7, storage.CHUNK])
+def test_equal_to_what_dgl_makes_of_the_assignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(storage, "CHUNK", chunk)
+    directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
     mine, others = ([place.read(rank) for rank in range(3)] for place in (directory, theirs))
     for own, other in zip(mine, others, strict=True):
         assert sorted(own.node_ids.tolist()) == sorted(other.node_ids.tolist())
+        order, others_order = own.node_ids.argsort(), other.node_ids.argsort()
+        for name in ("features", "labels", "in_degree", *MASKS):
+            assert torch.equal(getattr(own, name)[order], getattr(other, name)[others_order])
+        assert own.self_loops == other.self_loops
         assert other.out_degree is None
         found = []
         for parts, part in ((mine, own), (others, other)):
@@ -93,6 +102,20 @@ def test_equal_to_what_dgl_makes_of_the_assignment(directory: PartitionDirectory
                 (sorted(zip(ids[part.src], ids[part.dst], strict=True)), sorted(ids[part.num_inner :].tolist()))
             )
         assert found[0] == found[1]
+
+
+def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
+    monkeypatch.setattr(storage, "CHUNK", 13)
+    assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
+    for rank in range(3):
+        structure = dgl.load_graphs(str(whole.path / f"part{rank}" / "graph.dgl"))[0][0]
+        src, dst = structure.edges()
+        edges = list(zip(dst.tolist(), structure.ndata["_ID"][src].tolist(), strict=True))
+        assert edges == sorted(edges)
+    assert whole.meta is not None
+    assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
+    assert not list(whole.path.rglob("*.edges"))
 
 
 def test_an_empty_part(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from partitioning import datasets
+from partitioning.datasets import tables
 from partitioning.errors import InputError
 from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
 
@@ -227,6 +228,13 @@ def test_a_single_npy_is_no_npz(tmp_path):
 # ---- a folder of tables
 
 
+@pytest.fixture(params=[tables.CELLS, 4])
+def cells(request, monkeypatch):
+    """Tables are read a chunk at a time; the second value splits those below."""
+    monkeypatch.setattr(tables, "CELLS", request.param)
+    return request.param
+
+
 def write_folder(folder, header=True):
     toy = arrays()
     folder.mkdir()
@@ -239,6 +247,7 @@ def write_folder(folder, header=True):
     (folder / "test.csv").write_text("3\n")
 
 
+@pytest.mark.usefixtures("cells")
 @pytest.mark.parametrize("header", [True, False])
 def test_a_folder_of_tables(tmp_path, header):
     write_folder(tmp_path / "toy", header)
@@ -256,6 +265,42 @@ def test_a_folder_without_edges_and_a_feature_that_is_a_single_number(tmp_path):
         load(tmp_path / "toy")
 
 
+def test_edges_of_an_npy(tmp_path, cells):
+    write_folder(tmp_path / "toy")
+    (tmp_path / "toy" / "edges.csv").unlink()
+    edges, path = np.array([[0, 1], [1, 2], [2, 3]]), tmp_path / "toy" / "edges.npy"
+    np.save(path, edges)
+    graph = load(tmp_path / "toy")
+    assert_is_toy(graph, ids=False)
+    assert graph.src.dtype == np.int32
+    for wrong, message in (
+        (edges.T, r"has shape \[2, 3\]; expected \[edges, 2\]"),
+        (edges + 0.5, "column `src` has dtype float64: row 0 is 0.5"),
+        (edges + 2**40, r"column `src`: row 0 is 1099511627776; expected a node in \[0, 4\)"),
+        (edges[:, ::-1] - [[0, 0], [0, 0], [0, 4]], "column `dst`: row 2 is -2"),
+    ):
+        np.save(path, wrong)
+        with pytest.raises(InputError, match=message):
+            load(tmp_path / "toy")
+
+
+@pytest.mark.usefixtures("cells")
+def test_a_table_of_many_chunks_is_put_together_in_order(tmp_path):
+    write_folder(tmp_path / "toy")
+    table = np.arange(40).reshape(20, 2)
+    (tmp_path / "toy" / "features.npy").unlink()
+    lines = ["a,b", *(f"{a},{b / 8}" for a, b in table.tolist())]
+    (tmp_path / "toy" / "features.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "toy" / "labels.csv").write_text("label\n" + "".join(f"{node % 3}\n" for node in range(20)))
+    for part in ("train.npy", "val.npy", "test.csv"):
+        (tmp_path / "toy" / part).unlink()
+    graph = load(tmp_path / "toy")
+    assert graph.features.dtype == np.float32
+    assert (graph.features == table / np.array([1, 8])).all()
+    assert graph.labels.tolist() == [node % 3 for node in range(20)]
+
+
+@pytest.mark.usefixtures("cells")
 def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -281,8 +326,10 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("edges.csv", "from,to\n0,1\n", "has the columns from, to; expected src and dst"),
         ("edges.csv", "0,1,5\n", "expected src and dst"),
         ("edges.csv", "src,dst\n0,1,2,3\n4\n5,6,7,8,9,1\n", "edges.csv"),
+        ("edges.csv", "src,dst\n0,1,2\n1,2,3\n", "its second line has 3 cells, the first has 2"),
+        ("edges.csv", "0,1\n0,1,2\n1,2,3\n", "edges.csv"),
         ("edges.csv", "", "edges.csv: not a readable csv table"),
-        ("edges.parquet", "rubbish", "expected one of edges.csv, edges.parquet; found edges.csv, edges.parquet"),
+        ("edges.parquet", "rubbish", "edges.parquet, edges.npy; found edges.csv, edges.parquet"),
         ("labels.csv", "label\n0\n2\n\n1\n", "labels.csv has dtype float64: row 2 is nan"),
         ("labels.csv", "label\n0\nx\n1\n1\n", "labels.csv: column `label`, row 1 is 'x'"),
         ("labels.csv", "label\n0\n1\n1\n", "features.npy has 4 rows; expected 3, one a node"),
@@ -296,6 +343,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("test.csv", "node\n7\n", "test.csv: row 0 is 7"),
     ],
 )
+@pytest.mark.usefixtures("cells")
 def test_a_wrong_table_is_named(tmp_path, file, content, message):
     write_folder(tmp_path / "toy")
     path = tmp_path / "toy" / file

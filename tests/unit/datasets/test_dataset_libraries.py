@@ -2,20 +2,23 @@
 
 import builtins
 import gzip
+import importlib
 import json
 import pickle
 import sys
 import urllib.request
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from partitioning import datasets
-from partitioning.datasets import dgl_source, ogb_source, pyg_source
+from partitioning.datasets import dgl_source, ogb_source, pyg_source, tables
 from partitioning.datasets.download import Remote, ensure_files
 from partitioning.errors import InputError
+from partitioning.ogb_import import import_ogb
 from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
 from partitioning.splits import draw
 
@@ -212,18 +215,44 @@ def write_ogb_binary(folder):
     (folder / "RELEASE_v1.txt").write_text("")
 
 
-def test_arxiv_gets_its_reverse_edges_and_is_the_same_from_ogbs_cache(tmp_path):
+def test_arxiv_gets_its_reverse_edges(tmp_path):
     write_ogb_csv(tmp_path / "ogbn_arxiv", "time")
-    for _ in range(2):  # the second time from processed/data_processed, which torch.load refuses by default
-        graph = load("ogbn-arxiv", tmp_path)
-        assert pairs(graph) == BOTH
-        assert graph.labels.tolist() == [node % 5 for node in range(12)]
-        assert graph.num_classes == 40
-        assert (graph.features[:, 0] == np.arange(12) / 4).all()
-        assert graph.features.dtype == np.float32
-        assert_published_split(graph, "ogbn-arxiv")
-    assert [path.name for path in (tmp_path / "ogbn_arxiv" / "processed").iterdir()] == ["data_processed"]
+    graph = load("ogbn-arxiv", tmp_path)
+    assert pairs(graph) == BOTH
+    assert graph.labels.tolist() == [node % 5 for node in range(12)]
+    assert graph.num_classes == 40
+    assert (graph.features[:, 0] == np.arange(12) / 4).all()
+    assert graph.features.dtype == np.float32
+    assert_published_split(graph, "ogbn-arxiv")
+    assert not (tmp_path / "ogbn_arxiv" / "processed").exists()
     assert pairs(load("ogbn-arxiv", tmp_path, symmetrize=False)) == sorted(RING)
+
+
+@pytest.mark.parametrize("cells", [1 << 23, 3])
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
+def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, cells):
+    monkeypatch.setattr(tables, "CELLS", cells)
+    monkeypatch.setattr(ogb_source, "CHUNK", cells)
+    source, folder = ogb_source.SOURCES[name], ogb_source.archive(name, str(tmp_path)).folder
+    import_ogb()
+    reader = importlib.import_module("ogb.io.read_graph_raw")
+    if name == "ogbn-papers100M":
+        write_ogb_binary(folder)
+        theirs = reader.read_binary_graph_raw(str(folder / "raw"))[0]
+    else:
+        write_ogb_csv(folder, source.split)
+        theirs = reader.read_csv_graph_raw(str(folder / "raw"), add_inverse_edge=name == "ogbn-products")[0]
+    graph = load(name, tmp_path, symmetrize=False)
+    assert pairs(graph) == sorted(map(tuple, theirs["edge_index"].T.tolist()))
+    assert graph.features.dtype == np.float32
+    assert graph.features.tolist() == theirs["node_feat"].tolist()
+    assert graph.num_nodes == theirs["num_nodes"]
+    import pandas as pd
+
+    master = pd.read_csv(Path(sys.modules["ogb.nodeproppred"].__file__).parent / "master.csv", index_col=0)
+    assert graph.num_classes == int(master[name]["num classes"])
+    assert source.split == master[name]["split"]
+    assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
 
 
 def test_products_has_both_directions_from_ogb_itself(tmp_path):
@@ -243,27 +272,31 @@ def test_papers100m_has_unlabelled_nodes(tmp_path):
     assert_published_split(graph, "ogbn-papers100M")
 
 
-def test_ogbs_torch_is_given_back_and_its_split_file_is_never_trusted(tmp_path):
-    import torch
-
-    folder = tmp_path / "ogbn_arxiv"
-    write_ogb_csv(folder, "time")
-    parts = {"train": np.arange(6), "valid": np.array([6, 7]), "test": np.arange(8, 12)}
-    torch.save(parts, folder / "split" / "time" / "split_dict.pt")
-    assert_published_split(load("ogbn-arxiv", tmp_path), "ogbn-arxiv")
-    torch.save({"train": Trap()}, folder / "split" / "time" / "split_dict.pt")
-    with pytest.raises(InputError, match="cannot be read"):
-        load("ogbn-arxiv", tmp_path)
-    module = sys.modules["ogb.nodeproppred.dataset"]
-    assert module.torch is torch
-    assert not hasattr(module, "input")
-
-
-class Trap:
-    """Says so when it is unpickled."""
-
-    def __reduce__(self):
-        return pytest.fail, ("a pickle was loaded",)
+def test_damaged_files_of_ogb_are_named(tmp_path):
+    folder = tmp_path / "ogbn_papers100M"
+    write_ogb_binary(folder)
+    (folder / "split" / "time" / "valid.csv.gz").unlink()
+    with pytest.raises(InputError, match=r"ogbn_papers100M lacks split/time/valid\.csv\.gz"):
+        load("ogbn-papers100M", tmp_path)
+    write_ogb_split(folder, "time")
+    ends = np.array(RING).T + 2**31
+    for changed, message in (
+        ({"edge_index": ends}, "`edge_index` has numbers beyond int32"),
+        ({"edge_index": np.array(RING)}, r"edge_index has shape \[12, 2\]"),
+        ({"num_nodes_list": np.array([[None]])}, "holds Python objects"),
+        ({"edge_index": np.array(RING).T.copy() + 3}, "row 11 is 14; expected a node in"),
+    ):
+        with np.load(folder / "raw" / "data.npz", allow_pickle=False) as kept:
+            arrays = dict(kept)
+        np.savez(folder / "raw" / "data.npz", **(arrays | changed))
+        with pytest.raises(InputError, match=message):
+            load("ogbn-papers100M", tmp_path)
+        np.savez(folder / "raw" / "data.npz", **arrays)
+    write_ogb_csv(tmp_path / "a" / "ogbn_arxiv", "time")
+    edges = tmp_path / "a" / "ogbn_arxiv" / "raw" / "edge.csv.gz"
+    edges.write_bytes(edges.read_bytes()[:-12])
+    with pytest.raises(InputError, match=r"edge\.csv\.gz|cannot be read"):
+        load("ogbn-arxiv", tmp_path / "a")
 
 
 def test_a_folder_of_another_release_is_said_not_asked(tmp_path):
