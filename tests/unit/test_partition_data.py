@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support import random_graph, run_cli, save_npz, thirds
 
-from partitioning import datasets
+from partitioning import assign, datasets, hypergraph
 from partitioning.errors import InputError
 from partitioning.storage import Meta
 from retexo.apps import partition_data
@@ -126,6 +127,29 @@ def test_what_is_there_needs_no_extra(folder: Path, monkeypatch: pytest.MonkeyPa
     assert made(folder, "partition_method=km1") == first
 
 
+@pytest.mark.parametrize("method", ["metis", "km1"])
+def test_a_method_that_does_not_fit_the_memory_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    class Memory:
+        available = 1000
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    monkeypatch.setattr(assign, "metis", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(hypergraph, "partition", lambda *_: pytest.fail("started"))
+    with pytest.raises(InputError, match=f"partition_method={method}: .* GiB are available; use partition_method=rand"):
+        made(folder, f"partition_method={method}")
+    assert not (folder / "parts").exists()
+    assert made(folder).num_nodes == 40  # random needs none
+
+
+def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
+    needed = assign.memory_needed("metis", 1000)
+    assign.check_memory("metis", 1000, int(needed / 1.25) + 1)
+    with pytest.raises(InputError):
+        assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
+
+
 # --- rows after the cover ----------------------------------------------------------------------------------------------  # noqa: E501
 
 
@@ -174,4 +198,4 @@ def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.
     made(folder)
     forget_cover_rows(folder, cut_edges=30_000_000)
     made(folder)
-    assert "rows after the cover not counted (more than 10,000,000 edges cut)" in capsys.readouterr().out
+    assert "rows after the cover not counted (more than 4,000,000 edges cut)" in capsys.readouterr().out
