@@ -617,7 +617,28 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
         tensors = dgl.data.utils.load_tensors(str(feat_file))
     except Exception as error:  # DGL raises its own, of many kinds
         raise InputError(f"{graph_file.parent}: DGL cannot read part {part}: {error}") from error
-    return _check_part(directory, part, structure, {name.split("/")[-1]: value for name, value in tensors.items()})
+    for name in list(structure.edata):  # numbers that nobody asks for, as many as a third of the edges
+        structure.edata.pop(name)
+    where = f"{directory.path}: part {part}"
+    ids = _required(structure.ndata, ("_ID",), where).to(torch.int64)
+    out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
+    src, dst = structure.edges()
+    read = _Read(src.to(torch.int64), dst.to(torch.int64), ids, out_degree)
+    del structure, src, dst
+    return _check_part(directory, part, read, {name.split("/")[-1]: value for name, value in tensors.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What DGL's graph of a part says, unchecked."""
+
+    src: Tensor
+    """int64 [E], and so are the destinations."""
+    dst: Tensor
+    ids: Tensor
+    """int64 [n] of the nodes in the partitioned graph."""
+    out_degree: Tensor | None
+    """[n]"""
 
 
 def _inside(directory: Path, files: Any, key: str) -> Path:
@@ -632,34 +653,32 @@ def _inside(directory: Path, files: Any, key: str) -> Path:
     return path
 
 
-def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensors: dict[str, Tensor]) -> Partition:
-    """Turn what DGL read into a Partition. `structure` is a DGLGraph; DGL has no types."""
+def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: dict[str, Tensor]) -> Partition:
+    """Turn what DGL read into a Partition; edges are copied only where some have to go."""
     where = f"{directory.path}: part {part}"
     bounds = torch.tensor(directory.config["node_bounds"])
     num_inner = int(bounds[part + 1] - bounds[part])
-    ids = _required(structure.ndata, ("_ID",), where).to(torch.int64)
-    inner = torch.arange(num_inner) + bounds[part]
+    ids, inner = read.ids, torch.arange(num_inner) + bounds[part]
     if len(ids) < num_inner or not torch.equal(ids[:num_inner], inner):
         raise InputError(f"{where}: its inner nodes are not ids {bounds[part]} ... {bounds[part + 1] - 1} in order")
     if len(ids) and not bool(((ids >= 0) & (ids < bounds[-1])).all()):
         raise InputError(f"{where}: has node ids outside [0, {int(bounds[-1])})")
     if bool(((ids[num_inner:] >= bounds[part]) & (ids[num_inner:] < bounds[part + 1])).any()):
         raise InputError(f"{where}: a halo node is one of its own inner nodes")
-    src, dst = (end.to(torch.int64) for end in structure.edges())
-    into_inner = dst < num_inner
-    src, dst = src[into_inner], dst[into_inner]
-    loop = src == dst
-    src, dst = src[~loop], dst[~loop]
+    into_inner, loop = read.dst < num_inner, read.src == read.dst
+    wanted = into_inner & ~loop
+    src, dst = (read.src, read.dst) if bool(wanted.all()) else (read.src[wanted], read.dst[wanted])
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
-    used = torch.unique(src[src >= num_inner])
+    is_source = np.zeros(len(ids), np.bool_)
+    is_source[src.numpy()] = True
+    used = torch.from_numpy(np.flatnonzero(is_source[num_inner:])) + num_inner
     used = used[torch.argsort(ids[used])]
-    renumber = torch.zeros(len(ids), dtype=torch.int64)
-    renumber[:num_inner] = torch.arange(num_inner)
-    renumber[used] = num_inner + torch.arange(len(used))
+    kept = torch.cat((torch.arange(num_inner), used))
+    if not torch.equal(kept, torch.arange(len(ids))):
+        renumber = torch.zeros(len(ids), dtype=torch.int64)
+        renumber[kept] = torch.arange(len(kept))
+        src = renumber[src]
     owner = torch.searchsorted(bounds, ids[used], right=True) - 1
-    out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
-    if out_degree is not None:
-        out_degree = out_degree[torch.cat((torch.arange(num_inner), used))]
     checked = _checked_tensors(tensors, inner, where)
     if directory.meta is not None:
         _check_described(checked, directory.meta, where)
@@ -668,13 +687,13 @@ def _check_part(directory: PartitionDirectory, part: int, structure: Any, tensor
         num_parts=directory.num_parts,
         num_inner=num_inner,
         num_halo=len(used),
-        src=renumber[src],
+        src=src,
         dst=dst,
         halo_owner=owner,
         halo_index=ids[used] - bounds[owner],
         in_degree=torch.bincount(dst, minlength=num_inner),
-        out_degree=out_degree,
-        self_loops=int(loop.sum()),
+        out_degree=None if read.out_degree is None else read.out_degree[kept],
+        self_loops=int((into_inner & loop).sum()),
         asked_halo=None,
         **checked,
     )

@@ -7,6 +7,7 @@ E edges that are to be served.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +19,7 @@ from retexo.exchange.codec import Precision, RowFormat, Rows, dense_size, encode
 from retexo.exchange.cover import minimum_cover
 from retexo.layers.matrix import is_sparse
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 Mask = NDArray[np.bool_]
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
@@ -41,6 +42,15 @@ class Owned:
     def sparse(self) -> sp.csr_array | None:
         """The rows in CSR, if they are sparse."""
         return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
+
+    @cached_property
+    def sparse_sizes(self) -> Ints:
+        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks."""
+        step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
+        whole: Rows = self.rows if self.sparse is None else self.sparse
+        chunks = [whole[first : first + step] for first in range(0, len(self.rows), step)]
+        sizes = [row_sizes(chunk, SPARSE.row_format(self.precision)) for chunk in chunks]
+        return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def take(self, nodes: Ints) -> Rows:
         return self.rows[torch.from_numpy(nodes)] if self.sparse is None else self.sparse[nodes]
@@ -126,8 +136,9 @@ def _candidates(
     forms = [fixed(DENSE, owned.rows.shape[1])]
     if late:
         forms.append(fixed(PROJECTED, owned.projected_width))
-    row_weight = row_sizes(owned.take(nodes), SPARSE.row_format(owned.precision))
-    if (row_weight < forms[0][1]).any():  # else sums have no zeros to leave out, either
+    row_weight = owned.sparse_sizes[nodes]
+    # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
+    if (row_weight < np.minimum(forms[0][1], forms[-1][1])).any():
         sum_weight = _sum_sizes(owned, nodes[source], target, num_targets) if sums else forms[0][2]
         forms.append((SPARSE, row_weight, sum_weight))
     return [form for form in forms if not any(_is_beaten(form, other) for other in forms if other is not form)]

@@ -9,6 +9,7 @@ Shape letters: E edges, L left vertices (source rows), R right vertices (destina
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ Solution = tuple[Mask, Mask, int]
 
 # So many edges take maximum_flow 3 s where it is slow (three edges a vertex, weights alike); twice as many, 8 s.
 EXACT_LIMIT = 500_000
+# Where all weights are equal, the matching of so many edges takes 2 s; of 5 million of the shape of ogbn-products, 6 s,
+# seven times as long as the approximation.
+MATCHING_LIMIT = 2_000_000
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
@@ -49,17 +53,25 @@ class _Leaves:
 
 
 def minimum_cover(
-    left: Ints, right: Ints, left_weight: Ints, right_weight: Ints, *, exact_limit: int = EXACT_LIMIT
+    left: NDArray[np.signedinteger[Any]],
+    right: NDArray[np.signedinteger[Any]],
+    left_weight: Ints,
+    right_weight: Ints,
+    *,
+    exact_limit: int = EXACT_LIMIT,
+    matching_limit: int = MATCHING_LIMIT,
 ) -> Cover:
     """Return a vertex cover of least weight, or one with a certified gap where the exact one would take too long.
 
-    left, right int64 [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
+    left, right int [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
     int64 [R]: bytes of each row, zero for a row that the receiver holds already (taken wherever it has an edge).
-    Exact where what survives the pruning has equal weights, or at most exact_limit distinct edges; otherwise the gap
-    is what weight and lower_bound say, 1.2 % at most on random graphs of 1e4 to 1e7 edges (see `_scaling_cover`).
+    Exact where what survives the pruning has at most exact_limit distinct edges, or matching_limit and equal weights;
+    otherwise the gap is what weight and lower_bound say, 1.2 % at most on random graphs of 1e4 to 1e7 edges (see
+    `_scaling_cover`).
     Ten million edges take under a minute on one core, in one graph or in many.
     Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
+    left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
     _check(left, right, left_weight, right_weight)
     num_left = len(left_weight)
     weight = np.concatenate([left_weight, right_weight]).astype(np.int64)
@@ -69,7 +81,7 @@ def minimum_cover(
     chosen = np.zeros(len(weight), dtype=np.bool_)
     chosen[edges] = True
     chosen &= residual == 0
-    core_bound = _solve_core(core, residual, chosen, exact_limit)
+    core_bound = _solve_core(core, residual, chosen, exact_limit, matching_limit)
     for batch in reversed(leaves):
         chosen[batch.leaf] = ~chosen[batch.hub]
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
@@ -135,7 +147,7 @@ def _pay(batch: _Leaves, residual: Ints) -> int:
     return int(payment.sum())
 
 
-def _solve_core(edges: Ints, weight: Ints, chosen: Mask, exact_limit: int) -> int:
+def _solve_core(edges: Ints, weight: Ints, chosen: Mask, exact_limit: int, matching_limit: int) -> int:
     """Cover the edges that pruning left, int64 [2, E]; marks what it takes in chosen and returns the lower bound."""
     if edges.shape[1] == 0:
         return 0
@@ -146,7 +158,7 @@ def _solve_core(edges: Ints, weight: Ints, chosen: Mask, exact_limit: int) -> in
     unit = int(np.gcd.reduce(weight[edges].ravel()))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit
     heaviest = max(int(left_weight.max()), int(right_weight.max()))
-    if heaviest == 1:
+    if heaviest == 1 and graph.nnz <= matching_limit:
         take_left, take_right, bound = _matching_cover(graph)
     elif graph.nnz <= exact_limit and heaviest < _INT32_MAX:
         take_left, take_right, bound = _flow_cover(graph, left_weight, right_weight)

@@ -19,7 +19,7 @@ edge into the receiver), R targets, E edges between them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ ROUNDS, EMBED = 0, 1
 Use = Literal["train", "evaluate", "predict", "nothing"]
 
 Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
+"""There are several for each edge between two parts, and a part has fewer than 2^31 nodes."""
 Mask = NDArray[np.bool_]
 
 
@@ -49,9 +51,9 @@ class Boundary:
     """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
     need: NDArray[np.uint8]
     """[R] see ExchangePlan.need."""
-    source: Ints
+    source: Places
     """[E] in [0, L)."""
-    target: Ints
+    target: Places
     """[E] in [0, R)."""
 
     def wanted(self, layer: int, wave: int, num_layers: int) -> Mask:
@@ -186,16 +188,31 @@ def _wanted_of(peer: int, partition: Partition, need: NDArray[np.uint8], per_nod
     """The needed edges from one peer, sorted by row, then target."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
     first, end = np.searchsorted(partition.halo_owner.numpy(), (peer, peer + 1)) + partition.num_inner
-    edges = (src >= first) & (src < end) & (need[dst] > 0)
-    rows, source = np.unique(src[edges] - partition.num_inner, return_inverse=True)
+    edges = np.flatnonzero((src >= first) & (src < end) & (need[dst] > 0))
+    rows, source = renumbered(src[edges] - partition.num_inner)
     if per_node:
-        targets, target = np.unique(dst[edges], return_inverse=True)
-        order = np.lexsort((target, source))
-        return Boundary(rows, targets, need[targets], source[order], target[order])
-    needs, target = np.unique(need[dst[edges]], return_inverse=True)
-    key = np.unique(source * max(len(needs), 1) + target)
-    source, target = np.divmod(key, max(len(needs), 1))
-    return Boundary(rows, np.full(len(needs), -1), needs, source, target)
+        targets, target = renumbered(dst[edges])
+        key = source.astype(np.int64) * len(targets) + target
+        key.sort()  # sorting and dividing takes a fifth of the time of np.lexsort
+        return Boundary(rows, targets, need[targets], *_divided(key, len(targets)))
+    needs, target = renumbered(need[dst[edges]])
+    key = np.unique(source.astype(np.int64) * max(len(needs), 1) + target)
+    return Boundary(rows, np.full(len(needs), -1), needs.astype(np.uint8), *_divided(key, len(needs)))
+
+
+def renumbered(ends: NDArray[Any]) -> tuple[Ints, Places]:
+    """The distinct numbers from 0, ascending, and each end's place among them; np.unique would sort the ends."""
+    occurs = np.zeros(int(ends.max()) + 1 if len(ends) else 0, bool)
+    occurs[ends] = True
+    place = np.cumsum(occurs, dtype=np.int32)
+    place -= 1
+    return np.flatnonzero(occurs), place[ends]
+
+
+def _divided(key: Ints, num_targets: int) -> tuple[Places, Places]:
+    """Row and target of each number row * R + target."""
+    row = key // max(num_targets, 1)
+    return row.astype(np.int32), (key - row * num_targets).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -235,8 +252,8 @@ class _Request:
         """The boundary as the owner sees it; ValueError for what is none."""
         edges = code_size(self.num_edges, self._universe)
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
-        node, target = np.divmod(key, max(self.num_targets, 1))
-        rows, source = np.unique(node, return_inverse=True)
+        node, target = _divided(key, self.num_targets)
+        rows, source = renumbered(node)
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         need = (bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
         return Boundary(rows, np.full(self.num_targets, -1), need, source, target)

@@ -15,7 +15,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.choice import DENSE, Choice, Form, Owned, choose, write
 from retexo.exchange.codec import decode, dense_size
-from retexo.exchange.plan import EMBED, Boundary, ExchangePlan
+from retexo.exchange.plan import EMBED, Boundary, ExchangePlan, Places, renumbered
 from retexo.layers.block import Arrival, Sources, Vectors
 
 Ints = NDArray[np.int64]
@@ -32,17 +32,22 @@ class Served:
     """[L'] places among the boundary's rows, ascending; and targets likewise."""
     targets: Ints
     """[R']"""
-    source: Ints
+    source: Places
     """[E'] in [0, L')."""
-    target: Ints
+    target: Places
     """[E'] in [0, R')."""
 
     @classmethod
-    def of(cls, source: Ints, target: Ints) -> "Served":
-        """Of edges, int64 [E'] each."""
-        rows, own_source = np.unique(source, return_inverse=True)
-        targets, own_target = np.unique(target, return_inverse=True)
+    def of(cls, source: Places, target: Places) -> "Served":
+        """Of edges, int [E'] each."""
+        rows, own_source = renumbered(source)
+        targets, own_target = renumbered(target)
         return cls(rows, targets, own_source, own_target)
+
+    def without_edges(self) -> "Served":
+        """What both sides go by once it is known what is sent; there are far more edges than rows and targets."""
+        nothing = np.zeros(0, np.int32)
+        return Served(self.rows, self.targets, nothing, nothing)
 
 
 class LayerExchange:
@@ -65,12 +70,14 @@ class LayerExchange:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
         if wave not in self._plan.waves:
             return self._sources
-        outgoing, incoming = (self._wanted(side, wave) for side in (self._plan.outgoing, self._plan.incoming))
-        choices, messages = [], []
-        for peer, served in enumerate(outgoing):
+        choices, messages, outgoing = [], [], []
+        for peer, boundary in enumerate(self._plan.outgoing):
+            served = self._wanted(boundary, wave)
             choice, message = self._offer(served, peer, wave)
             choices.append(choice)
             messages.append(message)
+            outgoing.append(served.without_edges())
+        incoming = [self._wanted(boundary, wave).without_edges() for boundary in self._plan.incoming]
         sizes, answers = self._answer(choices, messages, outgoing, incoming)
         received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave))
         for held, served, choice in zip(self._held_there, outgoing, choices, strict=True):
@@ -78,12 +85,9 @@ class LayerExchange:
         self._take_in(incoming, answers, received)
         return self._sources
 
-    def _wanted(self, boundaries: tuple[Boundary, ...], wave: int) -> list[Served]:
-        wanted = [boundary.wanted(self._layer, wave, self._plan.num_layers) for boundary in boundaries]
-        return [
-            Served.of(boundary.source[edges], boundary.target[edges])
-            for boundary, edges in zip(boundaries, wanted, strict=True)
-        ]
+    def _wanted(self, boundary: Boundary, wave: int) -> Served:
+        edges = boundary.wanted(self._layer, wave, self._plan.num_layers)
+        return Served.of(boundary.source[edges], boundary.target[edges])
 
     def _offer(self, served: Served, peer: int, wave: int) -> tuple[Choice, Tensor]:
         """What this worker sends a peer, chosen among all that the wave serves, and as bytes."""
@@ -153,7 +157,7 @@ def _rows_not_held(form: Form, held: Mask, served: Served) -> Choice:
 
 def _answer_size(served: Served, sums: bool) -> int:
     """Bytes; none where the wave serves nothing."""
-    if not len(served.source):
+    if not len(served.rows):
         return 0
     return HEADER.size + (len(served.rows) + len(served.targets) + 7) // 8 * sums
 

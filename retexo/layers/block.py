@@ -18,6 +18,9 @@ from torch import Tensor
 
 from partitioning.dgl_import import dgl
 
+EDGES_AT_ONCE = 1 << 23
+"""In-edges of nodes that are embedded together. On the way to a block an edge takes some 100 bytes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
@@ -126,10 +129,11 @@ class InEdges:
 
     @classmethod
     def build(cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype) -> Self:
-        order = torch.argsort(dst, stable=True)
+        if not bool((dst[1:] >= dst[:-1]).all()):  # else they come from the directory sorted, and no copy is made
+            src = src[torch.argsort(dst, stable=True)]
         counts = torch.bincount(dst, minlength=len(in_degree))
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-        return cls(src[order], row_ptr, out_degree.to(dtype), in_degree.to(dtype))
+        return cls(src, row_ptr, out_degree.to(dtype), in_degree.to(dtype))
 
     def block(self, nodes: Tensor, sources: Sources) -> Block:
         """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
@@ -148,6 +152,12 @@ class InEdges:
             src = torch.cat((src, vectors.sums[target >= 0] + first))
             dst = torch.cat((dst, target[target >= 0]))
         return self._compact(nodes, src, dst, out_degree, num_inner + len(sources.early.values))
+
+    def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
+        """The nodes, int64 [n], in pieces whose in-edges are about `edges` at most."""
+        degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
+        piece = (degree.cumsum(0) - degree) // edges
+        return list(torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist()))
 
     def _edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Sources (local ids) and destinations (places in nodes) of their in-edges."""
@@ -188,8 +198,8 @@ class InEdges:
 def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
     """Of a block's sources the rows [num_early, F], and the late vectors [N_src - num_early, D]; own are [I, F]."""
     nodes, late = block.nodes[: block.num_early], block.nodes[block.num_early :]
-    is_own = nodes < len(own)
+    num_own = int((nodes < len(own)).sum())  # they come first
     rows = own.new_empty(len(nodes), own.shape[1])
-    rows[is_own] = own[nodes[is_own]]
-    rows[~is_own] = sources.early.values[nodes[~is_own] - len(own)]
+    torch.index_select(own, 0, nodes[:num_own], out=rows[:num_own])
+    torch.index_select(sources.early.values, 0, nodes[num_own:] - len(own), out=rows[num_own:])
     return rows, sources.late.values[late - len(own) - len(sources.early.values)]

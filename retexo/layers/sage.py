@@ -27,7 +27,8 @@ class SAGEMean(SumConvolution):
     def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
         dst_scale = 1 / block.in_degree.clamp(min=1)
         mean, late_mean = self.total(block, rows, late, dst_scale, None)
-        return Inputs((as_matrix(rows[: block.num_dst]), mean), block.num_dst, late_mean)
+        own = rows[: block.num_dst].clone()  # a view would keep all rows
+        return Inputs((as_matrix(own), mean), block.num_dst, late_mean)
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices

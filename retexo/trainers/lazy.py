@@ -147,6 +147,6 @@ def _embed(context: Context, layer_task: LayerTask, rows: Tensor, sources: Sourc
     for part, inputs in ((train.nodes, train.inputs), (val.nodes, val.inputs)):
         if inputs is not None:
             embedded[part] = stage.embed(inputs).cpu()
-    if len(nodes):
-        embedded[nodes] = stage.embed(gather(context, stage, nodes, rows, sources)).cpu()
+    for chunk in context.edges.chunks(nodes):
+        embedded[chunk] = stage.embed(gather(context, stage, chunk, rows, sources)).cpu()
     return embedded

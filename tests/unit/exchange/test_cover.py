@@ -86,10 +86,12 @@ def test_equal_weights_are_a_matching(graph: Graph, weight: int) -> None:
     assert found.weight == found.lower_bound == maximum_flow_value(equal)
 
 
-@given(graphs())
-def test_fallback_keeps_its_bound(graph: Graph) -> None:
+@given(graphs(), st.booleans())
+def test_fallback_keeps_its_bound(graph: Graph, equal: bool) -> None:
     left, right, left_weight, right_weight = graph
-    found = minimum_cover(*graph, exact_limit=0)
+    if equal:
+        graph = left, right, left_weight, right_weight = left, right, left_weight * 0 + 7, right_weight * 0 + 7
+    found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert_consistent(graph, found)
     one_side = min(left_weight[np.unique(left)].sum(), right_weight[np.unique(right)].sum())
     assert found.lower_bound <= least_weight(graph) <= found.weight <= one_side
@@ -99,7 +101,7 @@ def test_fallback_keeps_its_bound(graph: Graph) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: int) -> None:
     graph = random_graph(seed, 5000, 500, weights)
-    exact, near = minimum_cover(*graph), minimum_cover(*graph, exact_limit=0)
+    exact, near = minimum_cover(*graph), minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert_consistent(graph, exact)
     assert_consistent(graph, near)
     assert exact.weight == exact.lower_bound == maximum_flow_value(graph)
@@ -121,7 +123,10 @@ def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)))
     minimum_cover(*random_graph(0, 5000, 500, (400, 700)))
     minimum_cover(*random_graph(0, 5000, 500, (400, 700)), exact_limit=0)
-    assert reached == names
+    minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)), exact_limit=0)
+    assert reached == [*names, "_matching_cover"]
+    minimum_cover(*random_graph(0, 5000, 500, (1024, 1025)), exact_limit=0, matching_limit=0)
+    assert reached[4:] == ["_scaling_cover"]
 
 
 def test_star_sends_one_partial_sum_for_many_sources() -> None:
