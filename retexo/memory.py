@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from partitioning.storage import Partition
 from retexo.config import TrainSettings
+from retexo.layers.block import EDGES_AT_ONCE
 from retexo.layers.gat import GAT
 from retexo.layers.matrix import is_sparse
 from retexo.stage import Architecture, Stage, build_stage
@@ -92,6 +93,11 @@ class Neighbourhood:
         inner = int(np.count_nonzero(reached[:num_inner] | mask))
         return cls(int(np.count_nonzero(mask)), len(src), inner, int(vectors.sum()))
 
+    def chunk(self, edges: int) -> "Neighbourhood":
+        """As many of the nodes as have so many edges; they may reach as much as all of them."""
+        share = min(1.0, edges / max(1, self.edges))
+        return Neighbourhood(round(self.nodes * share), round(self.edges * share), self.inner, self.vectors)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -107,7 +113,7 @@ class Work:
     """Of both."""
     others: Neighbourhood
     boundary: int
-    """Bytes of a number for each edge from elsewhere, where these are told apart."""
+    """Bytes of a number, an int32, for each edge from elsewhere, where these are told apart."""
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, adds_up: bool) -> Self:
@@ -128,7 +134,7 @@ class Work:
             Neighbourhood.of(partition, val, none, sums=sums),
             Neighbourhood.of(partition, train | val | plain, none, sums=sums),
             Neighbourhood.of(partition, ~(train | val), there, sums=sums),
-            INDEX * int(np.count_nonzero(cut)) * sums,
+            INDEX // 2 * int(np.count_nonzero(cut)) * sums,
         )
 
 
@@ -141,10 +147,9 @@ def _load(memory: Memory, work: Work) -> None:
     edges, nodes = INDEX * len(part.src), INDEX * (part.num_inner + part.num_halo)
     features = FLOAT * part.features.numel()
     memory.hold("features", features)
-    # The ends and a number as DGL reads them, a copy of the ends, one without self loops; magnitudes are looked at.
-    memory.use(*[edges] * 7, features, features // FLOAT, features // FLOAT)
+    # The ends and a number as DGL reads them; magnitudes are looked at.
+    memory.use(*[edges] * 4, features, features // FLOAT, features // FLOAT)
     memory.hold("part", *[edges] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
-    memory.hold("edges", edges)  # their sources by destination
     memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions
 
 
@@ -186,8 +191,9 @@ class _Layer:
         memory.hold("sources", first + early, late)
         memory.hold("embedded", FLOAT * work.partition.num_inner * stage.output_dim)
         rows = work.others.inner * self._row + early + first * (not work.sums)
-        self._gather("others", work.others, rows, late)
-        self._compute("others", work.others, training=False)
+        chunk = work.others.chunk(EDGES_AT_ONCE)
+        self._gather("others", chunk, rows, late)
+        self._compute("others", chunk, training=False)
         for name in ("sources", "train", "val", "others", "parameters"):
             memory.hold(name)
         memory.hold("rows", *memory.held.pop("embedded"))
@@ -196,7 +202,7 @@ class _Layer:
         """So many values come, and go; `held` bytes of vectors are there in the end."""
         peers = max(1, self.work.partition.num_parts - 1)
         message, rows = values * WIRE[self.work.precision], values * FLOAT
-        outgoing, served = [message // peers] * peers, [self.work.boundary // peers] * 4 * peers
+        outgoing, served = [message // peers] * peers, [self.work.boundary // peers] * 4  # of one peer after another
         self.memory.use(*served, *outgoing, message, message)  # also in one block, and what comes meanwhile
         self.memory.use(*served, *outgoing, message, *[rows // peers] * (peers + 1), held)  # read, then joined
 
@@ -209,9 +215,9 @@ class _Layer:
             self.memory.hold(name, *graph, rows, late)
             return
         late_sum = part.nodes * self._projected * (late > 0)
-        self.memory.use(*graph, rows, late, rows * conv.scales_sources, total, late_sum)
-        has_own = len(conv.first_weights) > 1  # a view of all rows
-        self.memory.hold(name, total, late_sum, rows * has_own)
+        self.memory.use(*graph, rows, late, total, late_sum)
+        has_own = len(conv.first_weights) > 1
+        self.memory.hold(name, total, late_sum, total * has_own)
 
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
         """From the input to the loss and back, or to the embeddings."""
