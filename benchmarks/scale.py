@@ -4,10 +4,10 @@
 
 A synthetic graph with one of so many of the 2,449,029 nodes and 61,859,140 undirected edges of ogbn-products, 100
 features, 47 classes, 8 % of the nodes for training, 1.6 % for validation, the rest test, in 4 random parts. Each
-command is run as a user would, in processes of its own. `CPU s` are those of all its processes, which other work on the machine
-changes little; `GiB` is the most anonymous memory of all of them together, sampled. Beside the rounds and the
-aggregation stands their floor: the same products at the rate of one large product, the same sums at that of one large
-aggregation, on the cores that are there. The whole graph needs 8 GiB of disk.
+command is run as a user would, in processes of its own. `CPU s` are those of all its processes, which other work on
+the machine changes little; `GiB` is the most anonymous memory of all of them together, sampled. Beside the rounds and
+the aggregation stands their floor: the same products at the rate of one large product, the same sums at that of one
+large aggregation, on the cores that are there. The whole graph needs 8 GiB of disk.
 """
 
 import argparse

@@ -201,10 +201,11 @@ class _Layer:
     def _exchange(self, values: int, held: int) -> None:
         """So many values come, and go; `held` bytes of vectors are there in the end."""
         peers = max(1, self.work.partition.num_parts - 1)
-        message, rows = values * WIRE[self.work.precision], values * FLOAT
+        message = values * WIRE[self.work.precision]
         outgoing, served = [message // peers] * peers, [self.work.boundary // peers] * 4  # of one peer after another
-        self.memory.use(*served, *outgoing, message, message)  # also in one block, and what comes meanwhile
-        self.memory.use(*served, *outgoing, message, *[rows // peers] * (peers + 1), held)  # read, then joined
+        self.memory.use(*served, *outgoing, message)  # and in one block
+        self.memory.use(message, message)  # what comes meanwhile
+        self.memory.use(message, held)  # read into its place
 
     def _gather(self, name: str, part: Neighbourhood, rows: int, late: int) -> None:
         """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""

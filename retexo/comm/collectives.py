@@ -58,7 +58,8 @@ class Communicator:
     def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
-        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []).
+        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). A list of messages
+        is emptied: they are copied into one block, and need not be there twice.
         """
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
@@ -87,9 +88,12 @@ class Communicator:
             return self._swap(to_peers, from_sizes)
 
     def _swap(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
-        received = torch.empty(sum(from_sizes), dtype=to_peers[0].dtype)
-        sizes = [tensor.numel() for tensor in to_peers]
-        dist.all_to_all_single(received, torch.cat(list(to_peers)), list(from_sizes), sizes)
+        sizes, dtype = [tensor.numel() for tensor in to_peers], to_peers[0].dtype
+        block = torch.cat(list(to_peers))
+        if isinstance(to_peers, list):
+            to_peers.clear()
+        received = torch.empty(sum(from_sizes), dtype=dtype)
+        dist.all_to_all_single(received, block, list(from_sizes), sizes)
         return list(torch.split(received, list(from_sizes)))
 
     def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:

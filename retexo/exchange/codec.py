@@ -126,11 +126,16 @@ def decode(buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row
     buffer: uint8 [B], not trusted. Raises ValueError where it is not exactly one block of such rows.
     """
     rows = torch.empty(shape, dtype=dtype)
+    decode_into(rows, buffer, row_format)
+    return rows
+
+
+def decode_into(rows: torch.Tensor, buffer: torch.Tensor, row_format: RowFormat) -> None:
+    """The same, into a tensor that is there, [R, D]."""
     start = 0
-    for chunk in _read_chunks(buffer, shape, dtype, row_format):
+    for chunk in _read_chunks(buffer, (rows.shape[0], rows.shape[1]), rows.dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)
-    return rows
 
 
 def decode_csr(buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat) -> csr_array:

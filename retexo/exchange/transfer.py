@@ -5,6 +5,7 @@ I inner nodes, H halo nodes of this worker, F width of a row, D width of a row a
 
 import struct
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.choice import DENSE, Choice, Form, Owned, choose, write
-from retexo.exchange.codec import decode, dense_size
+from retexo.exchange.codec import decode_into, dense_size
 from retexo.exchange.plan import EMBED, Boundary, ExchangePlan, Places, renumbered
 from retexo.layers.block import Arrival, Sources, Vectors
 
@@ -140,11 +141,9 @@ class LayerExchange:
         for peer, (served, choice, message) in enumerate(zip(incoming, choices, received, strict=True)):
             boundary, late = self._plan.incoming[peer], choice.form.after_weights
             rows, targets = served.rows[choice.rows], served.targets[choice.sums]
-            width = self._owned.projected_width if late else self._owned.rows.shape[1]
-            shape = (len(rows) + len(targets), width)
-            vectors = decode(message, shape, self._owned.rows.dtype, choice.form.row_format(self._owned.precision))
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
-            arrivals[late].append(Arrival(vectors, halo, sum_dst))
+            row_format = choice.form.row_format(self._owned.precision)
+            arrivals[late].append(Arrival(halo, sum_dst, partial(decode_into, buffer=message, row_format=row_format)))
             self._held_here[peer][rows] |= not late
         self._sources = Sources(
             self._sources.early.extended(arrivals[False]), self._sources.late.extended(arrivals[True])

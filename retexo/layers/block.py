@@ -8,7 +8,7 @@ a sum of several. Such a partial sum is a source of its own, with one edge and t
 adds up takes it as it is. I inner nodes, H halo nodes of the partition.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -18,20 +18,20 @@ from torch import Tensor
 
 from partitioning.dgl_import import dgl
 
-EDGES_AT_ONCE = 1 << 23
+EDGES_AT_ONCE = 1 << 22
 """In-edges of nodes that are embedded together. On the way to a block an edge takes some 100 bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Vectors that came from one peer: rows of halo nodes, then sums for inner nodes."""
+    """Vectors that come from one peer: rows of halo nodes, then sums for inner nodes."""
 
-    vectors: Tensor
-    """[n, F]"""
     halo: Tensor
     """int64 [rows] the halo nodes."""
     sum_dst: Tensor
-    """int64 [n - rows] the inner nodes."""
+    """int64 [sums] the inner nodes."""
+    read: Callable[[Tensor], None]
+    """Writes them into a tensor [rows + sums, F]: so they are not there twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +54,16 @@ class Vectors:
     def extended(self, arrivals: Sequence[Arrival]) -> "Vectors":
         if not arrivals:
             return self
+        counts = [len(arrival.halo) + len(arrival.sum_dst) for arrival in arrivals]
         halo, sums, end = self.halo.clone(), [self.sums], len(self.values)
-        for arrival in arrivals:
+        values = self.values.new_empty(end + sum(counts), self.values.shape[1])
+        values[:end] = self.values
+        for arrival, count in zip(arrivals, counts, strict=True):
             first_sum = end + len(arrival.halo)
             halo[arrival.halo] = torch.arange(end, first_sum)
-            end += len(arrival.vectors)
+            arrival.read(values[end : end + count])
+            end += count
             sums.append(torch.arange(first_sum, end))
-        values = torch.cat([self.values, *(arrival.vectors for arrival in arrivals)])
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
         return Vectors(values, halo, torch.cat(sums), sum_dst)
 

@@ -19,7 +19,7 @@ OWN = torch.tensor([[1.0], [2.0], [3.0]])
 def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> Arrival:
     """Rows of halo nodes, counted from 0, and sums."""
     ids = (torch.tensor(nodes, dtype=torch.int64) for nodes in (halo, sum_dst))
-    return Arrival(torch.tensor(values, dtype=torch.float32)[:, None], *ids)
+    return Arrival(*ids, read=lambda room: room.copy_(torch.tensor(values, dtype=torch.float32)[:, None]))
 
 
 def sources(early: list[Arrival], late: list[Arrival]) -> Sources:
