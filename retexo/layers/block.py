@@ -18,7 +18,7 @@ from torch import Tensor
 
 from partitioning.dgl_import import dgl
 
-EDGES_AT_ONCE = 1 << 22
+EDGES_AT_ONCE = 1 << 21
 """In-edges of nodes that are embedded together. On the way to a block an edge takes some 100 bytes."""
 
 
