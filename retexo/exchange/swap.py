@@ -19,7 +19,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.cover import minimum_cover
-from retexo.exchange.plan import Boundary, ExchangePlan
+from retexo.exchange.plan import Boundary, ExchangePlan, Places
 from retexo.layers.block import Arrival, Vectors
 from retexo.layers.matrix import SparseMatrix
 
@@ -97,13 +97,13 @@ def make_swap(plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor
         come = _Served.of(incoming, layer, plan.sums, None if sample is None else sample.incoming[peer])
         pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
         halo, targets = (torch.from_numpy(ids) for ids in (incoming.rows[come.rows], incoming.targets[come.sums]))
-        arrivals.append(Arrival(torch.zeros(len(halo) + len(targets), 0), halo, targets))
+        arrivals.append(Arrival(halo, targets, read=lambda room: None))
     message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
     message.sort_indices()
     return Swap(
         SparseMatrix.from_scipy(message, like.device),
         to_peers=[piece.shape[0] for piece in pieces],
-        from_peers=[len(part.vectors) for part in arrivals],
+        from_peers=[len(part.halo) + len(part.sum_dst) for part in arrivals],
         received=Vectors.none(plan.num_halo, 0, like.dtype).extended(arrivals),
     )
 
@@ -114,8 +114,8 @@ class _Served:
 
     rows: Mask
     sums: Mask
-    source: Ints
-    target: Ints
+    source: Places
+    target: Places
 
     @classmethod
     def of(cls, boundary: Boundary, layer: int, sums: bool, sampled: Mask | None) -> "_Served":
