@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.tape import Tape
+from retexo.comm.tape import Tape, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
 
 
@@ -66,10 +66,11 @@ class Communicator:
                 self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
         if self.tape is None or purpose.kind in OF_ROUNDS:
             return self._deliver(to_peers, from_sizes, purpose)
-        received = self.tape.next(to_peers, from_sizes)
+        sent, dtype = checksum(to_peers), to_peers[0].dtype
+        received = self.tape.next(sent, dtype, from_sizes)
         if received is None:
             received = self._deliver(to_peers, from_sizes, purpose)
-            self.tape.append(to_peers, received)
+            self.tape.append(sent, received)
         return received
 
     @contextlib.contextmanager

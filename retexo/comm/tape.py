@@ -43,8 +43,8 @@ class Tape:
                 return ends
             length = self.path.stat().st_size
             while len(header := file.read(HEADER.size)) == HEADER.size:
-                size, checksum, _ = HEADER.unpack(header)
-                if size > length - file.tell() or zlib.crc32(file.read(size)) != checksum:
+                size, expected, _ = HEADER.unpack(header)
+                if size > length - file.tell() or zlib.crc32(file.read(size)) != expected:
                     break
                 ends.append(file.tell())
         return ends
@@ -57,25 +57,29 @@ class Tape:
         self._file.truncate(self._ends[-1])
         self._position = 0
 
-    def next(self, sent: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor] | None:
-        """What came when `sent` went out; None where the tape ends. from_sizes are elements by peer, of sent's type."""
+    def next(self, sent: int, dtype: torch.dtype, from_sizes: Sequence[int]) -> list[Tensor] | None:
+        """What came when messages with the checksum `sent` went out; None where the tape ends.
+
+        from_sizes are elements of dtype, by peer.
+        """
         if self._position == len(self):
             return None
         self._file.seek(self._ends[self._position])
-        size, _, checksum = HEADER.unpack(self._file.read(HEADER.size))
+        size, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
         body = torch.frombuffer(bytearray(self._file.read(size) or b"\0"), dtype=torch.uint8)[:size]
-        sizes = [count * sent[0].element_size() for count in from_sizes]
-        if checksum != _checksum(sent) or size != sum(sizes):
+        sizes = [count * dtype.itemsize for count in from_sizes]
+        if sent != sent_before or size != sum(sizes):
             raise TrainingError(
                 f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
             )
         self._position += 1
-        return [piece.view(sent[0].dtype) for piece in torch.split(body, sizes)]
+        return [piece.view(dtype) for piece in torch.split(body, sizes)]
 
-    def append(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
+    def append(self, sent: int, received: Sequence[Tensor]) -> None:
+        """Add what came when messages with the checksum `sent` went out."""
         pieces = [_bytes(tensor) for tensor in received]
         size = sum(piece.nbytes for piece in pieces)
-        header = HEADER.pack(size, _checksum(received), _checksum(sent))
+        header = HEADER.pack(size, checksum(received), sent)
         try:
             self._file.seek(self._ends[-1])
             self._file.write(header)
@@ -95,8 +99,9 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.contiguous().view(torch.uint8).numpy().data
 
 
-def _checksum(tensors: Sequence[Tensor]) -> int:
-    checksum = 0
+def checksum(tensors: Sequence[Tensor]) -> int:
+    """CRC-32 of tensors, one after the other."""
+    value = 0
     for tensor in tensors:
-        checksum = zlib.crc32(_bytes(tensor), checksum)
-    return checksum
+        value = zlib.crc32(_bytes(tensor), value)
+    return value

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
-from retexo.comm.tape import Tape
+from retexo.comm.tape import Tape, checksum
 from retexo.errors import TrainingError
 from retexo.journal import Journal
 
@@ -159,7 +159,7 @@ def test_a_tape_is_read_as_far_as_it_is_whole(
     tape = Tape(path, RUN)
     ends = [32]
     for sent, received in messages:
-        tape.append(out(sent), [torch.tensor(part, dtype=torch.int64) for part in received])
+        tape.append(checksum(out(sent)), [torch.tensor(part, dtype=torch.int64) for part in received])
         ends.append(path.stat().st_size)
     tape.close()
     cut = round(share * path.stat().st_size)
@@ -168,11 +168,11 @@ def test_a_tape_is_read_as_far_as_it_is_whole(
     intact = sum(end <= cut for end in ends[1:]) if cut >= 32 else 0
     assert len(again) == intact
     for sent, received in messages[:intact]:
-        found = again.next(out(sent), [len(part) for part in received])
+        found = again.next(checksum(out(sent)), torch.int64, [len(part) for part in received])
         assert found is not None
         assert [part.tolist() for part in found] == received
-    assert again.next(out([1]), [0, 0]) is None
-    again.append(out([7]), out([8]))  # goes on behind what was whole
+    assert again.next(0, torch.int64, [0, 0]) is None
+    again.append(7, out([8]))  # goes on behind what was whole
     again.close()
     assert len(Tape(path, RUN)) == intact + 1
 
@@ -182,21 +182,21 @@ def out(values: list[int]) -> list[Tensor]:
 
 
 def test_a_tape_of_another_run_is_empty(tmp_path: Path) -> None:
-    Tape(tmp_path / "tape", OTHER).append(out([1]), out([2]))
+    Tape(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(Tape(tmp_path / "tape", RUN)) == 0
 
 
-@pytest.mark.parametrize(("sent", "sizes"), [([2], [1, 0]), ([1], [2, 0])])
-def test_a_run_that_does_something_else_is_told(sent: list[int], sizes: list[int], tmp_path: Path) -> None:
-    Tape(tmp_path / "tape", RUN).append(out([1]), out([5]))
+@pytest.mark.parametrize(("sent", "sizes"), [(2, [1, 0]), (1, [2, 0])])
+def test_a_run_that_does_something_else_is_told(sent: int, sizes: list[int], tmp_path: Path) -> None:
+    Tape(tmp_path / "tape", RUN).append(1, out([5]))
     with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
-        Tape(tmp_path / "tape", RUN).next(out(sent), sizes)
+        Tape(tmp_path / "tape", RUN).next(sent, torch.int64, sizes)
 
 
 def test_a_flipped_bit_ends_the_tape(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "tape", RUN)
     for value in range(3):
-        tape.append(out([value]), out([value]))
+        tape.append(value, out([value]))
     tape.close()
     whole = (tmp_path / "tape").read_bytes()
     record = (len(whole) - 32) // 3
