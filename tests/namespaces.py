@@ -40,6 +40,10 @@ class Node:
         (device,) = json.loads(_run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", DEVICE))
         return device["stats64"]["tx"]["bytes"], device["stats64"]["tx"]["packets"]
 
+    def cut(self) -> None:
+        """Pull the cable: nothing arrives any more, and nobody is told."""
+        _run("ip", "-n", self.namespace, "link", "set", DEVICE, "down")
+
 
 @contextlib.contextmanager
 def network(num_nodes: int, rate: str | None = None) -> Iterator[list[Node]]:

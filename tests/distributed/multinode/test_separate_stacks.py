@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,21 +74,30 @@ def ranks_of(num_parts: int, per_node: int) -> list[range]:
 
 def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
     """Start the command on every node, each with its own copy of its parts, and wait for all of them."""
-    num_parts = int(partitions.name.rsplit("-", 1)[-1])
-    groups = ranks_of(num_parts, per_node)
-    with namespaces.network(len(groups)) as nodes:
-        processes = []
-        for rank, node in enumerate(nodes):
-            own = copy_for(groups[rank], partitions, folder / f"parts{rank}")
-            command = readme_command(
-                partition_dir=own, num_partitions=num_parts, parts_per_node=per_node, node_rank=rank,
-                master_addr=nodes[0].address,
-            )  # fmt: skip
-            command += [*TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
-            processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
-        for ended in [finish(process) for process in processes]:
+    num_nodes = len(ranks_of(int(partitions.name.rsplit("-", 1)[-1]), per_node))
+    with namespaces.network(num_nodes) as nodes:
+        for ended in [finish(process) for process in start_on(nodes, partitions, folder, per_node, *arguments)]:
             assert ended.rc == 0, ended.output
         return left_by(folder / "run0", [node.sent() for node in nodes])
+
+
+def start_on(
+    nodes: list[namespaces.Node], partitions: Path, folder: Path, per_node: int, *arguments: str
+) -> list[subprocess.Popen[str]]:
+    """Start the command on every node; copies of its parts that are there are used again."""
+    num_parts = int(partitions.name.rsplit("-", 1)[-1])
+    processes = []
+    for rank, (node, own) in enumerate(zip(nodes, ranks_of(num_parts, per_node), strict=True)):
+        parts = folder / f"parts{rank}"
+        if not parts.exists():
+            copy_for(own, partitions, parts)
+        command = readme_command(
+            partition_dir=parts, num_partitions=num_parts, parts_per_node=per_node, node_rank=rank,
+            master_addr=nodes[0].address,
+        )  # fmt: skip
+        command += [*TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
+        processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
+    return processes
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +156,35 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
         print(f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}")
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload
+
+
+def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(one_node: OneNode, tmp_path: Path) -> None:
+    """Both nodes end within 20 s, and name the other; resumed, the run ends as one that was never cut."""
+    directory, _ = one_node(3)
+    longer = ("num_rounds=[60]", "checkpoint.every=5", "resume=auto", "distributed.heartbeat_timeout=5")
+    settings = compose(
+        ["dataset_name=cora", "num_partitions=3", f"partition_dir={directory.parent}", *TRAINING, *longer],
+        "node_classification_gcn",
+    )
+    train.run(settings, tmp_path / "whole")
+    with namespaces.network(2) as nodes:
+        processes = start_on(nodes, directory, tmp_path, 2, *longer)
+        log = tmp_path / "run0" / "metrics.jsonl"
+        wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 12, 90, "a dozen rounds")
+        nodes[1].cut()
+        cut = time.monotonic()
+        ended = [finish(process) for process in processes]
+        assert time.monotonic() - cut < 20
+    for rank, end in enumerate(ended):
+        assert end.rc == 1, end.output
+        assert f"node {1 - rank}" in end.stderr.splitlines()[-1]
+        assert "phase: " in end.stderr.splitlines()[-1]
+    with namespaces.network(2) as nodes:
+        for end in [finish(process) for process in start_on(nodes, directory, tmp_path, 2, *longer)]:
+            assert end.rc == 0, end.output
+    whole, resumed = (left_by(tmp_path / name, []) for name in ("whole", "run0"))
+    assert resumed.parameters == whole.parameters
+    assert resumed.summary["resumed"]["round"] >= 5
 
 
 # --- the networks themselves -------------------------------------------------------------------------------------------  # noqa: E501
