@@ -45,10 +45,13 @@ class Owned:
 
     @cached_property
     def sparse_sizes(self) -> Ints:
-        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks."""
+        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks.
+
+        Rows that nobody needs are NaN, which not every precision has a code for.
+        """
         step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
-        whole: Rows = self.rows if self.sparse is None else self.sparse
-        chunks = [whole[first : first + step] for first in range(0, len(self.rows), step)]
+        places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
+        chunks = (self.rows[place].nan_to_num() if self.sparse is None else self.sparse[place] for place in places)
         sizes = [row_sizes(chunk, SPARSE.row_format(self.precision)) for chunk in chunks]
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 

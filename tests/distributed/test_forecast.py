@@ -341,7 +341,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured
     """They go alone where a layer is over, and before that wherever it may be."""
     found = measured[case]
     counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
-    alone = 2 * (WORLD - 1) * 7 * 4
+    alone = 2 * (WORLD - 1) * 8 * 4
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
@@ -350,7 +350,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured
 
 def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
     sent = [sum_of(measured[EARLY].sent, "metrics", layer) for layer in (0, 1)]
-    assert max(sent) > 2 * (WORLD - 1) * 7 * 4
+    assert max(sent) > 2 * (WORLD - 1) * 8 * 4
 
 
 def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
