@@ -60,23 +60,29 @@ def check_place(resume: str | None, run_dir: Path) -> None:
 def prepare(resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]) -> str:
     """Bring the state to go on from to run_dir, and describe it there; the identity of the run, hex SHA-256.
 
-    run: what has to be equal to go on; settings: those that have to be. InputError where something is not.
+    run, settings: what `check_same` has found to be equal.
     """
-    source = run_dir if resume in (None, "auto") else Path(str(resume))
-    if (source / "state" / "run.json").is_file() and resume is not None:
-        _check_same(resume, source, run, settings)
+    source = _source(resume, run_dir)
     if source != run_dir:
         for rank in ranks:
             shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
-        if (source / "metrics.jsonl").is_file():
+        if 0 in ranks and (source / "metrics.jsonl").is_file():
             shutil.copy(source / "metrics.jsonl", run_dir)
     (run_dir / "state").mkdir(parents=True, exist_ok=True)
     write_json(run_dir / "state" / "run.json", {"run": run, "settings": settings})
     return hashlib.sha256(json.dumps([run, settings], sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _check_same(resume: str, source: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
+def _source(resume: str | None, run_dir: Path) -> Path:
+    return run_dir if resume in (None, "auto") else Path(str(resume))
+
+
+def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
+    """InputError where a state to go on from was made with anything else in `run`, or with other settings."""
+    source = _source(resume, run_dir)
     path = source / "state" / "run.json"
+    if resume is None or not path.is_file():
+        return
     try:
         found = json.loads(path.read_text())
         before, made_with = dict(found["run"]), dict(found["settings"])

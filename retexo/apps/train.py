@@ -64,14 +64,16 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     cluster = settings.train.cluster
     for rank in cluster.local_ranks:
         directory.verify(rank)
-    with launch.meet(cluster, shared_settings(settings), directory.digest()) as node:
+    shared = shared_settings(settings)
+    same = {
+        "partitions": directory.content_digest(cluster.local_ranks),
+        "threads": num_threads(cluster),
+        **{name: versions()[name] for name in ("retexo", "torch")},
+    }
+    resume.check_same(going_on, run_dir, same, shared)
+    with launch.meet(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
-        same = {
-            "partitions": directory.content_digest(cluster.local_ranks),
-            "threads": num_threads(cluster),
-            **{name: versions()[name] for name in ("retexo", "torch")},
-        }
-        identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared_settings(settings))
+        identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared)
         job = Job(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})

@@ -21,6 +21,7 @@ from support import (
     group_members,
     kill_group,
     random_graph,
+    run_cli,
     start_cli,
     thirds,
     wait_until,
@@ -159,10 +160,10 @@ def test_another_setting_on_a_node_ends_both_before_anything_is_started(place: P
 # --- torchrun ----------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-def torchrun(place: Path, processes: int, *arguments: str) -> subprocess.Popen[str]:
+def torchrun(place: Path, processes: int, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), str(ROOT / "main.py"),
-         *arguments],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), *options,
+         str(ROOT / "main.py"), *arguments],
         cwd=place,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -196,6 +197,27 @@ def test_a_death_under_torchrun(place: Path, tmp_path: Path) -> None:
         wait_until(lambda: not alive(started), 10, "no process left")
     finally:
         kill_group(process.pid)
+
+
+def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) -> None:
+    """--max-restarts with resume=auto: a killed worker costs a few rounds, and nothing else."""
+    kept = "checkpoint.every=5", "num_rounds=[300]", "stopping=none", "resume=auto", "cluster.threads=1"
+    process = torchrun(place, 2, *SHORT, *kept, f"hydra.run.dir={tmp_path}/run", options=("--max-restarts", "2"))
+    try:
+        wait_until(lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), 90, "a state of layer 1")
+        workers = [child for child in psutil.Process(process.pid).children(recursive=True) if listens(child)]
+        workers[-1].kill()
+        ended = finish(process)
+    finally:
+        kill_group(process.pid)
+    assert ended.rc == 0, ended.output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["resumed"]["layer"] == 1
+    whole = run_cli(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
+    assert whole.rc == 0, whole.output
+    for layer in (0, 1):
+        name = f"checkpoint/layer{layer}.safetensors"
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
