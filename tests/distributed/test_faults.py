@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -53,8 +54,12 @@ def terminate(disk: Path) -> None:
     parent = parent_process()
     assert parent is not None
     assert parent.pid is not None
+    told, handler = threading.Event(), signal.getsignal(signal.SIGTERM)
+    assert callable(handler)
+    signal.signal(signal.SIGTERM, lambda number, frame: (handler(number, frame), told.set()))
     os.kill(parent.pid, signal.SIGTERM)
-    signal.pause()
+    while not told.wait(0.01):  # a wait without a limit would keep the handler from running
+        pass
 
 
 def full_disk(disk: Path) -> None:

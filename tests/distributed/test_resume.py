@@ -111,7 +111,7 @@ def test_a_death_at_any_message_changes_nothing(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(dies_at, message))
-        with pytest.raises(TrainingError, match="rank 1 was killed by SIGKILL"):
+        with pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL"):
             train.run(settings(parts, *options), tmp_path)
     train.run(settings(parts, *options, "resume=auto"), tmp_path)
     assert_same_run(tmp_path, whole_runs[options])
