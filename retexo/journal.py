@@ -159,7 +159,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     """The value as JSON; its tensors are put into `tensors`, and named where they were."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = value.detach().cpu().contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": [[key, _pack(entry, tensors)] for key, entry in value.items()]}

@@ -52,7 +52,7 @@ leaves = st.one_of(
         st.tuples(st.integers(0, 3), st.integers(0, 3)),
         st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]),
     ),
-    st.just(torch.tensor(3.0)),
+    st.builds(lambda: torch.tensor(3.0)),
 )
 states = st.dictionaries(
     st.text(max_size=3),
