@@ -32,7 +32,7 @@ from support import (
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.storage import Partition, PartitionDirectory, find
+from partitioning.storage import Partition, PartitionDirectory, file_checksum, find
 from retexo import inference
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.checkpoint import open_checkpoint, save_layer, save_model
@@ -492,7 +492,8 @@ def flip(path: Path) -> None:
 
 def swap(checkpoint: Path) -> None:
     shutil.copy(checkpoint / "layer0.safetensors", checkpoint / "layer1.safetensors")
-    edit(checkpoint, lambda content: content.pop("checksums"))
+    checksums = {path.name: file_checksum(path) for path in checkpoint.glob("layer*.safetensors")}
+    edit(checkpoint, lambda content: content.update(checksums=checksums))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
