@@ -55,12 +55,15 @@ class Communicator:
         """Keeps the messages outside the rounds; those that are on it already are not sent again, but counted."""
         self._sleep_time = sleep_time
 
-    def all_to_all(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
+    def all_to_all(
+        self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose, *, consume: bool = False
+    ) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
-        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). A list of messages
-        is emptied: they are copied into one block, and need not be there twice.
+        Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
+        list to_peers once it is copied into one block, so that large messages are not there twice.
         """
+        to_peers = to_peers if consume else tuple(to_peers)
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
                 self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())

@@ -80,7 +80,7 @@ class LayerExchange:
             outgoing.append(served.without_edges())
         incoming = [self._wanted(boundary, wave).without_edges() for boundary in self._plan.incoming]
         sizes, answers = self._answer(choices, messages, outgoing, incoming)
-        received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave))
+        received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave), consume=True)
         for held, served, choice in zip(self._held_there, outgoing, choices, strict=True):
             held[served.rows[choice.rows]] |= not choice.form.after_weights
         self._take_in(incoming, answers, received)
