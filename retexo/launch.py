@@ -27,7 +27,7 @@ GRACE = 2.0
 """seconds for which the others' reasons are awaited once one worker failed, to tell the cause from its effects"""
 KEEPING = 5.0
 """seconds in which workers that are told to stop have to end their round and keep it"""
-KINDS = ("ended", "death", "lost", "input", "disk", "error", "stopped", "peer")
+KINDS = ("ended", "death", "lost", "input", "disk", "failure", "error", "stopped", "peer")
 """Kinds of failures; an earlier one is the cause of a later one. ended: a node was told to end, by a signal."""
 CERTAIN = ("death", "lost")
 """Kinds that nothing else is the cause of."""
@@ -41,8 +41,16 @@ class Failure:
     rank: int
     """-1: a whole node."""
     message: str
-    """The line that is shown everywhere: who, in which phase, and what."""
+    """The line that is shown: who, in which phase, and what."""
     traceback: str = ""
+
+    def for_others(self) -> "Failure":
+        """What other nodes are told: of what is wrong with a node's own data, who and in which phase, and no more."""
+        where, _, rest = self.message.partition(" failed: ")
+        if self.kind != "input" or not rest:
+            return self
+        phase = rest[rest.rfind("; phase: ") :]
+        return Failure(self.kind, self.rank, f"{where} refused its input, and says why on its node{phase}")
 
 
 def warm_up() -> None:
@@ -275,7 +283,7 @@ class Watch:
         self._failures.append(failure)
         wait = 0.0 if failure.kind in CERTAIN else GRACE
         if self._own != 0 and source is None and 0 in self._links:
-            self._tell({"failed": asdict(failure)}, only=0)
+            self._tell({"failed": asdict(failure.for_others())}, only=0)
             wait = 2 * GRACE + 1
         if failure.kind == "ended":
             self._deadline = time.monotonic() + KEEPING  # in which the workers keep how far they came
@@ -312,10 +320,13 @@ class Watch:
     def _fail(self) -> None:
         """Raise the cause; node 0 tells it to all, the others have been told it."""
         cause = min(self._failures, key=lambda failure: (KINDS.index(failure.kind), failure.rank), default=None)
+        if self._own == 0 and cause is not None:
+            self._tell({"end": cause.for_others().message})
         sentence = self._told if self._told is not None else cause.message if cause is not None else ""
-        if self._own == 0:
-            self._tell({"end": sentence})
         own = [failure.traceback for failure in self._failures if failure.kind == "error" and failure.traceback]
+        own += [
+            failure.message for failure in self._failures if failure.kind == "input" and failure.message != sentence
+        ]
         raise TrainingError("\n".join([sentence, *own[:1]]))
 
     def _name(self, node: int) -> str:

@@ -74,7 +74,7 @@ def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress
     try:
         reporter.send({"result": work(reporter.start_beating(heartbeat_timeout))})
     except Exception as error:
-        kinds = {InputError: "input", TrainingError: "input", PeerLost: "peer", Stopped: "stopped"}
+        kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
         kind = kinds.get(type(error), "error")
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
