@@ -1,0 +1,159 @@
+"""One run of alternatives.py, in a process of its own: PyG, DGL or ours on the same graph, with the same stopping rule.
+
+Heavy imports are made where they are needed, so that no method pays for another's.
+"""
+
+import copy
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+THREADS, WIDTH, DROPOUT, EPOCHS, PATIENCE = 2, 256, 0.5, 200, 30
+BATCH, FAN_OUT = 1024, (15, 10)
+FULL_RATE, SAMPLED_RATE, DECAY = 0.01, 0.003, 5e-4
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a method: what its process is told."""
+
+    method: str
+    seed: int
+    settings: list[str]
+    folder: str
+    """Where the graph and its partitions are."""
+
+
+def fit(model: Any, epoch: Callable[[], None], right: Callable[[str], float], start: float) -> dict[str, Any]:
+    """Epochs until the stopping rule ends them; `right` is the accuracy on a part, and leaves the gradients out."""
+    best, best_epoch, kept, curve = -1.0, 0, None, []
+    for number in range(1, EPOCHS + 1):
+        model.train()
+        epoch()
+        model.eval()
+        accuracy = right("val")
+        curve.append((time.perf_counter() - start, accuracy))
+        if accuracy > best:
+            best, best_epoch, kept = accuracy, number, copy.deepcopy(model.state_dict())
+        elif number - best_epoch >= PATIENCE:
+            break
+    model.load_state_dict(kept)
+    test = right("test")
+    return {"curve": curve, "val": best, "test": test, "rounds": number, "train": time.perf_counter() - start}
+
+
+def rival(run: Run) -> dict[str, Any]:
+    """Train with PyG or DGL on the graph that the parent wrote."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    library, kind, *sampled = run.method.split()
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(run.seed)
+    data = {name: torch.from_numpy(array) for name, array in np.load(Path(run.folder) / "graph.npz").items()}
+    x, labels, classes = data["x"], data["labels"], int(data["labels"].max()) + 1
+    nodes = {part: data[part].nonzero()[:, 0] for part in ("train", "val", "test")}
+    convs, whole, batches, call = (pyg if library == "PyG" else dgl_tools)(data, kind, (x.shape[1], WIDTH, classes))
+    start = time.perf_counter()
+
+    def forward(edges: Any, rows: Any) -> Any:
+        """Dropout before each convolution for GCN (PyG's example), else between the two."""
+        rows = functional.dropout(rows, DROPOUT, model.training and kind == "GCN")
+        hidden = functional.dropout(functional.relu(call(model[0], edges[0], rows)), DROPOUT, model.training)
+        return call(model[1], edges[1], hidden)
+
+    def step(logits: Any, wanted: Any) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(logits, wanted).backward()
+        optimizer.step()
+
+    def epoch() -> None:
+        if not sampled:
+            step(forward(edges, x)[nodes["train"]], labels[nodes["train"]])
+            return
+        for blocks, rows, seeds in loaders["train"]():
+            step(forward(blocks, rows)[: len(seeds)], labels[seeds])
+
+    @torch.no_grad()
+    def right(part: str) -> float:
+        if sampled and part == "val":
+            parts = [(forward(blocks, rows)[: len(seeds)], seeds) for blocks, rows, seeds in loaders["val"]()]
+        else:
+            parts = [(forward(edges, x)[nodes[part]], nodes[part])]
+        return sum(int((logits.argmax(1) == labels[seeds]).sum()) for logits, seeds in parts) / len(nodes[part])
+
+    edges = whole()
+    loaders = {part: batches(nodes[part], part == "train") for part in ("train", "val")} if sampled else {}
+    model = nn.ModuleList(convs)
+    optimizer = torch.optim.Adam(model.parameters(), SAMPLED_RATE if sampled else FULL_RATE, weight_decay=DECAY)
+    return fit(model, epoch, right, start)
+
+
+def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
+    """Convolutions, the graph of each layer, batches, and how to call a convolution; CSR as its manual advises."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.nn import GCNConv, SAGEConv
+    from torch_geometric.utils import to_torch_csr_tensor
+
+    options = [{"cached": True}] * 2 if kind == "GCN" else [{}] * 2
+    conv = GCNConv if kind == "GCN" else SAGEConv
+    convs = [conv(sizes[layer], sizes[layer + 1], **options[layer]) for layer in (0, 1)]
+    nodes = len(data["x"])
+    edge_index = torch.stack([data["src"], data["dst"]])
+
+    def batches(seeds: Any, shuffle: bool) -> Callable[[], Any]:
+        graph = Data(x=data["x"], edge_index=edge_index)
+        loader = NeighborLoader(graph, list(FAN_OUT), seeds, batch_size=BATCH, shuffle=shuffle)
+        return lambda: (((batch.edge_index,) * 2, batch.x, batch.n_id[: batch.batch_size]) for batch in loader)
+
+    def whole() -> Any:
+        return (to_torch_csr_tensor(edge_index.flip(0), size=(nodes, nodes)),) * 2
+
+    return convs, whole, batches, lambda conv, edges, rows: conv(rows, edges)
+
+
+def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
+    """The same of DGL."""
+    from partitioning.dgl_import import dgl
+
+    graph = dgl.graph((data["src"], data["dst"]), num_nodes=len(data["x"]))
+    if kind == "GCN":
+        convs = [dgl.nn.GraphConv(sizes[layer], sizes[layer + 1]) for layer in (0, 1)]
+    else:
+        convs = [dgl.nn.SAGEConv(sizes[layer], sizes[layer + 1], "mean") for layer in (0, 1)]
+
+    def batches(seeds: Any, shuffle: bool) -> Callable[[], Any]:
+        sampler = dgl.dataloading.NeighborSampler(list(FAN_OUT))
+        loader = dgl.dataloading.DataLoader(graph, seeds, sampler, batch_size=BATCH, shuffle=shuffle, num_workers=0)
+        return lambda: ((blocks, data["x"][inputs], outputs) for inputs, outputs, blocks in loader)
+
+    def whole() -> Any:
+        return (dgl.add_self_loop(dgl.remove_self_loop(graph)) if kind == "GCN" else graph,) * 2
+
+    return convs, whole, batches, lambda conv, edges, rows: conv(edges, rows)
+
+
+def ours(run: Run) -> dict[str, Any]:
+    """Train on the partitions that the parent made."""
+    from retexo import config
+    from retexo.apps import train
+
+    _, model, workers, _ = run.method.replace(",", "").split()
+    given = [*run.settings, f"num_partitions={workers}", f"dropout={DROPOUT}", f"hidden_dim={WIDTH}", "app=train",
+             f"num_rounds=[{EPOCHS}]", f"stopping.patience={PATIENCE}"]  # fmt: skip
+    run_dir = Path(tempfile.mkdtemp(dir=run.folder))
+    summary = train.run(config.compose(given, f"node_classification_{model.lower()}"), run_dir)
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    curve = [(line["seconds"], line["val_metric"]) for line in lines if line["layer"] == 1 and line["round"] > 0]
+    best, test = max(accuracy for _, accuracy in curve), summary["test"]["accuracy"]
+    rounds, seconds = sum(summary["rounds"]), summary["seconds"]["train"]
+    return {"curve": curve, "val": best, "test": test, "rounds": rounds, "train": seconds}
