@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -185,14 +186,14 @@ def compare(arguments: argparse.Namespace) -> None:
     for seed in range(arguments.seeds):
         if time.monotonic() - begin > 60 * arguments.minutes:
             break
-        run_seed(arguments, seed, found.setdefault(str(seed), {}))
-        if arguments.keep:
-            arguments.keep.write_text(json.dumps(found))
+        for _ in run_seed(arguments, seed, found.setdefault(str(seed), {})):
+            if arguments.keep:
+                arguments.keep.write_text(json.dumps(found))
     report({seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)}, arguments.methods)
 
 
-def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> None:
-    """The methods that `runs` does not have, one after the other."""
+def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> Iterator[None]:
+    """Add the methods that `runs` does not have, one after the other; yields after each."""
     missing = [method for method in arguments.methods if "error" in runs.get(method, {"error": "not run"})]
     if not missing:
         return
@@ -204,6 +205,7 @@ def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> 
             runs[method]["load"] = os.getloadavg()[0]
             said = {name: runs[method].get(name) for name in ("command", "val", "error")}
             print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
+            yield
 
 
 def main() -> None:
