@@ -64,7 +64,8 @@ def prepare(settings: list[str], folder: Path) -> float:
     split = splits.draw(graph, wanted.split, datasets.recipe(wanted.name).split)
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
-    np.savez(folder / "graph.npz", x=x, labels=graph.labels, src=graph.src, dst=graph.dst, **masks)
+    edges = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}  # DGL's sampler wants them all alike
+    np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
     for workers in (1, 4):
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
