@@ -342,7 +342,7 @@ def _write_part(
     structure.ndata[dgl.NID] = nodes
     structure.ndata["inner_node"] = (torch.arange(len(nodes)) < end - first).to(torch.uint8)
     structure.ndata["part_id"] = torch.from_numpy(layout.part_of(nodes.numpy()))
-    structure.ndata["out_deg"] = torch.from_numpy(edges.out_degree[nodes])
+    structure.ndata["out_deg"] = torch.from_numpy(edges.out_degree[nodes.numpy()])
     structure.edata[dgl.EID] = torch.arange(*edges.edge_bounds[part : part + 2].tolist())
     structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
     dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])

@@ -195,6 +195,6 @@ def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
-    settings = settings_of(None, 9, "learning_rate=[1e38]", "optimizer._target_=torch.optim.SGD")
+    settings = settings_of(None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD")
     with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
         layer_courses(settings, [0.5] * 10)
