@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -181,27 +182,33 @@ def test_a_fault_in_a_phase(
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_fifty_runs_in_a_row_leave_nothing_behind(parts: Path, whole: list[bytes], tmp_path: Path) -> None:
-    """No process, no file descriptor, no shared memory, no temporary file."""
+def test_fifty_runs_in_a_row_leave_nothing_behind(
+    parts: Path, whole: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process, no thread, no file descriptor, no shared memory, no temporary file."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     train.run(settings(parts), tmp_path / "first")
-    before = left()
+    before = left(temporary)
     for number in range(50):
         train.run(settings(parts), tmp_path / str(number))
         assert layers(tmp_path / str(number)) == whole
         assert {path.name for path in (tmp_path / str(number)).iterdir()} == {
             "config.json", "metrics.jsonl", "summary.json", "checkpoint",
         }  # fmt: skip
-        assert left() == before, f"after {number + 1} runs"
+        assert left(temporary) == before, f"after {number + 1} runs"
     print(f"50 runs left nothing behind: {before}")
 
 
-def left() -> dict[str, Any]:
+def left(temporary: Path) -> dict[str, Any]:
     gc.collect()
     me = psutil.Process()
+    shared = re.findall(r"torch_(\d+)_", " ".join(path.name for path in Path("/dev/shm").iterdir()))
     return {
         "processes": sorted(child.pid for child in me.children(recursive=True)),  # the fork server stays
         "file descriptors": me.num_fds(),
-        "shared memory": sorted(path.name for path in Path("/dev/shm").iterdir()),
-        "temporary files": sorted(path.name for path in Path("/tmp").glob("retexo-*")),
+        "shared memory": sorted(pid for pid in shared if not psutil.pid_exists(int(pid))),  # of processes that ended
+        "temporary files": sorted(path.name for path in temporary.rglob("*")),
         "threads": me.num_threads(),
     }
