@@ -82,7 +82,8 @@ def explain(error: Exception) -> str:
         return str(unknown_setting(unknown.group(1)))
     cause = error.__cause__
     own = isinstance(error, ValueError | RuntimeError)  # InputError, TrainingError
-    return f"{error}{f': {cause}' if cause is not None and not own else ''}"
+    text = f"{error}{f': {cause}' if cause is not None and not own else ''}"
+    return "; ".join(line.strip() for line in text.splitlines())
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class Meta:
         if not path.exists():
             return None
         fields = read_json(path)
-        if "version" not in fields and "checksums" not in fields:
+        if fields and "version" not in fields and "checksums" not in fields:
             return None
         if fields.get("version") != VERSION:
             raise InputError(
