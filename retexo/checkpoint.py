@@ -120,7 +120,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
         architecture = Architecture.from_json(content["architecture"])
         check_types(architecture)
         _model_settings(architecture)
-        dict(content["checksums"])
+        content["checksums"].items()
     except (*DAMAGED, InputError) as error:
         raise InputError(f"{path}: damaged: {_first_line(error)}") from error
     return content, architecture

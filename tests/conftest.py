@@ -3,8 +3,11 @@
 import pytest
 from hypothesis import settings
 
-settings.register_profile("shared machine", deadline=None)  # an example can take long where other work has the cores
-settings.load_profile("shared machine")
+# An example can take long where other work has the cores. The usual run takes the same examples each time, so that a
+# change is judged by what it changed; --all takes new ones.
+settings.register_profile("usual", deadline=None, derandomize=True)
+settings.register_profile("all", deadline=None)
+settings.load_profile("usual")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="optional",
         help="whether tests that need network namespaces are skipped, or fail, where there are none",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        settings.load_profile("all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

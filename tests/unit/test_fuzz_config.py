@@ -121,7 +121,7 @@ def test_any_value_is_taken_or_refused(name: str, changed: dict[str, Any]) -> No
     for setting, value in changed.items():
         try:
             OmegaConf.update(config, setting, value, force_add=True, merge=False)
-        except OmegaConfBaseException:  # it lies below what is no group any more
+        except (OmegaConfBaseException, ValueError):  # it lies below what is no group any more
             return
     message = taken_or_refused(config, list(changed))
     if message is not None:
