@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accuracy import PUBMED_SPLIT
 
 from partitioning import datasets, splits, storage
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
@@ -30,7 +31,6 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 
 MODELS = ("gcn", "sage", "gat")
-PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
 
 
 def validation(model: str, data: list[str], seed: int, options: tuple[str, ...]) -> tuple[float, list[int]]:

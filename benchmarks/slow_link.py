@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accuracy import PUBMED_SPLIT
 
 from retexo import config
 from retexo.apps import partition_data
@@ -36,7 +37,6 @@ METHODS = {
     "lean, plain rows": ["+experiment=lean", "exchange=plain", "exchange.precision=fp32"],
     "lean": ["+experiment=lean"],
 }
-PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
 LIMIT = 3600
 """seconds a run may take"""
 

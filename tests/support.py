@@ -1,6 +1,7 @@
 """What several tests need: workers as processes, small graphs and their partition directories, the command line."""
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -31,6 +32,15 @@ from retexo.config import TrainSettings, compose
 torch.set_num_threads(1)  # small tensors, and other processes on the same cores
 ROOT = Path(__file__).resolve().parents[1]
 MASKS = ("train_mask", "val_mask", "test_mask")
+MODELS = {
+    "gcn": ("model=gcn",),
+    "sage-mean": ("model=sage",),
+    "sage-pool": ("model=sage", "model.aggregator=pool"),
+    "gat-mean": ("model=gat",),
+    "gat-concat": ("model=gat", "model.head_merge=concat"),
+    "gin": ("model=gin",),
+}
+"""Settings of every aggregator."""
 
 Masks = dict[str, np.ndarray]
 
@@ -210,6 +220,12 @@ def synthetic_settings(**fields: Any) -> SyntheticSettings:
 
 def train_settings(*overrides: str) -> TrainSettings:
     return compose(overrides).train
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """sha256 of every file by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 # --- the command line --------------------------------------------------------------------------------------------------  # noqa: E501

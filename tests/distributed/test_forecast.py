@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import dgl_directory, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, dgl_directory, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.graph_data import GraphData
 from partitioning.storage import Partition, PartitionDirectory
@@ -33,14 +33,6 @@ COMMON = (
     f"num_partitions={WORLD}", "hidden_dim=8", "heads=2", "dropout=0.5", f"num_rounds={[*LIMITS]}", "stopping=none",
     "learning_rate=[0.05]", "device=cpu", "cluster.threads=1",
 )  # fmt: skip
-MODELS = {
-    "gcn": ("model=gcn",),
-    "sage-mean": ("model=sage",),
-    "sage-pool": ("model=sage", "model.aggregator=pool"),
-    "gat-mean": ("model=gat",),
-    "gat-concat": ("model=gat", "model.head_merge=concat"),
-    "gin": ("model=gin",),
-}
 EXCHANGES = {
     "fp32": ("exchange=exact",),
     "bf16": ("exchange.precision=bf16",),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
@@ -28,14 +28,6 @@ COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
 )  # fmt: skip
-MODELS = {
-    "gcn": ("model=gcn",),
-    "sage-mean": ("model=sage",),
-    "sage-pool": ("model=sage", "model.aggregator=pool"),
-    "gat-mean": ("model=gat",),
-    "gat-concat": ("model=gat", "model.head_merge=concat"),
-    "gin": ("model=gin",),
-}
 SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import random_graph, thirds, write_partitions
+from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo import worker
@@ -126,13 +126,13 @@ def test_two_deaths(
         patched.setattr(train, "main", partial(dies_at, 20))
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC), first)
-        before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+        before = snapshot(first)
         patched.setattr(train, "main", partial(dies_at, 9))
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC, f"resume={first}"), second)
     train.run(settings(parts, *SYNC, "resume=auto"), second)
     assert_same_run(second, whole_runs[SYNC])
-    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
+    assert snapshot(first) == before
 
 
 @pytest.fixture
@@ -183,11 +183,11 @@ def test_a_damaged_tape_is_used_as_far_as_it_goes(
 def test_another_run_is_not_gone_on_with(
     options: list[str], says: tuple[str, ...], parts: Path, interrupted: Path
 ) -> None:
-    before = {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()}
+    before = snapshot(interrupted)
     with pytest.raises(InputError) as raised:
         train.run(settings(parts, *SYNC, "resume=auto", *options), interrupted)
     assert all(text in str(raised.value) for text in says)
-    assert {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()} == before
+    assert snapshot(interrupted) == before
 
 
 def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from support import ROOT, train_settings, write_partitions
+from support import MODELS, ROOT, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
@@ -34,14 +34,6 @@ COMMON = (
     f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
 )  # fmt: skip
-MODELS = {
-    "gcn": ("model=gcn",),
-    "sage-mean": ("model=sage",),
-    "sage-pool": ("model=sage", "model.aggregator=pool"),
-    "gat-mean": ("model=gat",),
-    "gat-concat": ("model=gat", "model.head_merge=concat"),
-    "gin": ("model=gin",),
-}
 USUAL = ("gcn", "sage-mean", "gat-mean")
 FOUR = (*USUAL, "sage-pool")
 FULL_GRAPH = [(model, parts) for model in USUAL for parts in (1, 2, 4, 7)]

@@ -3,7 +3,6 @@
 The list of mistakes in test_cli.py has the words that each message must hold; here are many more, and stranger ones.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Ended, dgl_directory, random_graph, run_cli, save_npz, thirds
+from support import Ended, dgl_directory, random_graph, run_cli, save_npz, snapshot, thirds
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 TRAIN = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[2]", "device=cpu", "cluster.threads=1")
@@ -96,12 +95,6 @@ def spoil(place: Path) -> None:
         path.write_text(json.dumps({name: entry for name, entry in content.items() if entry is not None}))
     dgl_directory(place / "crash" / PART, random_graph(), thirds(40), np.arange(40) % 2)
     truncate(place / "crash" / PART / "part1" / "node_feat.dgl")
-
-
-def snapshot(place: Path) -> dict[str, str]:
-    """sha256 of every file by its path."""
-    files = (path for path in place.rglob("*") if path.is_file())
-    return {path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Whatever happens to the files of a partition directory: an InputError, or what was written is read."""
 
 import functools
-import hashlib
 import itertools
 import json
 import shutil
@@ -15,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support import dgl_directory, random_graph, save_npz, thirds
+from support import dgl_directory, random_graph, save_npz, snapshot, thirds
 
 from partitioning.errors import InputError
 from partitioning.storage import Partition
@@ -34,12 +33,6 @@ scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 50), st.sampled_from([10**30, 1e300]), st.floats(), st.text(max_size=5)
 )
 values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text(max_size=3), scalars, max_size=2))
-
-
-def snapshot(folder: Path) -> dict[str, str]:
-    """sha256 of every file by its path."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")
