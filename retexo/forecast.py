@@ -24,14 +24,13 @@ from retexo.config import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.rounds import build_message, flat_parameters
 from retexo.runlog import RunLog
-from retexo.setup import agree_on_facts, check_same_parameters, num_classes
+from retexo.setup import NO_DIGEST, agree_on_facts, check_same_parameters, num_classes
 from retexo.stage import Architecture, Stage, build_stage
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import layer_exchange, make_layer_task
 from retexo.worker import evaluate, make_context, measurements
 
 WAVES = {ROUNDS: "rounds", EMBED: "embed"}
-NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True)

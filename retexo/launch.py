@@ -44,13 +44,11 @@ class Failure:
     """The line that is shown: who, in which phase, and what."""
     traceback: str = ""
 
+    told: str = ""
+    """What other nodes are told instead, of what is wrong with this node's own data; empty: the same."""
+
     def for_others(self) -> "Failure":
-        """What other nodes are told: of what is wrong with a node's own data, who and in which phase, and no more."""
-        where, _, rest = self.message.partition(" failed: ")
-        if self.kind != "input" or not rest:
-            return self
-        phase = rest[rest.rfind("; phase: ") :]
-        return Failure(self.kind, self.rank, f"{where} refused its input, and says why on its node{phase}")
+        return Failure(self.kind, self.rank, self.told or self.message)
 
 
 def warm_up() -> None:
@@ -221,8 +219,10 @@ class Watch:
 
     def _note(self, worker: Worker, kind: str, what: str, traceback: str = "") -> None:
         rank = next(rank for rank, other in self._workers.items() if other is worker)
-        what = what.splitlines()[0]
-        self._add(Failure(kind, rank, f"rank {rank} (node {self._own}) {what}; phase: {worker.phase}", traceback))
+        who, what = f"rank {rank} (node {self._own})", what.splitlines()[0]
+        refused = f"{who} refused its input, and says why on its node; phase: {worker.phase}"
+        told = refused if kind == "input" else ""
+        self._add(Failure(kind, rank, f"{who} {what}; phase: {worker.phase}", traceback, told))
 
     def _hear_node(self, other: int) -> None:
         try:

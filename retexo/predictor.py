@@ -26,13 +26,10 @@ from retexo.comm.rehearsal import rehearse
 from retexo.config import TrainSettings, compose
 from retexo.inference import Shape, check_fits, make_context
 from retexo.predictions import Predictions
-from retexo.setup import agree_on_facts
+from retexo.setup import NO_DIGEST, agree_on_facts
 from retexo.stage import Stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-
-SAME_PROCESS = "0" * 64
-"""In place of a digest of settings: there is one process, and one set of them."""
 
 
 def load_run(checkpoint_dir: str | Path) -> "Run":
@@ -75,7 +72,7 @@ class Run:
             partition = partitions[comm.rank]
             if asked is not None:
                 partition = _asking(partition, asked)
-            facts = agree_on_facts(comm, partition, directory, SAME_PROCESS, training=False)
+            facts = agree_on_facts(comm, partition, directory, NO_DIGEST, training=False)
             context = make_context(
                 settings,
                 self.checkpoint,

@@ -18,6 +18,7 @@ from retexo.comm.traffic import OF_ROUNDS, Purpose
 from retexo.config import TrainSettings
 from retexo.errors import Stopped, TrainingError
 from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
+from retexo.journal import Journal
 from retexo.layers.base import Inputs
 from retexo.layers.matrix import Matrix
 from retexo.metrics import NodeClassification, from_digits, micro_f1, to_digits
@@ -136,28 +137,6 @@ class RoundLog(Protocol):
         """After `number` rounds; train_loss is the one that the next round starts from, None where there is none."""
 
 
-class Keeper(Protocol):
-    """Where the rounds are kept, to go on with after an interruption; a state is as in retexo.journal."""
-
-    def finished(self, layer: int) -> dict[str, Any] | None:
-        """What `finish` was given in an earlier process; None for a layer that has to be trained."""
-
-    def started(self, layer: int) -> dict[str, Any] | None:
-        """What `keep` was given in an earlier process; None for a layer that begins with round 0."""
-
-    def is_due(self, number: int) -> bool:
-        """Whether to keep the state after `number` rounds."""
-
-    def keep(self, layer: int, number: int, state: dict[str, Any]) -> None:
-        """Keep the middle of a layer."""
-
-    def finish(self, layer: int, state: dict[str, Any]) -> None:
-        """Keep a layer that has converged."""
-
-    def stop_asked(self) -> bool:
-        """Whether this worker has been told to end."""
-
-
 class Convergence:
     """The best round so far, and whether it is long ago. Ties go to the earlier round."""
 
@@ -235,7 +214,7 @@ class Course:
 
 
 def run_rounds(
-    layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog, keeper: Keeper | None = None
+    layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog, keeper: Journal | None = None
 ) -> int:
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
@@ -262,7 +241,7 @@ def run_rounds(
     return course.number
 
 
-def _go_on(course: Course, layer_task: Task, settings: TrainSettings, log: RoundLog, keeper: Keeper | None) -> None:
+def _go_on(course: Course, layer_task: Task, settings: TrainSettings, log: RoundLog, keeper: Journal | None) -> None:
     """Rounds until the layer ends."""
     agreement = build_agreement(settings.gradient, course.learner)
     message, convergence, values = course.message, course.convergence, course.learner.flat.values

@@ -14,6 +14,8 @@ from retexo.comm.traffic import Purpose
 from retexo.errors import TrainingError
 
 SETUP = Purpose("setup")
+NO_DIGEST = "0" * 64
+"""Where all workers are threads of one process: there is nothing to compare."""
 
 
 @dataclass(frozen=True)

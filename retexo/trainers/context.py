@@ -15,10 +15,12 @@ from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.config import TrainSettings
 from retexo.exchange.plan import Demand, ExchangePlan
+from retexo.journal import Journal
+from retexo.layers.base import Convolution
 from retexo.layers.block import InEdges
 from retexo.liveness import Progress
 from retexo.metrics import NodeClassification
-from retexo.rounds import Keeper, RoundLog, Totals
+from retexo.rounds import RoundLog, Totals
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
@@ -64,9 +66,13 @@ class Context:
     log: RoundLog
     save_layer: Callable[[int, nn.Module], None]
     """Checkpoint a trained stage, or a network of the trainer's own; does nothing on workers other than rank 0."""
-    keeper: Keeper | None = None
+    keeper: Journal | None = None
     """Where rounds are kept, for a run that may be interrupted."""
     clock: Clock = field(default_factory=Clock)
+
+    def source_scale(self, conv: Convolution) -> Tensor | None:
+        """What a layer multiplies this worker's own rows with before it adds them up, [I]; None for nothing."""
+        return conv.source_scale(self.edges.out_degree[: len(self.features)])
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)

@@ -108,7 +108,7 @@ def sampled_pass(
     """The same with a sample of the boundary rows, multiplied by `scale`; of the features that is done already."""
     steps = [first_step(context, stages[0], plan.need, features)]
     for layer, stage in enumerate(stages[1:], start=1):
-        own_scale = stage.conv.source_scale(context.edges.out_degree[: len(plan.need)])
+        own_scale = context.source_scale(stage.conv)
         like = context.features.new_zeros(0, device=context.device)
         swap = make_swap(plan, layer, own_scale, like, sample)
         steps.append(later_step(context, context.edges, plan.need, layer, swap.received, swap=swap, scale=scale))
@@ -302,8 +302,7 @@ def _same(rows: Tensor) -> Tensor:
 
 def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:
     """All that the first layer needs of other parts, in any pass."""
-    scale = stage.conv.source_scale(context.edges.out_degree[: len(context.features)])
-    return exchange_rows(context, plan, 0, context.features, scale)
+    return exchange_rows(context, plan, 0, context.features, context.source_scale(stage.conv))
 
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:

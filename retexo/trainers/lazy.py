@@ -105,7 +105,7 @@ def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> 
     def project(rows: Tensor) -> Tensor:
         return stage.conv.project(rows.to(context.device)).cpu()
 
-    scale = stage.conv.source_scale(context.edges.out_degree[: len(rows)])
+    scale = context.source_scale(stage.conv)
     owned = Owned(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
     return LayerExchange(context.plan, layer, owned, context.comm)
 

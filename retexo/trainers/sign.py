@@ -76,7 +76,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     """[I, F] features, then the aggregate after each hop; zero at nodes that nobody needs."""
     hops = [context.features]
-    scale = stage.conv.source_scale(context.edges.out_degree[: len(context.features)])
+    scale = context.source_scale(stage.conv)
     for hop in range(num_hops):
         sources = end_to_end.exchange_rows(context, context.plan, hop, hops[-1], scale)
         nodes = (context.plan.need > hop).nonzero()[:, 0]
