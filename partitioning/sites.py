@@ -264,13 +264,13 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
     _refuse(src[~own], halo_owner[place] != owner[~own], _at(path, "src"),
             "`src_owner` names two sites for it; an id has one owner")  # fmt: skip
     by_owner = np.lexsort((halo, halo_owner))
-    local = np.empty(len(src), np.int64)
+    local = np.empty(len(src), np.int32)
     local[own] = np.searchsorted(ids, src[own])
     local[~own] = len(ids) + np.argsort(by_owner)[place]
     return {
         "num_halo": len(halo),
         "src": torch.from_numpy(local),
-        "dst": torch.from_numpy(dst),
+        "dst": torch.from_numpy(dst.astype(np.int32)),
         "halo_owner": torch.from_numpy(halo_owner[by_owner]),
         "halo_index": torch.full((len(halo),), -1),
         "asked_halo": AskedHalo(torch.from_numpy(halo[by_owner]), path, site.sites),

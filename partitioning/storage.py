@@ -167,9 +167,9 @@ class Partition:
     num_inner: int
     num_halo: int
     src: Tensor
-    """int64 [E] local id of each edge's source; no self loops."""
+    """int32 [E] local id of each edge's source; no self loops."""
     dst: Tensor
-    """int64 [E] local id of each edge's destination, an inner node."""
+    """int32 [E] local id of each edge's destination, an inner node."""
     features: Tensor
     """float32 [I, F]."""
     labels: Tensor
@@ -622,8 +622,10 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     where = f"{directory.path}: part {part}"
     ids = _required(structure.ndata, ("_ID",), where).to(torch.int64)
     out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
+    if len(ids) >= 2**31:
+        raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
     src, dst = structure.edges()
-    read = _Read(src.to(torch.int64), dst.to(torch.int64), ids, out_degree)
+    read = _Read(src.to(torch.int32), dst.to(torch.int32), ids, out_degree)
     del structure, src, dst
     return _check_part(directory, part, read, {name.split("/")[-1]: value for name, value in tensors.items()})
 
@@ -633,7 +635,7 @@ class _Read:
     """What DGL's graph of a part says, unchecked."""
 
     src: Tensor
-    """int64 [E], and so are the destinations."""
+    """int32 [E], and so are the destinations."""
     dst: Tensor
     ids: Tensor
     """int64 [n] of the nodes in the partitioned graph."""
@@ -675,8 +677,8 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
     used = used[torch.argsort(ids[used])]
     kept = torch.cat((torch.arange(num_inner), used))
     if not torch.equal(kept, torch.arange(len(ids))):
-        renumber = torch.zeros(len(ids), dtype=torch.int64)
-        renumber[kept] = torch.arange(len(kept))
+        renumber = torch.zeros(len(ids), dtype=torch.int32)
+        renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
         src = renumber[src]
     owner = torch.searchsorted(bounds, ids[used], right=True) - 1
     checked = _checked_tensors(tensors, inner, where)

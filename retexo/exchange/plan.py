@@ -73,6 +73,8 @@ class ExchangePlan:
     for what nobody needs."""
     num_layers: int
     num_halo: int
+    largest_part: int
+    """Inner nodes of the largest part: nobody sends a peer more vectors in a wave."""
     sums: bool
     """Whether partial sums may be sent."""
     plain: bool
@@ -128,7 +130,15 @@ def make_plan(partition: Partition, demand: Demand, comm: Communicator, targets:
     received = comm.all_to_all(requests, [request.size for request in formats], SETUP)
     outgoing = [request.read(code) for request, code in zip(formats, received, strict=True)]
     return ExchangePlan(
-        tuple(outgoing), tuple(incoming), need, demand.num_layers, partition.num_halo, sums, demand.plain, demand.waves
+        outgoing=tuple(outgoing),
+        incoming=tuple(incoming),
+        need=need,
+        num_layers=demand.num_layers,
+        num_halo=partition.num_halo,
+        largest_part=max(demand.part_sizes),
+        sums=sums,
+        plain=demand.plain,
+        waves=demand.waves,
     )
 
 

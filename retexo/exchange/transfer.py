@@ -1,9 +1,12 @@
 """Sending boundary rows and partial sums, wave by wave.
 
-I inner nodes, H halo nodes of this worker, F width of a row, D width of a row after the layer's weights.
+A wave goes to some peers at a time, so that no worker holds all that it sends; which ones, all workers know from the
+sizes of the parts. W workers, I inner nodes, H halo nodes of this worker, F width of a row, D width of a row after the
+layer's weights.
 """
 
 import struct
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +26,8 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 HEADER = struct.Struct("<BQ")
 """Of an answer: the code of the form, and the bytes of the message that follows."""
+AT_ONCE = 1 << 28
+"""Bytes of messages that a worker makes before it sends them; at least one peer's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +50,10 @@ class Served:
         targets, own_target = renumbered(target)
         return cls(rows, targets, own_source, own_target)
 
+    @classmethod
+    def nothing(cls) -> "Served":
+        return cls.of(np.zeros(0, np.int32), np.zeros(0, np.int32))
+
     def without_edges(self) -> "Served":
         """What both sides go by once it is known what is sent; there are far more edges than rows and targets."""
         nothing = np.zeros(0, np.int32)
@@ -62,29 +71,56 @@ class LayerExchange:
         self._kind = kind or ("features" if layer == 0 else "embeddings")
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
-        self._sources = Sources(
+        self._nothing = Sources(
             Vectors.none(plan.num_halo, owned.rows.shape[1], owned.rows.dtype),
             Vectors.none(plan.num_halo, owned.projected_width, owned.rows.dtype),
         )
+        self._sources = self._nothing
 
     def run(self, wave: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
+        self._sources = self._sources.extended([arrival for some in self._arrivals(wave) for arrival in some])
+        return self._sources
+
+    def stream(self, wave: int) -> Iterator[Sources]:
+        """The same piece by piece: what earlier waves left here, then what comes now, which is not kept."""
+        yield self._sources
+        for some in self._arrivals(wave):
+            sources = self._nothing.extended(some)
+            some.clear()
+            yield sources
+            del sources
+
+    def _arrivals(self, wave: int) -> Iterator[list[Arrival]]:
+        """Send and receive, some peers at a time."""
         if wave not in self._plan.waves:
-            return self._sources
+            return
+        rank, world_size = self._comm.rank, self._comm.world_size
+        most = max(1, self._plan.largest_part * self._row_size)
+        step = max(1, AT_ONCE // most)
+        for first in range(1, world_size, step):
+            distances = range(first, min(first + step, world_size))
+            receivers = {(rank + distance) % world_size for distance in distances}
+            senders = {(rank - distance) % world_size for distance in distances}
+            yield self._swap(wave, receivers, senders)
+
+    def _swap(self, wave: int, receivers: Collection[int], senders: Collection[int]) -> list[Arrival]:
         choices, messages, outgoing = [], [], []
         for peer, boundary in enumerate(self._plan.outgoing):
-            served = self._wanted(boundary, wave)
+            served = self._wanted(boundary, wave) if peer in receivers else Served.nothing()
             choice, message = self._offer(served, peer, wave)
             choices.append(choice)
             messages.append(message)
             outgoing.append(served.without_edges())
-        incoming = [self._wanted(boundary, wave).without_edges() for boundary in self._plan.incoming]
+        incoming = [
+            self._wanted(boundary, wave).without_edges() if peer in senders else Served.nothing()
+            for peer, boundary in enumerate(self._plan.incoming)
+        ]
         sizes, answers = self._answer(choices, messages, outgoing, incoming)
         received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave), consume=True)
         for held, served, choice in zip(self._held_there, outgoing, choices, strict=True):
             held[served.rows[choice.rows]] |= not choice.form.after_weights
-        self._take_in(incoming, answers, received)
-        return self._sources
+        return self._take_in(incoming, answers, received)
 
     def _wanted(self, boundary: Boundary, wave: int) -> Served:
         edges = boundary.wanted(self._layer, wave, self._plan.num_layers)
@@ -136,18 +172,17 @@ class LayerExchange:
         unpacked = [_unpack(*answer, sums) for answer in zip(received, held, incoming, strict=True)]
         return [size for size, _ in unpacked], [choice for _, choice in unpacked]
 
-    def _take_in(self, incoming: list[Served], choices: list[Choice], received: list[Tensor]) -> None:
-        arrivals: dict[bool, list[Arrival]] = {False: [], True: []}
+    def _take_in(self, incoming: list[Served], choices: list[Choice], received: list[Tensor]) -> list[Arrival]:
+        arrivals = []
         for peer, (served, choice, message) in enumerate(zip(incoming, choices, received, strict=True)):
             boundary, late = self._plan.incoming[peer], choice.form.after_weights
             rows, targets = served.rows[choice.rows], served.targets[choice.sums]
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
             row_format = choice.form.row_format(self._owned.precision)
-            arrivals[late].append(Arrival(halo, sum_dst, partial(decode_into, buffer=message, row_format=row_format)))
+            read = partial(decode_into, buffer=message, row_format=row_format)
+            arrivals.append(Arrival(halo, sum_dst, read, late))
             self._held_here[peer][rows] |= not late
-        self._sources = Sources(
-            self._sources.early.extended(arrivals[False]), self._sources.late.extended(arrivals[True])
-        )
+        return arrivals
 
 
 def _rows_not_held(form: Form, held: Mask, served: Served) -> Choice:

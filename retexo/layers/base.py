@@ -25,8 +25,8 @@ class Inputs:
     num_rows: int
     """Rows of the output."""
     late: Tensor
-    """What came after the weights. Where the aggregator adds up: its share of the product [N_dst, D]; else rows [m, D]
-    of the block's last sources. [0, 0] for none."""
+    """What came after the weights. Where the aggregator adds up: the sums [N_dst, D], and the matrix of sums is empty;
+    else rows [m, D] of the block's last sources. [0, 0] for none."""
     block: Block | None = None
 
 
@@ -61,7 +61,7 @@ class Convolution(nn.Module):
         """The first weight [F, D] that a neighbour's row, or the sum of several, is multiplied with."""
         raise NotImplementedError
 
-    def project(self, rows: Tensor) -> Tensor:
+    def project(self, rows: Matrix) -> Tensor:
         """What a neighbour's row is after that weight, without dropout: [n, F] -> [n, D]."""
         return rows @ self.neighbour_weight
 
@@ -138,25 +138,34 @@ NO_LATE = torch.zeros(0, 0)
 
 
 class SumConvolution(Convolution):
-    """One whose aggregator adds up: dst_scale[v] (sum of source_scale[u] x[u]) + self_scale[v] x[v], then weights."""
+    """One whose aggregator adds up: sum_scale[v] (sum of source_scale[u] x[u]) + own_scale[v] x[v], then weights."""
 
     adds_up = True
+    takes_own: ClassVar[bool] = False
+    """Whether a node's own row is an input besides the sum, with a weight of its own."""
 
-    def total(
-        self, block: Block, rows: Tensor, late: Tensor, dst_scale: Tensor | None, self_scale: Tensor | None
-    ) -> tuple[Matrix, Tensor]:
-        """The sum over the early sources [N_dst, F], and over the late ones [N_dst, D]; [0, 0] without any."""
-        if not len(late):
-            return neighbour_sum(block, rows, self.source_scale(block.out_degree), dst_scale, self_scale), NO_LATE
-        early_block, late_block = block.split()
-        early_scale, late_scale = (self.source_scale(part.out_degree) for part in (early_block, late_block))
-        late_sum = _dense_sum(late_block, late, late_scale, dst_scale, None)
-        return neighbour_sum(early_block, rows, early_scale, dst_scale, self_scale), late_sum
+    def sum_scale(self, in_degree: Tensor) -> Tensor | None:
+        """From the in-degrees in the whole graph, float [n]; None for ones."""
+        return None
+
+    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
+        """Likewise; None for zeros."""
+        return None
+
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        assert not len(late)
+        out_degree, count = block.out_degree, block.num_dst
+        own = rows[:count].clone() if self.takes_own else None  # a view would keep all rows
+        scales = self.sum_scale(block.in_degree), self.own_scale(block.in_degree, out_degree[:count])
+        return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NO_LATE)
+
+    def inputs(self, own: Tensor | None, total: Matrix, late: Tensor) -> Inputs:
+        """Own rows [n, F] where they are taken; sums [n, F], or [n, 0] and `late` [n, D] after the weights."""
+        return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], late)
 
     def weighted(self, total: Matrix, late: Tensor) -> Tensor:
-        """[N_dst, F] @ [F, D], and what came after the weights."""
-        product = self.dropped(total) @ self.neighbour_weight
-        return product + late if len(late) else product
+        """[N_dst, F] @ [F, D], or what came after the weights."""
+        return late if len(late) else self.dropped(total) @ self.neighbour_weight
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

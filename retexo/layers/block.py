@@ -32,6 +32,8 @@ class Arrival:
     """int64 [sums] the inner nodes."""
     read: Callable[[Tensor], None]
     """Writes them into a tensor [rows + sums, F]: so they are not there twice."""
+    late: bool = False
+    """Whether they come after the layer's weights; then D wide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,10 @@ class Sources:
     early: Vectors
     late: Vectors
 
+    def extended(self, arrivals: Sequence[Arrival]) -> "Sources":
+        early, late = ([arrival for arrival in arrivals if arrival.late is which] for which in (False, True))
+        return Sources(self.early.extended(early), self.late.extended(late))
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -106,23 +112,13 @@ class Block:
         src, dst, out_degree, in_degree = (tensor.to(device) for tensor in tensors)
         return Block(self.nodes, self.num_dst, self.num_early, src, dst, out_degree, in_degree)
 
-    def split(self) -> tuple["Block", "Block"]:
-        """The edges of early sources, and those of late ones, of which the destinations are none."""
-        count, late = self.num_early, self.src >= self.num_early
-        return (
-            Block(self.nodes[:count], self.num_dst, count, self.src[~late], self.dst[~late], self.out_degree[:count],
-                  self.in_degree),
-            Block(self.nodes[count:], self.num_dst, 0, self.src[late] - count, self.dst[late], self.out_degree[count:],
-                  self.in_degree),
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class InEdges:
     """All in-edges of a partition, from which blocks are cut."""
 
     src: Tensor
-    """int64 [E] local ids: inner nodes, then halo nodes; sorted by destination."""
+    """int32 [E] local ids: inner nodes, then halo nodes; sorted by destination."""
     row_ptr: Tensor
     """int64 [I + 1] the in-edges of inner node v are row_ptr[v] ... row_ptr[v + 1] - 1."""
     out_degree: Tensor
@@ -136,14 +132,15 @@ class InEdges:
             src = src[torch.argsort(dst, stable=True)]
         counts = torch.bincount(dst, minlength=len(in_degree))
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-        return cls(src, row_ptr, out_degree.to(dtype), in_degree.to(dtype))
+        return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype))
 
     def block(self, nodes: Tensor, sources: Sources) -> Block:
         """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
 
         An edge of a halo node whose row is not there is left out: a sum serves it.
         """
-        src, dst = self._edges(nodes)
+        src, row_ptr = self.into(nodes)
+        dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         number, out_degree = self._numbered(sources)
         src = number[src]
         src, dst = src[src >= 0], dst[src >= 0]
@@ -156,19 +153,19 @@ class InEdges:
             dst = torch.cat((dst, target[target >= 0]))
         return self._compact(nodes, src, dst, out_degree, num_inner + len(sources.early.values))
 
+    def into(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """The in-edges of nodes, int64 [n]: sources (local ids), int32 [E'], and row pointers, int64 [n + 1]."""
+        begin = self.row_ptr[nodes]
+        degree = self.row_ptr[nodes + 1] - begin
+        row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
+        edges = torch.repeat_interleave(begin - row_ptr[:-1], degree) + torch.arange(int(row_ptr[-1]))
+        return self.src[edges], row_ptr
+
     def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
         """The nodes, int64 [n], in pieces whose in-edges are about `edges` at most."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
         return list(torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist()))
-
-    def _edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Sources (local ids) and destinations (places in nodes) of their in-edges."""
-        degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
-        dst = torch.repeat_interleave(torch.arange(len(nodes)), degree)
-        first_of_node = degree.cumsum(0) - degree
-        edges = torch.arange(len(dst)) - first_of_node[dst] + self.row_ptr[nodes][dst]
-        return self.src[edges], dst
 
     def _numbered(self, sources: Sources) -> tuple[Tensor, Tensor]:
         """The number of each local id as a source, int64 [I + H], -1 for none; the out-degree of each source."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from retexo.layers.base import Inputs, SumConvolution, xavier
-from retexo.layers.block import Block
 
 
 class GCN(SumConvolution):
@@ -26,11 +25,11 @@ class GCN(SumConvolution):
     def source_scale(self, out_degree: Tensor) -> Tensor:
         return (out_degree + 1).rsqrt()
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        dst_scale = (block.in_degree + 1).rsqrt()
-        self_scale = dst_scale * self.source_scale(block.out_degree[: block.num_dst])
-        total, late_sum = self.total(block, rows, late, dst_scale, self_scale)
-        return Inputs((total,), block.num_dst, late_sum)
+    def sum_scale(self, in_degree: Tensor) -> Tensor:
+        return (in_degree + 1).rsqrt()
+
+    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
+        return self.sum_scale(in_degree) * self.source_scale(out_degree)
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from retexo.layers.base import Inputs, SumConvolution, xavier
-from retexo.layers.block import Block
 
 
 class GIN(SumConvolution):
@@ -25,9 +24,8 @@ class GIN(SumConvolution):
         self.bias_out = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        total, late_sum = self.total(block, rows, late, None, torch.ones_like(block.in_degree))
-        return Inputs((total,), block.num_dst, late_sum)
+    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
+        return torch.ones_like(in_degree)
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from partitioning.dgl_import import dgl
 from retexo.layers.base import Convolution, Inputs, SumConvolution, as_matrix, xavier
 from retexo.layers.block import Block
+from retexo.layers.matrix import Matrix
 
 
 class SAGEMean(SumConvolution):
     """[N_src, F] -> [N_dst, D]"""
+
+    takes_own = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
         super().__init__()
@@ -24,11 +27,8 @@ class SAGEMean(SumConvolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        dst_scale = 1 / block.in_degree.clamp(min=1)
-        mean, late_mean = self.total(block, rows, late, dst_scale, None)
-        own = rows[: block.num_dst].clone()  # a view would keep all rows
-        return Inputs((as_matrix(own), mean), block.num_dst, late_mean)
+    def sum_scale(self, in_degree: Tensor) -> Tensor:
+        return 1 / in_degree.clamp(min=1)
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices
@@ -69,7 +69,7 @@ class SAGEPool(Convolution):
         pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
         return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias
 
-    def project(self, rows: Tensor) -> Tensor:
+    def project(self, rows: Matrix) -> Tensor:
         return torch.relu(rows @ self.weight_pool + self.bias_pool)
 
     @property

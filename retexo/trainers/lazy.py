@@ -8,7 +8,7 @@ others when it is frozen. It trains alone, to convergence; what it then makes of
 I inner nodes of this worker, F input width, D hidden width, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +19,10 @@ from retexo.exchange.choice import Owned
 from retexo.exchange.codec import Precision
 from retexo.exchange.plan import EMBED, ROUNDS, Use
 from retexo.exchange.transfer import LayerExchange
-from retexo.layers.base import Inputs
+from retexo.layers.accumulate import Accumulator
+from retexo.layers.base import Inputs, SumConvolution
 from retexo.layers.block import Sources, rows_of
+from retexo.layers.matrix import is_sparse
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
@@ -28,6 +30,8 @@ from retexo.trainers.context import Context
 USE: Use = "train"
 OWN_MODEL = False
 RESUMES = True
+NODES_AT_ONCE = 1 << 16
+"""Nodes whose sums go through the weights together."""
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
 
 
@@ -91,11 +95,9 @@ def run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: C
         sources = exchange.run(ROUNDS)
     with context.phase("aggregate"):
         layer_task = make_layer_task(context, layer, stage, rows, sources)
+    del sources
     learn(layer_task)
-    with context.phase("exchange"):
-        sources = exchange.run(EMBED)
-    with context.phase("embed"):
-        return _embed(context, layer_task, rows, sources)
+    return _embed(context, layer_task, rows, exchange)
 
 
 def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> LayerExchange:
@@ -130,23 +132,63 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
 
 def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
     """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
+    conv = stage.conv
+    if isinstance(conv, SumConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
+        accumulator = Accumulator(conv, context.edges, nodes, rows, context.device, late=False)
+        accumulator.add(sources)
+        return accumulator.inputs()
     block = context.edges.block(nodes, sources)
     early, late = rows_of(block, rows, sources)
     return stage.conv.gather(block.to(context.device), early.to(context.device), late.to(context.device))
 
 
 @torch.no_grad()
-def _embed(context: Context, layer_task: LayerTask, rows: Tensor, sources: Sources) -> Tensor:
-    """[I, F] -> [I, D] in evaluation mode, NaN where nobody needs it; of the last stage the logits."""
+def _embed(context: Context, layer_task: LayerTask, rows: Tensor, exchange: LayerExchange) -> Tensor:
+    """Exchange what is left, then [I, F] -> [I, D] in evaluation mode, NaN where nobody needs it; of the last stage the
+    logits."""
     stage, train, val = layer_task.stage, layer_task.train, layer_task.val
     stage.eval()
     others = context.plan.need > layer_task.layer
     others[torch.cat((train.nodes, val.nodes))] = False
     nodes = others.nonzero()[:, 0]
-    embedded = torch.full((len(rows), stage.output_dim), torch.nan, dtype=rows.dtype)
-    for part, inputs in ((train.nodes, train.inputs), (val.nodes, val.inputs)):
-        if inputs is not None:
-            embedded[part] = stage.embed(inputs).cpu()
-    for chunk in context.edges.chunks(nodes):
-        embedded[chunk] = stage.embed(gather(context, stage, chunk, rows, sources)).cpu()
+    inputs_of = (_sums if isinstance(stage.conv, SumConvolution) else _neighbourhoods)(
+        context, stage, nodes, rows, exchange
+    )
+    with context.phase("embed"):
+        embedded = torch.full((len(rows), stage.output_dim), torch.nan, dtype=rows.dtype)
+        for part, inputs in ((train.nodes, train.inputs), (val.nodes, val.inputs), *inputs_of):
+            if inputs is not None:
+                embedded[part] = stage.embed(inputs).cpu()
     return embedded
+
+
+def _sums(
+    context: Context, stage: Stage, nodes: Tensor, rows: Tensor, exchange: LayerExchange
+) -> Iterator[tuple[Tensor, Inputs]]:
+    """Nodes, some at a time, with their inputs; what comes from other workers is added up as it comes."""
+    conv = stage.conv
+    assert isinstance(conv, SumConvolution)
+    with context.phase("embed"):
+        late = conv.projected_width < rows.shape[1]
+        accumulator = Accumulator(conv, context.edges, nodes, rows, context.device, late=late)
+    arriving = exchange.stream(EMBED)
+    while True:
+        with context.phase("exchange"):
+            sources = next(arriving, None)
+        if sources is None:
+            break
+        with context.phase("embed"):
+            accumulator.add(sources)
+        del sources  # before the next ones come
+    places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
+    return ((nodes[place], accumulator.inputs(place)) for place in places)
+
+
+def _neighbourhoods(
+    context: Context, stage: Stage, nodes: Tensor, rows: Tensor, exchange: LayerExchange
+) -> Iterator[tuple[Tensor, Inputs]]:
+    """The same for a convolution that needs its neighbours' rows."""
+    with context.phase("exchange"):
+        sources = exchange.run(EMBED)
+    chunks = context.edges.chunks(nodes)
+    return ((chunk, gather(context, stage, chunk, rows, sources)) for chunk in chunks)

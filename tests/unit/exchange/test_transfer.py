@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import unittest.mock
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from torch import Tensor
 from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
 from retexo.comm.traffic import Purpose
 from retexo.config import TrainSettings
+from retexo.exchange import transfer
 from retexo.exchange.choice import Owned
 from retexo.exchange.codec import Precision, RowFormat, row_sizes
 from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
 from retexo.exchange.transfer import LayerExchange
-from retexo.layers.base import Convolution
+from retexo.layers.accumulate import Accumulator
+from retexo.layers.base import Convolution, SumConvolution
 from retexo.layers.block import Block, InEdges, Sources, rows_of
 from retexo.layers.gat import GAT
 from retexo.layers.gcn import GCN
@@ -127,6 +129,8 @@ class Side:
     """[I, F]"""
     waves: tuple[Sources, Sources]
     """After ROUNDS and after EMBED."""
+    pieces: list[Sources]
+    """What came in EMBED, if it is not kept: then nothing is known after it."""
     sent: dict[tuple[Purpose, int], int]
     """Bytes by purpose and peer, without those of the plan."""
 
@@ -138,7 +142,7 @@ class Side:
         )
 
 
-def exchanged(whole: Whole, rows: Tensor, case: Layer) -> list[Side]:
+def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
     demand = whole.demand(case.num_layers, sums=case.conv.adds_up, plain=case.plain, use=case.use)
 
     def work(comm: RehearsalCommunicator) -> Side:
@@ -148,9 +152,11 @@ def exchanged(whole: Whole, rows: Tensor, case: Layer) -> list[Side]:
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
         owned = Owned(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
         exchange = LayerExchange(plan, case.layer, owned, comm)
-        waves = exchange.run(ROUNDS), exchange.run(EMBED)
+        first = exchange.run(ROUNDS)
+        pieces = list(exchange.stream(EMBED)) if stream else []
+        waves = first, first if stream else exchange.run(EMBED)
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
-        return Side(edges, part.features, waves, sent)
+        return Side(edges, part.features, waves, pieces, sent)
 
     return rehearse(whole.num_parts, work)
 
@@ -200,10 +206,47 @@ def test_a_layer_equals_that_of_the_whole_graph(
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, plain, use=use)
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        for wave in computed(whole, rank, side, case):
-            if len(wave.nodes):
-                got = case.conv(case.conv.gather(wave.block, wave.early, wave.late))
-                torch.testing.assert_close(got, expected[wave.nodes], rtol=1e-10, atol=1e-10)
+        ids = whole.nodes_of(rank)
+        for wave, sources in enumerate(side.waves):
+            nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
+            if len(nodes):
+                got = layer_output(case.conv, side, torch.from_numpy(nodes), [sources], after_rounds=wave == EMBED)
+                torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
+
+
+def layer_output(
+    conv: Convolution, side: Side, nodes: Tensor, pieces: Iterable[Sources], *, after_rounds: bool
+) -> Tensor:
+    """As retexo.trainers.lazy computes it, [n, D]; at least one node."""
+    if not isinstance(conv, SumConvolution):
+        (sources,) = pieces
+        block = side.edges.block(nodes, sources)
+        return conv(conv.gather(block, *rows_of(block, side.own, sources)))
+    late = after_rounds and conv.projected_width < side.own.shape[1]
+    total = Accumulator(conv, side.edges, nodes, side.own, torch.device("cpu"), late=late)
+    for sources in pieces:
+        total.add(sources)
+    return conv(total.inputs())
+
+
+@quickly
+@given(wholes(), st.sampled_from(["gcn", "sage-mean", "gin"]), modes, seldom, uses)
+def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
+    whole: Whole, name: str, mode: tuple[str, int, int], plain: bool, use: Use
+) -> None:
+    kind, width, out = mode
+    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), plain=plain, use=use)
+    expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
+    at_once = exchanged(whole, rows, case)
+    with unittest.mock.patch.object(transfer, "AT_ONCE", 1):  # one peer after the other
+        one_by_one = exchanged(whole, rows, case, stream=True)
+    for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
+        assert side.sent == other.sent
+        assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
+        nodes = np.flatnonzero(wanted(whole, case)[EMBED][whole.nodes_of(rank)])
+        if len(nodes):
+            got = layer_output(case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True)
+            torch.testing.assert_close(got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10)
 
 
 # --- rows that name their nodes ----------------------------------------------------------------------------------------  # noqa: E501

@@ -110,18 +110,6 @@ def test_late_vectors_come_last() -> None:
     assert block.out_degree.tolist() == [1, 1, 7, 0, 10, 0]
 
 
-def test_what_came_early_and_late_is_told_apart() -> None:
-    given = sources([arrival([30, 80], [0], [1])], [arrival([0.6, 0.5], [3], [1])])
-    early, late = EDGES.block(torch.tensor([0, 1]), given).split()
-    assert (len(early.nodes), early.num_early, early.num_dst) == (4, 4, 2)
-    assert sorted(zip(early.src.tolist(), early.dst.tolist(), strict=True)) == [(1, 0), (2, 0), (3, 1)]
-    assert early.out_degree.tolist() == [1, 1, 7, 0]
-    assert (len(late.nodes), late.num_early, late.num_dst) == (2, 0, 2)
-    assert sorted(zip(late.src.tolist(), late.dst.tolist(), strict=True)) == [(0, 0), (1, 1)]
-    assert late.out_degree.tolist() == [10, 0]
-    assert early.in_degree.tolist() == late.in_degree.tolist() == [3, 3]
-
-
 def test_a_block_of_nothing() -> None:
     given = sources([arrival([30, 80], [0], [1])], [])
     block = EDGES.block(torch.zeros(0, dtype=torch.int64), given)

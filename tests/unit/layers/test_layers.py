@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from retexo.layers.accumulate import Accumulator
 from retexo.layers.base import Convolution, as_matrix, neighbour_sum
 from retexo.layers.block import InEdges, Sources, Vectors, rows_of
 from retexo.layers.gat import GAT
@@ -128,6 +129,19 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
     wanted = torch.autograd.grad((formula(conv, x) * weight).sum(), parameters)
     for own, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
+@pytest.mark.parametrize("nodes", NODE_SETS)
+def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, late: bool) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    total = Accumulator(conv, edges(), torch.tensor(nodes), x, torch.device("cpu"), late=late)
+    total.add(NOTHING)
+    got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])
+    torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
 
 
 def test_a_block_begins_with_its_destinations() -> None:
