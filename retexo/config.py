@@ -143,6 +143,17 @@ class GradientSettings:
 
 
 @dataclass  # OmegaConf cannot merge into a frozen one
+class ComputeSettings:
+    """How a worker computes."""
+
+    precision: str
+    """Of the dense products of a layer: fp32, or bf16 for their factors and what is computed from them on the way."""
+
+    def __post_init__(self) -> None:
+        check_choice("compute.precision", self.precision, ("fp32", "bf16"))
+
+
+@dataclass  # OmegaConf cannot merge into a frozen one
 class ExchangeSettings:
     """How boundary rows are sent."""
 
@@ -256,6 +267,9 @@ class TrainSettings:
 
     model: ModelSettings
     optimizer: OptimizerSettings
+    compute: ComputeSettings
+    batch_size: int | None
+    """Training nodes of a worker that an optimiser step is made from; None for all."""
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
@@ -284,6 +298,8 @@ class TrainSettings:
             check_finite("learning_rate", rate, 0)
             check_at_most("learning_rate", rate, MOST_RATE)
         check_at_least("log_every", self.log_every, 1)
+        if self.batch_size is not None:
+            check_at_least("batch_size", self.batch_size, 1)
         check_seed("seed", self.seed)
         check_seconds("sleep_time", self.sleep_time, 0)
         if self.logger not in LOGGERS:
@@ -430,6 +446,8 @@ class _Schema:
     learning_rate: list[float]
     weight_decay: float
     optimizer: dict[str, Any]
+    compute: ComputeSettings
+    batch_size: int | None
     exchange: ExchangeSettings
     gradient: _Gradient
     local_epochs: int
@@ -604,6 +622,8 @@ def _train_settings(schema: _Schema, trainer: TrainerSettings, cluster: ClusterS
     return TrainSettings(
         model=model,
         optimizer=_optimizer_settings(schema),
+        compute=schema.compute,
+        batch_size=schema.batch_size,
         exchange=schema.exchange,
         gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
         stopping=schema.stopping,

@@ -4,7 +4,7 @@ P parameters of a stage.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,22 +70,24 @@ class Learner:
 
     flat: FlatParameters
     optimizer: torch.optim.Optimizer
-    loss_sum: Callable[[], Tensor]
-    """Computes the sum of the loss over this worker's training nodes."""
+    losses: Callable[[], Iterable[Tensor]]
+    """Computes the sum of the loss over this worker's training nodes, as one share or several."""
     num_train: int
     """Training nodes of this worker, and of all workers."""
     total_train: int
     joint: bool = False
-    """Whether workers exchange rows within loss_sum, forward and backward, so that all have to compute it."""
+    """Whether workers exchange rows within a loss, forward and backward, so that all have to compute it."""
 
     def backward(self) -> float:
         """Put the gradient of the summed loss into flat.gradient; return the sum."""
         self.flat.gradient.zero_()
         if self.num_train == 0 and not self.joint:
             return 0.0
-        loss = self.loss_sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        total = 0.0
+        for loss in self.losses():
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return total
 
 
 class Agreement(Protocol):

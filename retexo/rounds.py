@@ -6,9 +6,9 @@ says whether a worker was told to stop: then all of them end after the same roun
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from retexo.errors import Stopped, TrainingError
 from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
 from retexo.journal import Journal
 from retexo.layers.base import Inputs
-from retexo.layers.matrix import Matrix
+from retexo.layers.matrix import Matrix, Place
 from retexo.metrics import NodeClassification, from_digits, micro_f1, to_digits
 from retexo.stage import Stage
 from retexo.sums import GradientSum, Wire, build_sum, used_rows
@@ -43,10 +43,24 @@ class Labelled:
 
     nodes: Tensor
     """int64 [n]"""
-    inputs: Inputs | None
-    """None without nodes."""
     labels: Tensor
     """[n] or [n, C]"""
+    inputs: Callable[[Place], Inputs]
+    """Of some of the nodes, by their places; at least one."""
+    pieces: tuple[slice, ...]
+    """Places that go through the network together, all in all everyone's; none without nodes."""
+
+    @classmethod
+    def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
+        """With inputs that are there; None without nodes."""
+        step = batch_size or max(1, len(nodes))
+        pieces = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
+
+        def some(place: Place) -> Inputs:
+            assert inputs is not None
+            return inputs if isinstance(place, slice) and len(pieces) == 1 else inputs.at(place)
+
+        return cls(nodes, labels, some, pieces)
 
     @property
     def count(self) -> int:
@@ -77,13 +91,13 @@ class Task(Protocol):
 
     @property
     def joint(self) -> bool:
-        """Whether workers exchange rows within loss_sum and val_counts, so that all of them have to compute these."""
+        """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
 
-    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Sequence[Matrix]]:
-        """The first weights [F, D], and what training multiplies each with, [n, F]; nothing without training nodes."""
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        """The first weights [F, D], and piece by piece what training multiplies each with, [n, F]."""
 
-    def loss_sum(self) -> Tensor:
-        """The loss, summed over this worker's training nodes."""
+    def losses(self) -> Iterator[Tensor]:
+        """The loss, summed over this worker's training nodes, in one share or several, one at a time."""
 
     def val_counts(self) -> Tensor:
         """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
@@ -99,6 +113,8 @@ class LayerTask:
     train: Labelled
     val: Labelled
     totals: Totals
+    batch_size: int | None = None
+    """Training nodes a step; None for all."""
     joint = False
 
     @property
@@ -113,21 +129,29 @@ class LayerTask:
     def num_train(self) -> int:
         return self.train.count
 
-    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Sequence[Matrix]]:
-        inputs = self.train.inputs
-        return self.stage.conv.first_weights, () if inputs is None else inputs.matrices
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        return self.stage.conv.first_weights, (self.train.inputs(place).matrices for place in self.train.pieces)
 
-    def loss_sum(self) -> Tensor:
-        assert self.train.inputs is not None
+    def losses(self) -> Iterator[Tensor]:
         self.stage.train()
-        return self.task.loss_sum(self.stage.logits(self.train.inputs), self.train.labels)
+        for place, weight in self._step():
+            logits = self.stage.logits(self.train.inputs(place))
+            yield self.task.loss_sum(logits, self.train.labels[place]) * weight
+
+    def _step(self) -> list[tuple[Place, float]]:
+        """Places in train that a step goes by, and the factor of their loss: a batch stands for all."""
+        size, count = self.batch_size, self.train.count
+        if size is None or size >= count:
+            return [(place, 1.0) for place in self.train.pieces]
+        return [(torch.randperm(count)[:size], count / size)]
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
-        if self.val.inputs is None:
-            return torch.zeros(3, dtype=torch.int64)
         self.stage.eval()
-        return self.task.counts(self.stage.logits(self.val.inputs), self.val.labels).sum(dim=1)
+        counts = torch.zeros(3, dtype=torch.int64)
+        for place in self.val.pieces:
+            counts += self.task.counts(self.stage.logits(self.val.inputs(place)), self.val.labels[place]).sum(dim=1)
+        return counts
 
 
 class RoundLog(Protocol):
@@ -281,7 +305,7 @@ def flat_parameters(layer_task: Task, comm: Communicator) -> FlatParameters:
 def _learner(layer_task: Task, settings: TrainSettings, flat: FlatParameters) -> Learner:
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer_task.layer], layer_task.module)
     return Learner(
-        flat, optimizer, layer_task.loss_sum, layer_task.num_train, layer_task.totals.train, joint=layer_task.joint
+        flat, optimizer, layer_task.losses, layer_task.num_train, layer_task.totals.train, joint=layer_task.joint
     )
 
 

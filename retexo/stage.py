@@ -64,12 +64,25 @@ class Stage(nn.Module):
 
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
-        return self.conv(inputs) if self.head is None else self.head(self.embed(inputs))  # type: ignore[no-any-return]
+        with _precision(inputs):
+            return self._whole(self._embed(inputs) if self.head is None else self.head(self._embed(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """[N_dst, D] after LayerNorm and ReLU; of the last stage the logits."""
+        with _precision(inputs):
+            return self._whole(self._embed(inputs))
+
+    def _embed(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
-        return out if self.norm is None else torch.relu(self.norm(out))
+        return out if self.norm is None else torch.relu_(self.norm(out))
+
+    def _whole(self, out: Tensor) -> Tensor:
+        """In the precision of the parameters."""
+        return out.to(self.conv.neighbour_weight.dtype)
+
+
+def _precision(inputs: Inputs) -> torch.autocast:
+    return torch.autocast(inputs.late.device.type, torch.bfloat16, enabled=inputs.bf16)
 
 
 def build_stage(architecture: Architecture, layer: int, seed: int) -> Stage:

@@ -4,7 +4,7 @@ What is sent goes with the tail of a round's message (retexo.rounds). Rows of a 
 training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,15 +20,17 @@ from retexo.layers.matrix import Matrix, used_columns
 
 
 def used_rows(
-    weights: Sequence[nn.Parameter], matrices: Sequence[Matrix], comm: Communicator, purpose: Purpose
+    weights: Sequence[nn.Parameter], pieces: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
 ) -> dict[nn.Parameter, Tensor]:
     """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
 
-    matrices: the training inputs that the weights are multiplied with; none on a worker without training nodes. A bit
-    a row goes from each worker to all others.
+    pieces: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
+    nodes. A bit a row goes from each worker to all others.
     """
     widths = [weight.shape[0] for weight in weights]
-    own = torch.cat([used_columns(matrix) for matrix in matrices]) if matrices else torch.zeros(sum(widths))
+    own = torch.zeros(sum(widths), dtype=torch.bool)
+    for matrices in pieces:
+        own |= torch.cat([used_columns(matrix) for matrix in matrices])
     bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
     union = np.bitwise_or.reduce(comm.all_gather(bits, purpose).numpy(), axis=0)
     used = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))

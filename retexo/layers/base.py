@@ -5,7 +5,7 @@ computed once before the rounds; `forward` is computed in each. For a linear agg
 edges and a round is dense products only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import scipy.sparse as sp
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
 from retexo.layers.block import Block
-from retexo.layers.matrix import SPARSE_BELOW, Matrix, SparseMatrix, dropout, is_sparse
+from retexo.layers.matrix import SPARSE_BELOW, Matrix, Place, SparseMatrix, dropout, is_sparse, product, take
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,19 @@ class Inputs:
     """What came after the weights. Where the aggregator adds up: the sums [N_dst, D], and the matrix of sums is empty;
     else rows [m, D] of the block's last sources. [0, 0] for none."""
     block: Block | None = None
+    bf16: bool = False
+    """Whether dense products are in bfloat16."""
+
+    def in_bf16(self) -> "Inputs":
+        matrices = (matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in self.matrices)
+        return replace(self, matrices=tuple(matrices), bf16=True)
+
+    def at(self, place: Place) -> "Inputs":
+        """Of some rows of the output; of a convolution without edges."""
+        assert self.block is None
+        assert not len(self.late)
+        matrices = tuple(take(matrix, place) for matrix in self.matrices)
+        return replace(self, matrices=matrices, num_rows=matrices[0].shape[0])
 
 
 class Convolution(nn.Module):
@@ -163,9 +176,9 @@ class SumConvolution(Convolution):
         """Own rows [n, F] where they are taken; sums [n, F], or [n, 0] and `late` [n, D] after the weights."""
         return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], late)
 
-    def weighted(self, total: Matrix, late: Tensor) -> Tensor:
-        """[N_dst, F] @ [F, D], or what came after the weights."""
-        return late if len(late) else self.dropped(total) @ self.neighbour_weight
+    def weighted(self, total: Matrix, late: Tensor, bias: Tensor) -> Tensor:
+        """[N_dst, F] @ [F, D], or what came after the weights, + [D]"""
+        return late + bias if len(late) else product(self.dropped(total), self.neighbour_weight, bias)
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

@@ -19,7 +19,7 @@ from torch import Tensor
 from partitioning.dgl_import import dgl
 
 EDGES_AT_ONCE = 1 << 21
-"""In-edges of nodes that are embedded together. On the way to a block an edge takes some 100 bytes."""
+"""In-edges that are looked at together."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ class GAT(Convolution):
         assert inputs.block is not None
         (rows,) = inputs.matrices
         graph = inputs.block.graph
-        z = self.dropped(rows) @ self.weight
+        z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
         z = torch.cat((z, inputs.late)) if len(inputs.late) else z
         z = z.view(-1, self.heads, self.weight.shape[1] // self.heads)
         score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)

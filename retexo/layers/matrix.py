@@ -56,7 +56,7 @@ class SparseMatrix:
 
     def dropout(self, rate: float) -> "SparseMatrix":
         """Drop each stored value with probability `rate` and scale up the others; zeros stay zeros anyway."""
-        values = torch.nn.functional.dropout(self.values, rate)
+        values = drop(self.values, rate)
         return SparseMatrix(self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows)
 
     def to_dense(self) -> Tensor:
@@ -82,6 +82,8 @@ class _Product(torch.autograd.Function):
     """Y = X W and dL/dW = X^T dL/dY, with the transposed matrix at hand (torch sorts it anew each time)."""
 
     @staticmethod
+    # There is no sparse product in bfloat16.
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, weight: Tensor, matrix: SparseMatrix) -> Tensor:
         ctx.matrix = matrix
         return matrix.product(weight)
@@ -91,6 +93,8 @@ class _Product(torch.autograd.Function):
         return ctx.matrix.transposed_product(gradient.contiguous()), None
 
 
+Place = slice | Tensor
+"""Rows of a matrix: a range, or int64 [n]."""
 Matrix = Tensor | SparseMatrix
 """Rows that a layer takes in: dense [R, F], or sparse."""
 
@@ -99,10 +103,36 @@ def dense(matrix: Matrix) -> Tensor:
     return matrix if isinstance(matrix, Tensor) else matrix.to_dense()
 
 
+def product(matrix: Matrix, weight: Tensor, bias: Tensor) -> Tensor:
+    """[R, F] @ [F, D] + [D] -> [R, D]"""
+    return matrix @ weight + bias if isinstance(matrix, SparseMatrix) else torch.addmm(bias, matrix, weight)
+
+
+def take(matrix: Matrix, rows: Place) -> Matrix:
+    """Some rows of a matrix."""
+    if isinstance(matrix, Tensor):
+        return matrix[rows]
+    arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
+    chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
+    return SparseMatrix.from_scipy(sp.csr_array(tuple(arrays), shape=matrix.shape)[chosen], matrix.values.device)
+
+
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
     if not training or rate == 0:
         return matrix
-    return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else torch.nn.functional.dropout(matrix, rate)
+    return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else drop(matrix, rate)
+
+
+def drop(values: Tensor, rate: float) -> Tensor:
+    """Dropout with 16 random bits a value: on a CPU a sixth of the time of torch's. The rate is one of 65,536ths."""
+    if values.device.type != "cpu":
+        return torch.nn.functional.dropout(values, rate)
+    share = round(rate * 2**16)
+    if share == 2**16:
+        return torch.zeros_like(values)
+    words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: values.numel()].view(values.shape)
+    return (values * (bits >= share - 2**15)).mul_(2**16 / (2**16 - share))
 
 
 def is_sparse(rows: Tensor) -> bool:

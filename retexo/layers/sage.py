@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from partitioning.dgl_import import dgl
 from retexo.layers.base import Convolution, Inputs, SumConvolution, as_matrix, xavier
 from retexo.layers.block import Block
-from retexo.layers.matrix import Matrix
+from retexo.layers.matrix import Matrix, product
 
 
 class SAGEMean(SumConvolution):
@@ -32,7 +32,7 @@ class SAGEMean(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices
-        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.late) + self.bias
+        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.late, self.bias)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
@@ -62,12 +62,12 @@ class SAGEPool(Convolution):
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         rows, own = inputs.matrices
-        messages = torch.relu(self.dropped(rows) @ self.weight_pool + self.bias_pool)
+        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
         if len(inputs.late):
             messages = torch.cat((messages, inputs.late))
         pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
         pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
-        return self.dropped(own) @ self.weight_self + pooled @ self.weight_neigh + self.bias
+        return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)
 
     def project(self, rows: Matrix) -> Tensor:
         return torch.relu(rows @ self.weight_pool + self.bias_pool)

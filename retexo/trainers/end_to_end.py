@@ -7,7 +7,7 @@ the lazy trainer without the heads between the layers, with the same initial par
 I inner nodes; in layer l of L a pass has n_l destinations; C classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -191,13 +191,14 @@ class NetworkTask:
     def num_train(self) -> int:
         return len(self.train_labels)
 
-    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Sequence[Matrix]]:
-        return self.first
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        weights, matrices = self.first
+        return weights, [matrices] if matrices else []
 
-    def loss_sum(self) -> Tensor:
+    def losses(self) -> Iterator[Tensor]:
         self.module.train()
         logits, zero = self.train()
-        return self.task.loss_sum(logits, self.train_labels) + zero
+        yield self.task.loss_sum(logits, self.train_labels) + zero
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:

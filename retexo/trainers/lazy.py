@@ -10,7 +10,9 @@ I inner nodes of this worker, F input width, D hidden width, C classes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +32,8 @@ from retexo.trainers.context import Context
 USE: Use = "train"
 OWN_MODEL = False
 RESUMES = True
+EDGES_A_STEP = 1 << 18
+"""In-edges of nodes whose neighbours' rows go through the weights together, in each round."""
 NODES_AT_ONCE = 1 << 16
 """Nodes whose sums go through the weights together."""
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
@@ -117,8 +121,7 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
 
     def labelled(mask: Tensor) -> Labelled:
         nodes = (mask & (context.plan.need > context.plan.num_layers)).nonzero()[:, 0]
-        inputs = gather(context, stage, nodes, rows, sources) if len(nodes) else None
-        return Labelled(nodes, inputs, context.labels[nodes])
+        return _labelled(context, stage, nodes, rows, sources)
 
     return LayerTask(
         layer=layer,
@@ -127,7 +130,21 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
         train=labelled(context.partition.train_mask),
         val=labelled(context.partition.val_mask),
         totals=context.totals,
+        batch_size=context.settings.batch_size,
     )
+
+
+def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Labelled:
+    """Inputs are made once; but those of an attention or a pooling over many edges, or over batches, each time."""
+    batch_size, labels = context.settings.batch_size, context.labels[nodes]
+    chunks = [nodes] if stage.conv.adds_up else context.edges.chunks(nodes, EDGES_A_STEP)
+    if stage.conv.adds_up or (len(chunks) <= 1 and batch_size is None):
+        return Labelled.of(
+            nodes, labels, gather(context, stage, nodes, rows, sources) if len(nodes) else None, batch_size
+        )
+    ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
+    pieces = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
+    return Labelled(nodes, labels, lambda place: gather(context, stage, nodes[place], rows, sources), pieces)
 
 
 def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
@@ -136,10 +153,14 @@ def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources:
     if isinstance(conv, SumConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
         accumulator = Accumulator(conv, context.edges, nodes, rows, context.device, late=False)
         accumulator.add(sources)
-        return accumulator.inputs()
+        return _rounded(context, accumulator.inputs())
     block = context.edges.block(nodes, sources)
-    early, late = rows_of(block, rows, sources)
-    return stage.conv.gather(block.to(context.device), early.to(context.device), late.to(context.device))
+    early, late = (vectors.to(context.device) for vectors in rows_of(block, rows, sources))
+    return _rounded(context, conv.gather(block.to(context.device), early, late))
+
+
+def _rounded(context: Context, inputs: Inputs) -> Inputs:
+    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 @torch.no_grad()
@@ -156,9 +177,9 @@ def _embed(context: Context, layer_task: LayerTask, rows: Tensor, exchange: Laye
     )
     with context.phase("embed"):
         embedded = torch.full((len(rows), stage.output_dim), torch.nan, dtype=rows.dtype)
-        for part, inputs in ((train.nodes, train.inputs), (val.nodes, val.inputs), *inputs_of):
-            if inputs is not None:
-                embedded[part] = stage.embed(inputs).cpu()
+        labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.pieces)
+        for some, inputs in chain(labelled, inputs_of):
+            embedded[some] = stage.embed(inputs).cpu()
     return embedded
 
 
@@ -181,7 +202,7 @@ def _sums(
             accumulator.add(sources)
         del sources  # before the next ones come
     places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
-    return ((nodes[place], accumulator.inputs(place)) for place in places)
+    return ((nodes[place], _rounded(context, accumulator.inputs(place))) for place in places)
 
 
 def _neighbourhoods(
@@ -190,5 +211,5 @@ def _neighbourhoods(
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
         sources = exchange.run(EMBED)
-    chunks = context.edges.chunks(nodes)
+    chunks = context.edges.chunks(nodes, EDGES_A_STEP)
     return ((chunk, gather(context, stage, chunk, rows, sources)) for chunk in chunks)

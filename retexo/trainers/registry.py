@@ -57,4 +57,7 @@ def check(settings: TrainSettings) -> None:
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
             "from; leave it out"
         )
+    if trainer is not lazy and (settings.compute.precision != "fp32" or settings.batch_size is not None):
+        name = "batch_size" if settings.batch_size is not None else "compute.precision"
+        raise InputError(f"{name}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out")
     trainer.check(settings)

@@ -95,7 +95,7 @@ def flattened(stage: Stage) -> Tensor:
 def labelled(rank: int, count: int) -> Labelled:
     rows = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
     inputs = Inputs((rows,), count, NO_LATE) if count else None
-    return Labelled(torch.arange(count), inputs, torch.arange(count) % CLASSES)
+    return Labelled.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
 
 
 def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Course]:
