@@ -17,55 +17,13 @@ from torch import Tensor
 
 from retexo.exchange.codec import Precision, RowFormat, Rows, dense_size, encode, row_sizes
 from retexo.exchange.cover import minimum_cover
-from retexo.layers.matrix import is_sparse
+from retexo.layers.base import as_matrix
+from retexo.layers.matrix import Matrix, is_sparse, row_sums
 
 Ints = NDArray[np.signedinteger[Any]]
 Mask = NDArray[np.bool_]
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Owned:
-    """The rows that a worker sends from: those of its inner nodes, before and after a layer's weights."""
-
-    rows: Tensor
-    """[I, F] on the host."""
-    scale: Tensor | None
-    """[I] what the aggregator multiplies a source with; None for ones."""
-    project: Callable[[Tensor], Tensor]
-    """[n, F] -> [n, D] after the weights."""
-    projected_width: int
-    precision: Precision
-
-    @cached_property
-    def sparse(self) -> sp.csr_array | None:
-        """The rows in CSR, if they are sparse."""
-        return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
-
-    @cached_property
-    def sparse_sizes(self) -> Ints:
-        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks.
-
-        Rows that nobody needs are NaN, which not every precision has a code for.
-        """
-        step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
-        places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
-        chunks = (self.rows[place].nan_to_num() if self.sparse is None else self.sparse[place] for place in places)
-        sizes = [row_sizes(chunk, SPARSE.row_format(self.precision)) for chunk in chunks]
-        return np.concatenate([np.zeros(0, np.int64), *sizes])
-
-    def take(self, nodes: Ints) -> Rows:
-        return self.rows[torch.from_numpy(nodes)] if self.sparse is None else self.sparse[nodes]
-
-    def add_up(self, nodes: Ints, target: Ints, num_targets: int) -> Rows:
-        """Scaled rows of `nodes`, int64 [E], added up by target, int64 [E]: [num_targets, F]."""
-        dtype = self.rows.numpy().dtype
-        weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
-        used, column = np.unique(nodes, return_inverse=True)
-        matrix = sp.csr_array((weight, (target, column)), shape=(num_targets, len(used)))
-        rows = self.take(used)
-        return torch.from_numpy(matrix @ rows.numpy()) if isinstance(rows, Tensor) else matrix @ rows
 
 
 @dataclass(frozen=True)
@@ -88,6 +46,61 @@ class Form:
 
 
 DENSE, SPARSE, PROJECTED = Form(False, False), Form(False, True), Form(True, False)
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """The rows that a worker sends from: those of its inner nodes, before and after a layer's weights."""
+
+    rows: Tensor
+    """[I, F] on the host."""
+    scale: Tensor | None
+    """[I] what the aggregator multiplies a source with; None for ones."""
+    project: Callable[[Matrix], Tensor]
+    """[n, F] -> [n, D] after the weights, on the host."""
+    projected_width: int
+    precision: Precision
+
+    @cached_property
+    def sparse(self) -> sp.csr_array | None:
+        """The rows in CSR, if they are sparse."""
+        return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
+
+    @cached_property
+    def sparse_sizes(self) -> Ints:
+        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks.
+
+        Rows that nobody needs are NaN, which not every precision has a code for.
+        """
+        step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
+        places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
+        chunks = (self.rows[place].nan_to_num() if self.sparse is None else self.sparse[place] for place in places)
+        sizes = [row_sizes(chunk, SPARSE.row_format(self.precision)) for chunk in chunks]
+        return np.concatenate([np.zeros(0, np.int64), *sizes])
+
+    @cached_property
+    def projected(self) -> Tensor:
+        """[I, D] all rows after the weights."""
+        return self.project(as_matrix(self.rows))
+
+    def take(self, nodes: Ints, form: Form) -> Rows:
+        if form.after_weights or self.sparse is None:
+            return (self.projected if form.after_weights else self.rows).index_select(0, torch.from_numpy(nodes))
+        return self.sparse[nodes]
+
+    def add_up(self, nodes: Ints, target: Ints, num_targets: int, form: Form) -> Rows:
+        """Scaled rows of `nodes`, int64 [E], added up by target, int64 [E]: [num_targets, F], after the weights D."""
+        dtype = self.rows.numpy().dtype
+        weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
+        matrix = sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
+        if self.sparse is not None and not form.after_weights:
+            sums: sp.csr_array = matrix @ self.sparse
+            return sums
+        values = self.projected if form.after_weights else self.rows
+        rows, row_ptr = (
+            torch.from_numpy(each.astype(np.int32, copy=False)) for each in (matrix.indices, matrix.indptr)
+        )
+        return row_sums(values, rows, row_ptr, torch.from_numpy(matrix.data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +176,7 @@ def _sum_sizes(owned: Owned, nodes: Ints, target: Ints, num_targets: int) -> Int
     for first in range(0, num_targets, step):
         end = min(first + step, num_targets)
         edges = slice(*np.searchsorted(target, (first, end)))
-        sums = owned.add_up(nodes[edges], target[edges] - first, end - first)
+        sums = owned.add_up(nodes[edges], target[edges] - first, end - first, SPARSE)
         sizes.append(row_sizes(sums, SPARSE.row_format(owned.precision)))
     return np.concatenate(sizes)
 
@@ -172,10 +185,8 @@ def write(owned: Owned, choice: Choice, nodes: Ints, source: Ints, target: Ints)
     """The chosen rows, then the chosen sums of what no chosen row serves, as bytes; uint8 [B]. As in `choose`."""
     rest = choice.sums[target] & ~choice.rows[source]
     place = np.cumsum(choice.sums) - 1
-    sums = owned.add_up(nodes[source[rest]], place[target[rest]], int(choice.sums.sum()))
-    vectors = _stack(owned.take(nodes[choice.rows]), sums)
-    if choice.form.after_weights:
-        vectors = owned.project(vectors if isinstance(vectors, Tensor) else torch.from_numpy(vectors.toarray()))
+    sums = owned.add_up(nodes[source[rest]], place[target[rest]], int(choice.sums.sum()), choice.form)
+    vectors = _stack(owned.take(nodes[choice.rows], choice.form), sums)
     return encode(vectors, choice.form.row_format(owned.precision))
 
 

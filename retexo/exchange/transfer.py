@@ -67,7 +67,7 @@ class LayerExchange:
         self, plan: ExchangePlan, layer: int, owned: Owned, comm: Communicator, kind: str | None = None
     ) -> None:
         """kind: what the account calls the rows; None for features in layer 0, embeddings in the others."""
-        self._plan, self._layer, self._owned, self._comm = plan, layer, owned, comm
+        self._plan, self._layer, self.owned, self._comm = plan, layer, owned, comm
         self._kind = kind or ("features" if layer == 0 else "embeddings")
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
@@ -131,16 +131,16 @@ class LayerExchange:
         held = self._held_there[peer][served.rows]
         if self._plan.plain:
             choice = _rows_not_held(DENSE, held, served)
-            return choice, write(self._owned, choice, self._nodes(served, peer), served.source, served.target)
+            return choice, write(self.owned, choice, self._nodes(served, peer), served.source, served.target)
         edges = ~held[served.source]
         rest = Served.of(served.source[edges], served.target[edges])
         nodes, num_targets = self._nodes(served, peer)[rest.rows], len(rest.targets)
         ends = rest.source, rest.target
-        chosen = choose(self._owned, nodes, *ends, num_targets, sums=self._plan.sums, late=wave == EMBED)
-        message = write(self._owned, chosen, nodes, *ends)
+        chosen = choose(self.owned, nodes, *ends, num_targets, sums=self._plan.sums, late=wave == EMBED)
+        message = write(self.owned, chosen, nodes, *ends)
         if len(message) > len(nodes) * self._row_size:  # of whole sums values cancelled, of what is left they do not
             chosen = Choice(DENSE, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
-            message = write(self._owned, chosen, nodes, *ends)
+            message = write(self.owned, chosen, nodes, *ends)
         rows, sums = np.zeros(len(served.rows), bool), np.zeros(len(served.targets), bool)
         rows[rest.rows], sums[rest.targets] = chosen.rows, chosen.sums
         return Choice(chosen.form, rows, sums), message
@@ -148,7 +148,7 @@ class LayerExchange:
     @property
     def _row_size(self) -> int:
         """Bytes of a row, dense."""
-        return dense_size(self._owned.rows.shape[1], self._owned.rows.dtype, self._owned.precision)
+        return dense_size(self.owned.rows.shape[1], self.owned.rows.dtype, self.owned.precision)
 
     def _nodes(self, served: Served, peer: int) -> Ints:
         return self._plan.outgoing[peer].rows[served.rows]
@@ -178,7 +178,7 @@ class LayerExchange:
             boundary, late = self._plan.incoming[peer], choice.form.after_weights
             rows, targets = served.rows[choice.rows], served.targets[choice.sums]
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
-            row_format = choice.form.row_format(self._owned.precision)
+            row_format = choice.form.row_format(self.owned.precision)
             read = partial(decode_into, buffer=message, row_format=row_format)
             arrivals.append(Arrival(halo, sum_dst, read, late))
             self._held_here[peer][rows] |= not late

@@ -6,11 +6,13 @@ all halo nodes. For a node the rows add up as they are, or after a layer's weigh
 I inner nodes, H halo nodes, F input width, D width after the weights; n nodes, K the width that is added up.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from retexo.layers.base import NO_LATE, Inputs, SumConvolution, as_matrix
 from retexo.layers.block import InEdges, Sources, Vectors
+from retexo.layers.matrix import row_sums
 
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; they are copied on the way."""
@@ -21,19 +23,31 @@ class Accumulator:
     """The input of a convolution that adds up, at some inner nodes."""
 
     def __init__(
-        self, conv: SumConvolution, edges: InEdges, nodes: Tensor, rows: Tensor, device: torch.device, *, late: bool
+        self,
+        conv: SumConvolution,
+        edges: InEdges,
+        nodes: Tensor,
+        rows: Tensor,
+        projected: Tensor | None,
+        device: torch.device,
     ) -> None:
         """Start with the neighbours within the part.
 
         Args:
             nodes: int64 [n] ascending and distinct.
             rows: [I, F] on the host.
-            late: whether rows are added up after the weights, without dropout: K is D, else F.
+            projected: [I, D] after the weights, if rows are to be added up so, without dropout: K is D then, else F.
         """
-        self._conv, self._edges, self._nodes, self._device, self._late = conv, edges, nodes, device, late
+        self._conv, self._edges, self._nodes, self._device, self._late = (
+            conv,
+            edges,
+            nodes,
+            device,
+            projected is not None,
+        )
         self._scale = conv.source_scale(edges.out_degree)
         self._rows = rows
-        self._own = self._as_added(rows)
+        self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
         num_inner, num_halo = len(edges.in_degree), len(edges.out_degree) - len(edges.in_degree)
         self._elsewhere = torch.full((num_inner,), -1, dtype=torch.int32)
@@ -46,7 +60,9 @@ class Accumulator:
             if not len(vectors.values):
                 continue
             assert self._late or not late
-            values = vectors.values.to(self._device) if late else self._as_added(vectors.values)
+            values = vectors.values.to(self._device)
+            if self._late and not late:
+                values = self._conv.project(as_matrix(values))
             self._add(values, torch.cat((self._elsewhere, vectors.halo.int())))
             self._add_sums(values, vectors)
 
@@ -63,28 +79,18 @@ class Accumulator:
         early, late = (total.new_zeros(len(total), 0), total) if self._late else (total, NO_LATE)
         return conv.inputs(own, early, late)
 
-    def _as_added(self, rows: Tensor) -> Tensor:
-        """[m, F] -> [m, K] on the device."""
-        with torch.no_grad():
-            return self._conv.project(as_matrix(rows.to(self._device))) if self._late else rows.to(self._device)
-
     def _add(self, values: Tensor, place: Tensor) -> None:
         """Add rows of values, [m, K], by edges; place: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
         for chunk in self._edges.chunks(self._nodes):
             src, row_ptr = self._edges.into(chunk)
-            row = place[src]
+            row = place.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
             there = row >= 0
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), there.cumsum(0, dtype=torch.int32)))
-            weight = None if self._scale is None else self._scale[src[there]].to(self._device)
-            self._total[first : first + len(chunk)] += torch.nn.functional.embedding_bag(
-                row[there].to(self._device),
-                values,
-                kept[row_ptr].to(self._device),
-                mode="sum",
-                per_sample_weights=weight,
-                include_last_offset=True,
-            )
+            row, src = (torch.from_numpy(np.compress(there.numpy(), each.numpy())) for each in (row, src))
+            row, row_ptr = row.to(self._device), kept[row_ptr].to(self._device)
+            weight = None if self._scale is None else self._scale.index_select(0, src).to(self._device)
+            self._total[first : first + len(chunk)] += row_sums(values, row, row_ptr, weight)
             first += len(chunk)
 
     def _add_sums(self, values: Tensor, vectors: Vectors) -> None:

@@ -158,8 +158,8 @@ class InEdges:
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-        edges = torch.repeat_interleave(begin - row_ptr[:-1], degree) + torch.arange(int(row_ptr[-1]))
-        return self.src[edges], row_ptr
+        edges = torch.arange(int(row_ptr[-1])).add_(torch.repeat_interleave(begin - row_ptr[:-1], degree))
+        return self.src.index_select(0, edges), row_ptr
 
     def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
         """The nodes, int64 [n], in pieces whose in-edges are about `edges` at most."""

@@ -23,7 +23,7 @@ from retexo.exchange.swap import Sample, Swap, make_swap
 from retexo.exchange.transfer import LayerExchange
 from retexo.layers.base import NO_LATE, Inputs
 from retexo.layers.block import Block, InEdges, Sources, Vectors
-from retexo.layers.matrix import Matrix
+from retexo.layers.matrix import Matrix, dense
 from retexo.metrics import NodeClassification
 from retexo.rounds import Totals, run_rounds
 from retexo.stage import Stage
@@ -291,14 +291,10 @@ def exchange_rows(
 ) -> Sources:
     """Send rows [I, F] once, before training, as the lazy trainer sends a layer's; never after weights."""
     precision = lazy.PRECISIONS[context.settings.exchange.precision]
-    exchange = LayerExchange(plan, layer, Owned(rows, scale, _same, rows.shape[1], precision), context.comm, kind)
+    exchange = LayerExchange(plan, layer, Owned(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
     with context.phase("exchange"):
         exchange.run(ROUNDS)
         return exchange.run(EMBED)
-
-
-def _same(rows: Tensor) -> Tensor:
-    return rows
 
 
 def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:

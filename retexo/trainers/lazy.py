@@ -24,7 +24,7 @@ from retexo.exchange.transfer import LayerExchange
 from retexo.layers.accumulate import Accumulator
 from retexo.layers.base import Inputs, SumConvolution
 from retexo.layers.block import Sources, rows_of
-from retexo.layers.matrix import is_sparse
+from retexo.layers.matrix import Matrix, is_sparse
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
@@ -108,8 +108,8 @@ def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> 
     """The exchange of one layer's input, [I, F]."""
 
     @torch.no_grad()
-    def project(rows: Tensor) -> Tensor:
-        return stage.conv.project(rows.to(context.device)).cpu()
+    def project(rows: Matrix) -> Tensor:
+        return stage.conv.project(rows.to(context.device) if isinstance(rows, Tensor) else rows).cpu()
 
     scale = context.source_scale(stage.conv)
     owned = Owned(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
@@ -151,7 +151,7 @@ def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources:
     """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
     conv = stage.conv
     if isinstance(conv, SumConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
-        accumulator = Accumulator(conv, context.edges, nodes, rows, context.device, late=False)
+        accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _rounded(context, accumulator.inputs())
     block = context.edges.block(nodes, sources)
@@ -190,8 +190,8 @@ def _sums(
     conv = stage.conv
     assert isinstance(conv, SumConvolution)
     with context.phase("embed"):
-        late = conv.projected_width < rows.shape[1]
-        accumulator = Accumulator(conv, context.edges, nodes, rows, context.device, late=late)
+        projected = exchange.owned.projected if conv.projected_width < rows.shape[1] else None
+        accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)
     arriving = exchange.stream(EMBED)
     while True:
         with context.phase("exchange"):

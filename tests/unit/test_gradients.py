@@ -25,7 +25,7 @@ class Line(torch.nn.Module):
 def learner(module: Line, points: list[float], total: int, settings: OptimizerSettings = SGD) -> Learner:
     flat = FlatParameters(module, torch.zeros(3))
     optimizer = build_optimizer(settings, 0.5, module)
-    return Learner(flat, optimizer, lambda: module.loss(torch.tensor(points)), len(points), total)
+    return Learner(flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total)
 
 
 def test_flat_parameters_are_views() -> None:
@@ -129,7 +129,7 @@ def table_learner(num_train: int, total: int, weight_decay: float = 0.5) -> Lear
     module = Table()
     flat = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED})
     optimizer = build_optimizer(OptimizerSettings("torch.optim.SGD", {}, weight_decay), 0.5, module)
-    return Learner(flat, optimizer, lambda: num_train * module.loss(), num_train, total)
+    return Learner(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
 
 
 def test_places_that_are_used() -> None:

@@ -117,7 +117,8 @@ def found_rows(matrices: list[list[Matrix]], widths: list[int]) -> tuple[list[li
 
     def work(comm: RehearsalCommunicator) -> tuple[list[list[bool]], list[int]]:
         weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
-        used = used_rows(weights, matrices[comm.rank], comm, SETUP)
+        own = matrices[comm.rank]
+        used = used_rows(weights, [own] if own else [], comm, SETUP)
         return [used[weight].tolist() for weight in weights], comm.meter.table(2)[0, 1].tolist()
 
     used, bytes_sent = zip(*rehearse(len(matrices), work), strict=True)
@@ -145,6 +146,12 @@ def test_used_rows_of_two_weights_of_other_widths() -> None:
     found, bytes_sent = found_rows([[WIDE, DENSE], [], [torch.zeros(3, 5), torch.ones(3, 4)]], [5, 4])
     assert found == [[[False, True, False, False, False], [True] * 4]] * 3
     assert bytes_sent == [[0, 2, 2], [2, 0, 2], [2, 2, 0]]  # 9 bits
+
+
+def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
+    weight = nn.Parameter(torch.zeros(4, 2))
+    (used,) = rehearse(1, lambda comm: used_rows([weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP))
+    assert used[weight].tolist() == [False, True, True, False]
 
 
 # --- whole sums --------------------------------------------------------------------------------------------------------  # noqa: E501

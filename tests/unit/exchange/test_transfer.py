@@ -222,8 +222,8 @@ def layer_output(
         (sources,) = pieces
         block = side.edges.block(nodes, sources)
         return conv(conv.gather(block, *rows_of(block, side.own, sources)))
-    late = after_rounds and conv.projected_width < side.own.shape[1]
-    total = Accumulator(conv, side.edges, nodes, side.own, torch.device("cpu"), late=late)
+    projected = conv.project(side.own) if after_rounds and conv.projected_width < side.own.shape[1] else None
+    total = Accumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
     for sources in pieces:
         total.add(sources)
     return conv(total.inputs())

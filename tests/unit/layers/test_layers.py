@@ -138,7 +138,8 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
 def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, late: bool) -> None:
     layer, arguments, formula = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
-    total = Accumulator(conv, edges(), torch.tensor(nodes), x, torch.device("cpu"), late=late)
+    projected = conv.project(x) if late else None
+    total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
     total.add(NOTHING)
     got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])
     torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
