@@ -130,6 +130,7 @@ def run(
                 run_dir=job.run_dir,
                 use=trainer.USE,
             )
+        del partition  # the context has all of it, and may release the features
         context = replace(context, keeper=journal)
         if rank == 0 and facts.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
@@ -217,7 +218,7 @@ def make_context(
 
     return Context(
         settings=settings,
-        partition=partition,
+        partition=replace(partition, features=partition.features[:0].clone()),
         features=features.to(dtype),
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),

@@ -43,14 +43,15 @@ class Clock:
             self.seconds[name] += time.perf_counter() - start
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Context:
-    """Everything that a trainer works with on one worker."""
+    """Everything that a trainer works with on one worker; nothing but `features` ever changes."""
 
     settings: TrainSettings
     partition: Partition
     features: Tensor
-    """[I, F] in the precision that is computed in, on the host."""
+    """[I, F] in the precision that is computed in, on the host; the partition has them no more, so that a trainer which
+    is done with them can release them here."""
     labels: Tensor
     """[I] or [I, C], on the device."""
     edges: InEdges
@@ -72,7 +73,7 @@ class Context:
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
         """What a layer multiplies this worker's own rows with before it adds them up, [I]; None for nothing."""
-        return conv.source_scale(self.edges.out_degree[: len(self.features)])
+        return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)

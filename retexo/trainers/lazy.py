@@ -74,6 +74,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 
     for layer, stage in enumerate(stages):
         rows = run_layer(context, layer, stage, rows, learn)
+        context.features = context.features[:0].clone()
         context.save_layer(layer, stage)
     return Trained(rounds, rows)
 
