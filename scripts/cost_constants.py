@@ -67,7 +67,7 @@ def measure(process: int = 0) -> Constants:
 
     def partial(width: int) -> float:
         owned = Owned(torch.randn(200_000, width), None, lambda rows: rows, width, "full")
-        return _each(many, lambda: owned.add_up(*ends, 40_000), 1)
+        return _each(many, lambda: owned.add_up(*ends, 40_000), 3)
 
     found["bag_edge"], found["bag_value"] = _line(bag)
     found["sum_value"] = _each(rows.numel(), lambda: torch.zeros(n, width).index_add_(0, target[:n], rows[labels]))
@@ -148,9 +148,11 @@ def _round_of_few_rows() -> float:
 
 
 def constants(file: Path | None) -> Constants:
-    """Those of the file; measured, and kept there, if there is none."""
+    """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
         kept: Constants = json.loads(file.read_text())
+        if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
+            raise ValueError("holds other things than constants")
         return kept
     processes = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:  # so that they share what cores share

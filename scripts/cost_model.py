@@ -47,7 +47,7 @@ class Case:
     nodes: int
     """N"""
     edges: int
-    """E, each direction counted"""
+    """E, each direction counted."""
     features: int
     classes: int
     hidden: int
@@ -55,27 +55,27 @@ class Case:
     model: str
     workers: int
     per_node: int
-    """workers a node"""
+    """Workers a node."""
     cores: float
-    """a node"""
+    """Of a node."""
     bandwidth: float
     """Gbit/s that leave a node"""
     latency: float
-    """seconds a hop"""
+    """Seconds a hop."""
     disk: float
     """GB/s that a node reads"""
     train: float
     val: float
     test: float
-    """shares of the nodes, as the two before"""
+    """Shares of the nodes, as the two before."""
     rounds: tuple[int, ...]
-    """of each layer"""
+    """Of each layer."""
     cut: float
     """c"""
     zeros: float
     """z"""
     power_law: float
-    """exponent of the degrees; 0: all alike"""
+    """Exponent of the degrees; 0: all alike."""
 
     @property
     def inner(self) -> float:
@@ -240,11 +240,17 @@ def operations(case: Case, layer: int) -> tuple[float, float]:
     return 2 * product * (2 * train + val) + 2 * head * (3 * train + val), 2 * product * nodes
 
 
+def _needed_cut(case: Case) -> float:
+    """Cut edges of a worker that some wave serves."""
+    x, share = case.degrees()
+    return case.edges / case.workers * case.cut * float(share @ (x * needed(case, x, share)[0]))
+
+
 def memory(case: Case) -> float:
     """Private bytes of a worker: what it holds all the time, and the most of one step besides."""
     inner, edges, peers = case.inner, case.edges / case.workers, max(1, case.workers - 1)
     found = waves(case)
-    nodes, cut = inner + peers * max(wave.rows for wave in found), edges * case.cut
+    nodes, cut = inner + peers * max(wave.rows for wave in found), _needed_cut(case)
     # Both ends as int32, features, ids and owners and degrees, and both ends of the cut edges, in both directions.
     whole = 8 * edges + FLOAT * inner * case.features + 48 * nodes + 16 * cut
     steps = [24 * edges, 75 * cut / peers]  # as DGL reads them; on the way to the code of one boundary
@@ -316,12 +322,6 @@ def _load(case: Case, speed: Speed) -> float:
     """Three int64 an edge, and the features."""
     part = 24 * case.edges / case.workers + FLOAT * case.inner * case.features
     return case.per_node * part / (case.disk * 1e9) + 4 * part * speed.one["copy_byte"] / speed.many
-
-
-def _needed_cut(case: Case) -> float:
-    """Cut edges of a worker that some wave serves."""
-    x, share = case.degrees()
-    return case.edges / case.workers * case.cut * float(share @ (x * needed(case, x, share)[0]))
 
 
 def _plan(case: Case, speed: Speed) -> float:

@@ -14,6 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cost_constants import Constants, constants
 from cost_model import Case, memory, operations, seconds, sent
 
 from partitioning.datasets.synthetic import POWER_LAW
+from partitioning.errors import InputError
 from partitioning.storage import Meta
 
 
@@ -37,18 +39,23 @@ def estimate(case: Case, one: Constants) -> dict[str, float]:
         "memory a worker, bytes": memory(case),
         **{f"seconds, {phase}": taken for phase, taken in phases.items()},
         "seconds, in all": sum(phases.values()),
+        "seconds, of these network": sum(seconds(replace(case, disk=math.inf), dict.fromkeys(one, 0.0)).values()),
     }
 
 
-def check(run_dir: Path, one: Constants, cores: float) -> None:
-    """Print a finished run's figures beside those of its sizes."""
+def read_run(run_dir: Path, cores: float) -> tuple[dict[str, Any], Case]:
+    """A finished run's summary, and its sizes. ValueError where there is none that the model knows."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    settings, workers = summary["settings"], len(summary["bytes"]["by_peer"])
-    model = settings["model"]["name"]
+    settings = summary.get("settings", {})
+    model = settings.get("model", {}).get("name")
+    if summary.get("status") != "done" or model not in ("gcn", "sage"):
+        raise ValueError(f"is {summary.get('status')}, of {model}; needs a run of gcn or sage that is done")
+    workers = len(summary["bytes"]["by_peer"])
     names = (settings["dataset_name"], settings["partition_method"], settings["part_obj"], str(workers))
-    meta = Meta.read(Path(settings["partition_dir"]) / "-".join(names))
-    if model not in ("gcn", "sage") or summary["status"] != "done" or meta is None:
-        raise SystemExit(f"--check {run_dir}: needs a finished run of gcn or sage, and its partition directory")
+    directory = Path(settings["partition_dir"]) / "-".join(names)
+    meta = Meta.read(directory)
+    if meta is None:
+        raise ValueError(f"its partition directory {directory} has no meta.json; start in the folder where it ran")
     shares = [sum(getattr(part, name) for part in meta.parts) / meta.num_nodes for name in ("train", "val", "test")]
     case = Case(
         nodes=meta.num_nodes,
@@ -72,12 +79,17 @@ def check(run_dir: Path, one: Constants, cores: float) -> None:
         zeros=0.5,
         power_law=POWER_LAW if meta.dataset == "synthetic" else 0.0,
     )
+    return summary, case
+
+
+def check(run_dir: Path, summary: dict[str, Any], case: Case, one: Constants) -> None:
+    """Print a finished run's figures beside those of its sizes."""
     found, sizes, phases = estimate(case, one), summary["bytes"]["by_kind"], summary["seconds"]["phase"]
     seen = {f"bytes, {kind}": count for kind, count in sizes.items()}
     seen |= {"memory a worker, bytes": max(summary["peak_private_bytes"])}
     seen |= {f"seconds, {phase}": taken for phase, taken in phases.items()}
     seen |= {"bytes, in all": sum(sizes.values()), "seconds, in all": sum(phases.values())}
-    print(f"{run_dir}: {meta.num_nodes:,} nodes, {meta.num_edges:,} edges, {model}, rounds {summary['rounds']}")
+    print(f"{run_dir}: {case.nodes:,} nodes, {case.edges:,} edges, {case.model}, rounds {summary['rounds']}")
     print(f"{'':<26} {'estimated':>20} {'measured':>20} {'ratio':>6}")
     for name, value in found.items():
         if name in seen:
@@ -157,17 +169,25 @@ def main() -> None:
     parser.add_argument("--constants", type=Path, metavar="FILE.json", help="where constants are kept and found again")
     parser.add_argument("--check", type=Path, nargs="+", metavar="RUN_DIR", help="finished runs of this machine")
     options = parser.parse_args()
+    runs = []
     for run_dir in options.check or ():
-        if not (run_dir / "summary.json").is_file():
-            parser.error(f"--check {run_dir}: holds no summary.json")
+        try:
+            runs.append((run_dir, *read_run(run_dir, options.cores)))
+        except (OSError, ValueError, InputError) as error:
+            parser.error(f"--check {run_dir}: {error}")
     case = None if options.check else read_case(parser, options)
-    one = constants(options.constants)
-    if case is None:
-        for run_dir in options.check:
-            check(run_dir, one, options.cores)
-        return
-    for name, value in estimate(case, one).items():
-        print(f"{name:<26} {shown(name, value):>28}")
+    try:
+        one = constants(options.constants)
+    except (OSError, ValueError) as error:
+        parser.error(f"--constants {options.constants}: {error}; name another file, or delete it to measure anew")
+    try:
+        if case is not None:
+            for name, value in estimate(case, one).items():
+                print(f"{name:<26} {shown(name, value):>28}")
+        for run in runs:
+            check(*run, one)
+    except KeyError as missing:
+        parser.error(f"--constants {options.constants}: has no {missing}; delete it to measure anew")
 
 
 if __name__ == "__main__":
