@@ -19,6 +19,7 @@ from retexo.exchange.codec import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.plan import renumbered
 from retexo.layers.block import InEdges
+from retexo.layers.matrix import drop
 from retexo.metrics import NodeClassification
 from retexo.stage import Architecture, build_stage
 
@@ -36,7 +37,7 @@ def measure(process: int = 0) -> Constants:
     found["flop"] = _each(2 * 20_000 * width**2, lambda: rows[:20_000] @ weight)
     found["copy_byte"] = _each(rows.nbytes, lambda: rows.clone())
     found["socket_byte"] = _each(rows.nbytes, lambda: _to_itself(memoryview(rows.numpy()).cast("B")))
-    found["dropout_value"] = _each(rows.numel(), lambda: torch.dropout(rows, 0.5, True))
+    found["dropout_value"] = _each(rows.numel(), lambda: drop(rows, 0.5))
     norm, labels = torch.nn.LayerNorm(width), torch.randint(47, (n,))
     hidden, logits = rows.clone().requires_grad_(), torch.randn(n, 47, requires_grad=True)
     ones, task = torch.ones_like(rows), NodeClassification(47, False)
@@ -139,7 +140,7 @@ def _round_of_few_rows() -> float:
 
     def steps() -> None:
         for _ in range(50):
-            out = torch.dropout(rows, 0.5, True) @ stage.conv.neighbour_weight
+            out = drop(rows, 0.5) @ stage.conv.neighbour_weight
             loss = torch.nn.functional.cross_entropy(head(torch.relu(norm(out))), torch.zeros(8, dtype=torch.int64))
             torch.autograd.backward(loss)
             optimizer.step()
