@@ -28,10 +28,14 @@ class Run:
     settings: list[str]
     folder: str
     """Where the graph and its partitions are."""
+    budget: float
+    """Seconds of training after which a rival is ended."""
 
 
-def fit(model: Any, epoch: Callable[[], None], right: Callable[[str], float], start: float) -> dict[str, Any]:
-    """Epochs until the stopping rule ends them; `right` is the accuracy on a part, and leaves the gradients out."""
+def fit(
+    model: Any, epoch: Callable[[], None], right: Callable[[str], float], start: float, budget: float
+) -> dict[str, Any]:
+    """Epochs until the stopping rule or the budget ends them; `right` is the accuracy on a part, without gradients."""
     best, best_epoch, kept, curve = -1.0, 0, None, []
     for number in range(1, EPOCHS + 1):
         model.train()
@@ -42,6 +46,8 @@ def fit(model: Any, epoch: Callable[[], None], right: Callable[[str], float], st
         if accuracy > best:
             best, best_epoch, kept = accuracy, number, copy.deepcopy(model.state_dict())
         elif number - best_epoch >= PATIENCE:
+            break
+        if curve[-1][0] > budget:
             break
     model.load_state_dict(kept)
     test = right("test")
@@ -94,7 +100,7 @@ def rival(run: Run) -> dict[str, Any]:
 
     edges = whole()
     loaders = {part: batches(nodes[part], part == "train") for part in ("train", "val")} if sampled else {}
-    return fit(model, epoch, right, start)
+    return fit(model, epoch, right, start, run.budget)
 
 
 def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:

@@ -3,6 +3,9 @@
     python benchmarks/alternatives.py cora --seeds 5
     python benchmarks/alternatives.py pubmed --pubmed ../shared/datasets/pubmed.npz
     python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1 worker"]
+    python benchmarks/alternatives.py products --seeds 1 --budget 1200
+
+`products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
 
 Same graph, split (drawn by the seed), 2 layers, width 256, dropout rate 0.5 and stopping rule: at most 200 epochs
 (ours: rounds a layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
@@ -43,8 +46,10 @@ from typing import Any
 import numpy as np
 import psutil
 from alternative_runs import THREADS, Run, ours, rival
+from scale import data as products
 
 BELOW = 0.002
+AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")
 METHODS = ("PyG GCN", "DGL GCN", "ours GCN, 1 worker", "ours GCN, 4 workers", "PyG SAGE", "DGL SAGE",
            "PyG SAGE sampled", "DGL SAGE sampled", "ours SAGE, 1 worker", "ours SAGE, 4 workers")  # fmt: skip
 MEDIANS = ("rounds", "train", "command", "cpu", "rss", "pss")
@@ -53,8 +58,8 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
              "split=fraction"]  # fmt: skip
 
 
-def prepare(settings: list[str], folder: Path) -> float:
-    """Write the graph for the rivals and the partitions for ours; return the seconds that partitioning in 4 took."""
+def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
+    """Write the graph for the rivals and the partitions for ours; return the seconds of partitioning for the most."""
     from partitioning import datasets, splits
     from retexo import config
     from retexo.apps import partition_data
@@ -66,7 +71,8 @@ def prepare(settings: list[str], folder: Path) -> float:
     masks = {"train": split.train, "val": split.val, "test": split.test}
     edges = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}  # DGL's sampler wants them all alike
     np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
-    for workers in (1, 4):
+    start = time.perf_counter()
+    for workers in worlds:
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
             partition_data.run(config.compose([*settings, f"num_partitions={workers}"]).partition)
@@ -126,7 +132,7 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
         return
     loads = [run["load"] for runs in done.values() for run in runs]
     cutting = np.median([run["cutting"] for runs in done.values() for run in runs])
-    print(f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning in 4 before "
+    print(f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
           f"that: {cutting:.1f} s (median)")  # fmt: skip
     print(f"{'':<21} {'best':>6} {'':>17} {'':>6} {'seconds to target, median [min, max]':>41} "
           f"{'seconds':>8} {'seconds':>8} {'CPU s':>7} {'MB, all processes':>17}")  # fmt: skip
@@ -174,6 +180,8 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 
     if arguments.graph == "pubmed":
         return ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
+    if arguments.graph == "products":
+        return products(1)
     return ["dataset_name=cora"] if arguments.graph == "cora" else [*SYNTHETIC, f"synthetic.edges={arguments.edges}"]
 
 
@@ -200,9 +208,10 @@ def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> 
         return
     with tempfile.TemporaryDirectory() as folder:
         settings = [*settings_of(arguments), f"seed={seed}", f"partition_dir={folder}/partitions"]
-        cutting = prepare(settings, Path(folder))
+        worlds = sorted({int(method.split()[2]) for method in arguments.methods if method.startswith("ours")})
+        cutting = prepare(settings, Path(folder), worlds)
         for method in missing:
-            runs[method] = {**measure(Run(method, seed, settings, folder)), "cutting": cutting}
+            runs[method] = {**measure(Run(method, seed, settings, folder, arguments.budget)), "cutting": cutting}
             runs[method]["load"] = os.getloadavg()[0]
             said = {name: runs[method].get(name) for name in ("command", "val", "error")}
             print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
@@ -211,16 +220,18 @@ def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic"], default="cora")
+    parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument("--pubmed", type=Path, help="PubMed as an npz of the form of dataset_name=file")
     parser.add_argument("--edges", type=int, default=2_500_000, help="undirected ones, of the synthetic graph")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds of training after which a rival is ended")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many")
     parser.add_argument("--keep", type=Path, help="JSON of all runs; those in it are not run again")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.methods = arguments.methods or list(AT_SIZE if arguments.graph == "products" else METHODS)
     logging.disable(logging.INFO)
     if arguments.run:
         run = Run(**json.loads(arguments.run))

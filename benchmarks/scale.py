@@ -31,13 +31,12 @@ NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256
 TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
 
 
-def data(share: int, folder: Path) -> list[str]:
+def data(share: int) -> list[str]:
     """The settings of one size of the graph."""
     return [
         "dataset_name=synthetic", f"synthetic.nodes={NODES // share}", f"synthetic.edges={EDGES // share}",
         f"synthetic.features={FEATURES}", f"synthetic.classes={CLASSES}", "split=fraction",
         f"split.train={TRAIN}", f"split.val={VAL}", f"split.test={1 - TRAIN - VAL}",
-        f"partition_dir={folder}/{share}", "num_partitions=4",
     ]  # fmt: skip
 
 

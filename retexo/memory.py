@@ -4,6 +4,7 @@ Of the host, for a run on the CPU. The largest worker of 18 runs, of all models 
 less to 18 % more. I inner nodes, H halo nodes, E edges, F width of a row, D width of a row after a layer's weights.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from partitioning.storage import Partition
 from retexo.config import TrainSettings
-from retexo.layers.block import EDGES_AT_ONCE
+from retexo.exchange.transfer import peers_at_once
 from retexo.layers.gat import GAT
 from retexo.layers.matrix import is_sparse
 from retexo.stage import Architecture, Stage, build_stage
+from retexo.trainers.lazy import EDGES_A_STEP, NODES_AT_ONCE
 
 Mask = NDArray[np.bool_]
 BASE = 259 << 20
@@ -37,7 +39,7 @@ def worker_memory(partition: Partition, architecture: Architecture, settings: Tr
     _load(memory, work)
     for layer, stage in enumerate(stages):
         sparse = layer == 0 and is_sparse(partition.features)
-        _Layer(memory, work, stage, architecture.input_dim(layer), sparse).train()
+        _Layer(memory, work, stage, architecture.input_dim(layer), sparse, settings.batch_size).train()
     return BASE + memory.peak
 
 
@@ -94,9 +96,15 @@ class Neighbourhood:
         return cls(int(np.count_nonzero(mask)), len(src), inner, int(vectors.sum()))
 
     def chunk(self, edges: int) -> "Neighbourhood":
-        """As many of the nodes as have so many edges; they may reach as much as all of them."""
+        """As many of the nodes as have so many edges."""
         share = min(1.0, edges / max(1, self.edges))
-        return Neighbourhood(round(self.nodes * share), round(self.edges * share), self.inner, self.vectors)
+        few = round(self.edges * share)
+        nodes = round(self.nodes * share)
+        return Neighbourhood(nodes, few, min(self.inner, nodes + few), min(self.vectors, few))
+
+    def some(self, nodes: int) -> "Neighbourhood":
+        """So many of the nodes."""
+        return self.chunk(math.ceil(self.edges * min(1.0, nodes / max(1, self.nodes))))
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,15 @@ class Work:
     others: Neighbourhood
     boundary: int
     """Bytes of a number, an int32, for each edge from elsewhere, where these are told apart."""
+
+    @property
+    def of_a_peer(self) -> int:
+        """As `boundary`, of the edges from one peer."""
+        return self.boundary // self.peers
+
+    @property
+    def peers(self) -> int:
+        return max(1, self.partition.num_parts - 1)
 
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, adds_up: bool) -> Self:
@@ -147,9 +164,12 @@ def _load(memory: Memory, work: Work) -> None:
     edges, nodes = INDEX * len(part.src), INDEX * (part.num_inner + part.num_halo)
     features = FLOAT * part.features.numel()
     memory.hold("features", features)
-    # The ends and a number as DGL reads them; magnitudes are looked at.
-    memory.use(*[edges] * 4, features, features // FLOAT, features // FLOAT)
-    memory.hold("part", *[edges] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
+    # The ends and a number as DGL reads them, and a mark; then the ends as they are kept.
+    memory.use(*[edges] * 3, edges // INDEX, *[nodes] * 2)
+    memory.use(*[edges] * 2, *[edges // 2] * 2, features // FLOAT, features // FLOAT)
+    memory.hold("part", *[edges // 2] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
+    # The edges of one boundary: as numbers, sorted, in code; twenty bits are a byte each on the way.
+    memory.use(*[work.boundary] * 2, *[2 * work.of_a_peer] * 3, 5 * work.of_a_peer)
     memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions
 
 
@@ -163,7 +183,8 @@ class _Layer:
     width: int
     """F"""
     sparse: bool
-    """Whether its input is: then rows do not come after the weights."""
+    """Whether its input is: then rows do not come after the weights, and edges are copied."""
+    batch_size: int | None
 
     @property
     def _row(self) -> int:
@@ -173,52 +194,78 @@ class _Layer:
     def _projected(self) -> int:
         return FLOAT * self.stage.conv.projected_width
 
+    @property
+    def _pieces(self) -> int:
+        """In how many a wave's vectors come."""
+        return math.ceil(self.work.peers / peers_at_once(self.work.partition.num_inner, self._row))
+
     def train(self) -> None:
-        memory, work, stage = self.memory, self.work, self.stage
+        memory, work = self.memory, self.work
         first = work.rounds.vectors * self._row
-        self._exchange(work.rounds.vectors * self.width, first)
+        self._exchange(first, first)
         memory.hold("sources", first)
-        for name, part in (("train", work.train), ("val", work.val)):
-            self._gather(name, part, (part.inner + part.vectors) * self._row, 0)
-        parameters = FLOAT * sum(parameter.numel() for parameter in stage.parameters())
+        train, val = (self._at_once(part) for part in (work.train, work.val))
+        for name, part in (("train", train), ("val", val)):
+            self._gather(name, part, (part.inner + part.vectors) * self._row)
+        parameters = FLOAT * sum(parameter.numel() for parameter in self.stage.parameters())
         memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
         memory.use(*[parameters] * 3)  # the message of a round, there and back
-        self._compute("train", work.train, training=True)
-        is_late = self._projected < self._row and not self.sparse
-        late = work.others.vectors * self._projected * is_late
-        early = work.others.vectors * self._row * (not is_late)
-        self._exchange((early + late) // FLOAT, first + early + late)
-        memory.hold("sources", first + early, late)
-        memory.hold("embedded", FLOAT * work.partition.num_inner * stage.output_dim)
-        rows = work.others.inner * self._row + early + first * (not work.sums)
-        chunk = work.others.chunk(EDGES_AT_ONCE)
-        self._gather("others", chunk, rows, late)
-        self._compute("others", chunk, training=False)
-        for name in ("sources", "train", "val", "others", "parameters"):
+        self._compute("train", train, training=True)
+        if self.stage.conv.adds_up:
+            self._embed_sums()
+        else:
+            self._embed_neighbourhoods(first)
+        for name in ("sources", "train", "val", "others", "parameters", "features"):
             memory.hold(name)
         memory.hold("rows", *memory.held.pop("embedded"))
 
-    def _exchange(self, values: int, held: int) -> None:
-        """So many values come, and go; `held` bytes of vectors are there in the end."""
-        peers = max(1, self.work.partition.num_parts - 1)
-        message = values * WIRE[self.work.precision]
-        outgoing, served = [message // peers] * peers, [self.work.boundary // peers] * 4  # of one peer after another
-        self.memory.use(*served, *outgoing, message)  # and in one block
-        self.memory.use(message, message)  # what comes meanwhile
-        self.memory.use(message, held)  # read into its place
+    def _at_once(self, part: Neighbourhood) -> Neighbourhood:
+        """What of labelled nodes goes through the layer at once, in a round."""
+        part = part if self.stage.conv.adds_up else part.chunk(EDGES_A_STEP)
+        return part if self.batch_size is None else part.some(self.batch_size)
 
-    def _gather(self, name: str, part: Neighbourhood, rows: int, late: int) -> None:
+    def _embed_sums(self) -> None:
+        """What comes is added up piece by piece."""
+        memory, others = self.memory, self.work.others
+        late = self._projected < self._row
+        width = min(self._row, self._projected)
+        come = others.vectors * (self._row if self.sparse else width)
+        memory.hold("others", others.nodes * width, self.work.partition.num_inner * width * late)
+        self._exchange(come, come // self._pieces)
+        memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
+        self._compute("others", others.some(NODES_AT_ONCE), training=False)
+
+    def _embed_neighbourhoods(self, first: int) -> None:
+        is_late = self._projected < self._row and not self.sparse
+        late = self.work.others.vectors * self._projected * is_late
+        early = self.work.others.vectors * self._row * (not is_late)
+        self._exchange(early + late, first + early + late)
+        self.memory.hold("sources", first + early, late)
+        self.memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
+        chunk = self.work.others.chunk(EDGES_A_STEP)
+        self._gather("others", chunk, (chunk.inner + chunk.vectors * (not is_late)) * self._row, late)
+        self._compute("others", chunk, training=False)
+
+    def _exchange(self, come: int, kept: int) -> None:
+        """So many bytes come, and go, in pieces; `kept` bytes of vectors are there in the end."""
+        message = come * WIRE[self.work.precision] // FLOAT // self._pieces
+        served = [self.work.of_a_peer] * 8  # numbered, covered
+        self.memory.use(message, *served)
+        self.memory.use(message, message)  # what comes meanwhile
+        self.memory.use(message, kept)  # read into its place
+
+    def _gather(self, name: str, part: Neighbourhood, rows: int, late: int = 0) -> None:
         """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""
         conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
-        self.memory.use(*[edges] * 6)  # on the way to a block
         graph = [edges] * 4  # its ends, and once more by destination
         if not conv.adds_up:
+            self.memory.use(*[edges] * 6)  # on the way to a block
             self.memory.hold(name, *graph, rows, late)
             return
-        late_sum = part.nodes * self._projected * (late > 0)
-        self.memory.use(*graph, rows, late, total, late_sum)
+        if self.sparse:
+            self.memory.use(*[edges] * 6, *graph, rows, total)
         has_own = len(conv.first_weights) > 1
-        self.memory.hold(name, total, late_sum, total * has_own)
+        self.memory.hold(name, total, total * has_own)
 
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
         """From the input to the loss and back, or to the embeddings."""

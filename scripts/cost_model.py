@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from retexo.exchange.ascending import code_size
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
-from retexo.exchange.transfer import AT_ONCE
+from retexo.exchange.transfer import peers_at_once
 from retexo.memory import BASE
 from retexo.stage import Architecture, build_stage
 
@@ -273,7 +273,7 @@ def memory(case: Case) -> float:
 
 def pieces(case: Case, num_in: int) -> tuple[int, int]:
     """In how many pieces rows come in a wave, and the peers of a piece."""
-    group = max(1, int(AT_ONCE // max(1, case.inner * FLOAT * num_in)))
+    group = peers_at_once(round(case.inner), FLOAT * num_in)
     return math.ceil((case.workers - 1) / group), group
 
 

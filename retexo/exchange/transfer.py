@@ -96,8 +96,7 @@ class LayerExchange:
         if wave not in self._plan.waves:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
-        most = max(1, self._plan.largest_part * self._row_size)
-        step = max(1, AT_ONCE // most)
+        step = peers_at_once(self._plan.largest_part, self._row_size)
         for first in range(1, world_size, step):
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
@@ -183,6 +182,11 @@ class LayerExchange:
             arrivals.append(Arrival(halo, sum_dst, read, late))
             self._held_here[peer][rows] |= not late
         return arrivals
+
+
+def peers_at_once(largest_part: int, row_size: int) -> int:
+    """How many peers a wave goes to at a time, for parts of so many nodes and rows of so many bytes."""
+    return max(1, AT_ONCE // max(1, largest_part * row_size))
 
 
 def _rows_not_held(form: Form, held: Mask, served: Served) -> Choice:

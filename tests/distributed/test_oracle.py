@@ -40,6 +40,11 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn": ("dense", MODELS["gcn"]),
     "gcn-plain": ("dense", (*MODELS["gcn"], "exchange=plain")),
     "gat": ("dense", MODELS["gat-mean"]),
+    "gat-chunks": ("dense", MODELS["gat-mean"]),
+    "gat-batch-of-all": ("dense", (*MODELS["gat-mean"], "batch_size=60")),
+    "sage-pool": ("dense", MODELS["sage-pool"]),
+    "sage-pool-chunks": ("dense", MODELS["sage-pool"]),
+    "gcn-batch-of-all": ("dense", (*MODELS["gcn"], "batch_size=60")),
     "gat-plain": ("dense", (*MODELS["gat-mean"], "exchange=plain")),
     "gcn-third": ("third", MODELS["gcn"]),
     "gcn-third-plain": ("third", (*MODELS["gcn"], "exchange=plain")),
@@ -50,7 +55,9 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn-powersgd-whole": ("dense", (*MODELS["gcn"], POWERSGD, "gradient.rank=8")),  # no matrix has more columns
     "gcn-local-powersgd": ("dense", (*MODELS["gcn"], *LOCAL_3, POWERSGD, "gradient.rank=1")),
 }
-ALONE = {"gcn", "gat"}
+CHUNK = 16
+"""In-edges that cases named "chunks" work on together, of some 70 a part or more."""
+ALONE = {"gcn", "gat", "sage-pool"}
 """What one part is wanted of, for others to equal it."""
 UNUSED = slice(20, 30)
 """Columns of the graph "columns" that are zero in every training row."""
@@ -104,13 +111,14 @@ class Recorder:
         self.rounds.append((layer, number, train_loss, val_metric))
 
 
-def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory, TrainSettings]]) -> list[Any]:
+def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory, TrainSettings, int]]) -> list[Any]:
     """Train each case on this worker; its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its
     error."""
 
-    def outcome(directory: PartitionDirectory, settings: TrainSettings) -> Any:
+    def outcome(directory: PartitionDirectory, settings: TrainSettings, edges_a_step: int) -> Any:
         try:
-            return _train(rank, world_size, directory, settings)
+            with unittest.mock.patch.object(lazy, "EDGES_A_STEP", edges_a_step):
+                return _train(rank, world_size, directory, settings)
         except TrainingError as error:  # all workers have it at the same place, so the next case can go on
             return str(error)
 
@@ -178,7 +186,8 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
         kind, settings = FEW[name]
         cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
-    results = run_workers(num_parts, train_cases, folder, list(cases.values()), timeout=110.0)
+    jobs = [(*case, CHUNK if "chunks" in name else lazy.EDGES_A_STEP) for name, case in cases.items()]
+    results = run_workers(num_parts, train_cases, folder, jobs, timeout=110.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
 
@@ -342,6 +351,13 @@ def test_columns_that_no_training_node_has() -> None:
     assert not used[train][:, UNUSED].any()
     assert used[train].any(dim=0).sum() == 20
     assert used[~train][:, UNUSED].any(dim=0).all()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"])
+def test_nodes_that_go_through_piece_by_piece_make_the_same_step(trained: Any, num_parts: int, name: str) -> None:
+    whole = name.removesuffix("-chunks").removesuffix("-batch-of-all")
+    assert_same(trained(num_parts, name), trained(1, whole))
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])

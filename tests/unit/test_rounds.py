@@ -11,7 +11,7 @@ from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
 from retexo.comm.traffic import KINDS
 from retexo.config import TrainSettings
 from retexo.errors import TrainingError
-from retexo.layers.base import NO_LATE, Inputs
+from retexo.layers.base import NO_LATE, Inputs, as_matrix
 from retexo.layers.gcn import GCN
 from retexo.metrics import NodeClassification
 from retexo.rounds import Convergence, Labelled, LayerTask, Message, Totals, run_rounds
@@ -188,10 +188,53 @@ def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
     (course, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
     weight, bias = course.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES), course.parameters[0][-CLASSES:]
     parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
-    rows = torch.cat([part.inputs.matrices[0] for part in parts])  # type: ignore[union-attr]
+    rows = torch.cat([part.inputs(slice(None)).matrices[0] for part in parts])  # type: ignore[misc]
     labels = torch.cat([part.labels for part in parts])
     loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
     assert course.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
+
+
+def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
+    """30 training and 7 validation nodes."""
+    torch.manual_seed(0)
+    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES)
+
+    def some(count: int) -> Labelled:
+        rows = torch.randn(count, WIDTH)
+        matrix = as_matrix(rows * (torch.arange(count)[:, None] % 8 == 0)) if sparse else rows
+        return Labelled.of(
+            torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NO_LATE), batch_size
+        )
+
+    totals = Totals(train=30, val=7, test=0, untrained=frozenset())
+    return LayerTask(0, stage, NodeClassification(CLASSES, False), some(30), some(7), totals, batch_size)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> None:
+    (whole,) = batch_task(None, sparse).losses()
+    batches = batch_task(8, sparse)
+    losses = torch.stack([loss.detach() for _ in range(2_000) for loss in batches.losses()])
+    error = losses.std() / len(losses) ** 0.5
+    assert 0 < error < 0.02 * whole
+    assert abs(losses.mean() - whole) < 5 * error
+    assert len(losses.unique()) > 20  # another batch each time
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 30, 99])
+def test_validation_takes_all_nodes_whatever_the_batch(batch_size: int) -> None:
+    assert batch_task(batch_size).val_counts().tolist() == batch_task(None).val_counts().tolist()
+
+
+def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
+    task = batch_task(None)
+    exact = task.stage.logits(task.train.inputs(slice(None)))
+    rounded = task.stage.logits(task.train.inputs(slice(None)).in_bf16())
+    assert rounded.dtype == torch.float32
+    error = (rounded - exact).abs().max() / exact.abs().max()
+    assert 1e-5 < error < 2e-2
+    rounded.sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in task.stage.parameters())
 
 
 def test_a_loss_that_is_not_finite_ends_all_workers() -> None:

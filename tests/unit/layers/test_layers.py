@@ -14,7 +14,7 @@ from retexo.layers.block import InEdges, Sources, Vectors, rows_of
 from retexo.layers.gat import GAT
 from retexo.layers.gcn import GCN
 from retexo.layers.gin import GIN
-from retexo.layers.matrix import SparseMatrix, dropout, is_sparse
+from retexo.layers.matrix import SparseMatrix, drop, dropout, is_sparse
 from retexo.layers.sage import SAGEMean, SAGEPool
 
 NODES, WIDTH, OUT = 6, 9, 4
@@ -197,6 +197,29 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
     weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
     (dropped @ weight).sum().backward()
     torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
+def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
+    dropped = drop(values, rate)
+    dropped.sum().backward()
+    kept = (dropped != 0).double()
+    for axis in (0, 1):
+        spread = (rate * (1 - rate) * kept.shape[axis]) ** 0.5
+        assert (kept.sum(dim=axis) - (1 - rate) * kept.shape[axis]).abs().max() < 6 * spread
+    assert torch.equal(dropped, kept.to(dtype) * dropped.max())
+    assert float(dropped.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2)
+    torch.testing.assert_close(values.grad, dropped.detach(), rtol=1e-6, atol=0)
+    assert not torch.equal(drop(values, rate), dropped)
+
+
+def test_dropout_of_everything_and_of_nothing() -> None:
+    assert drop(torch.ones(5), 1.0).tolist() == [0.0] * 5
+    assert drop(torch.ones(5), 1e-9).tolist() == [1.0] * 5
+    assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
