@@ -1,30 +1,41 @@
-"""Seconds, memory and bytes against the size of the graph: the shape of ogbn-products, smaller and whole.
+"""Seconds, memory and bytes against edges, parts and width: synthetic graphs of the shape of ogbn-products.
 
-    python benchmarks/scale.py [--shares 16 4 1] [--models gcn sage] [--rounds N] [--folder DIR]
+    python benchmarks/scale.py [--sweeps edges parts width] [--models gcn] [--rounds 20] [--keep FILE.json]
+                               [--folder DIR] [--figure docs/img/scale.svg]
+    python benchmarks/scale.py --sweeps whole --models gcn sage        # the whole graph, to convergence
 
-A synthetic graph with one of so many of the 2,449,029 nodes and 61,859,140 undirected edges of ogbn-products, 100
-features, 47 classes, 8 % of the nodes for training, 1.6 % for validation, the rest test, in 4 random parts. Each
-command is run as a user would, in processes of its own. `CPU s` are those of all its processes, which other work on
-the machine changes little; `GiB` is the most anonymous memory of all of them together, sampled. Beside the rounds and
-the aggregation stands their floor: the same products at the rate of one large product, the same sums at that of one
-large aggregation, on the cores that are there. The whole graph needs 8 GiB of disk.
+A graph has one of so many (a "share") of the 2,449,029 nodes and 61,859,140 undirected edges of ogbn-products, 100
+features, 47 classes, 8 % of the nodes for training, 1.6 % for validation, the rest test, in random parts; 2 layers.
+Where nothing else is said: a sixteenth, 4 parts, 256 wide. Each command runs as a user's would, in own processes.
+"GiB" is the most anonymous memory of all processes together, sampled. Beside a phase stands its floor, measured in the
+same minute on all cores with nothing else in the way, and the ratio:
+
+    rounds              the same dense products at the rate of a large one
+    aggregate + embed   one sum of every edge's row, at the rate of such sums, and the products
+    exchange            the bytes that are sent, through a socket of the loopback interface
+
+The whole graph needs 8 GiB of disk. --keep: points that are in the file are not run again.
 """
 
 import argparse
 import json
 import os
+import platform
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from partitioning.dgl_import import dgl
+from retexo.layers.matrix import row_sums
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256
@@ -79,72 +90,224 @@ def _anonymous(pid: int) -> int:
     return total
 
 
-def rates() -> tuple[float, float]:
-    """Floating-point operations a second of a product, and values a second of an aggregation, on all cores."""
-    left, right = torch.randn(20_000, 256), torch.randn(256, 256)
-    graph = dgl.create_block(
-        (torch.randint(200_000, (5_000_000,)), torch.randint(50_000, (5_000_000,)).sort().values),
-        num_src_nodes=200_000, num_dst_nodes=50_000,
-    )  # fmt: skip
-    rows = torch.randn(200_000, 128)
-    product = min(_seconds(lambda: left @ right) for _ in range(5))
-    total = min(_seconds(lambda: dgl.ops.copy_u_sum(graph, rows)) for _ in range(5))
-    return 2 * 20_000 * 256 * 256 / product, 5_000_000 * 128 / total
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    share: int = 16
+    parts: int = 4
+    width: int = HIDDEN
+    model: str = "gcn"
+    rounds: int | None = 20
+    """A layer; None: to convergence."""
+
+    @property
+    def nodes(self) -> int:
+        return NODES // self.share
+
+    @property
+    def edges(self) -> int:
+        """Directed."""
+        return 2 * (EDGES // self.share)
+
+    def settings(self, folder: Path) -> list[str]:
+        return [*data(self.share), f"num_partitions={self.parts}", f"partition_dir={folder}/{self.share}"]
 
 
-def _seconds(work: Any) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+SWEEPS: dict[str, list[dict[str, int | None]]] = {
+    "edges": [{"share": share} for share in (128, 32, 8, 1)],
+    "parts": [{"parts": parts} for parts in (1, 2, 4, 8, 16)],
+    "width": [{"width": width} for width in (64, 128, 256, 512)],
+    "whole": [{"share": 1, "rounds": None}],
+}
+AXES: dict[str, Callable[[Point], int]] = {
+    "edges": lambda point: point.edges,
+    "parts": lambda point: point.parts,
+    "width": lambda point: point.width,
+}
+PHASES = ("plan", "exchange", "aggregate + embed", "rounds")
 
 
-def floors(share: int, model: str, rounds: list[int]) -> tuple[float, float]:
-    """Seconds of the rounds' products, and of one aggregation of every edge a layer."""
-    flops, values = rates()
-    widths = [(FEATURES, HIDDEN), (HIDDEN, CLASSES)]
-    inputs = 2 if model == "sage" else 1
-    heads = [HIDDEN * CLASSES, 0]
+# --- floors ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What all cores do in a second."""
+
+    flops: float
+    """Floating-point operations of a large product."""
+    values: float
+    """Values of rows that are looked up at random and added up."""
+    loopback: float
+    """Bytes through one socket; two processes, each busy with its end."""
+
+    @classmethod
+    def measured(cls) -> "Rates":
+        left, right = torch.randn(20_000, 256), torch.randn(256, 256)
+        rows, table = torch.randint(600_000, (4_000_000,), dtype=torch.int32), torch.randn(600_000, 100)
+        row_ptr = torch.arange(0, 4_000_001, 50, dtype=torch.int32)
+        return cls(
+            2 * 20_000 * 256 * 256 / _least(lambda: left @ right),
+            4_000_000 * 100 / _least(lambda: row_sums(table, rows, row_ptr, None)),
+            (1 << 28) / _least(_through_a_socket),
+        )
+
+
+def _least(work: Callable[[], Any]) -> float:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _through_a_socket() -> None:
+    data, room = bytes(1 << 28), bytearray(1 << 22)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver = server.accept()[0]
+        thread = threading.Thread(target=sender.sendall, args=(data,))
+        thread.start()
+        left = len(data)
+        while left:
+            left -= receiver.recv_into(room)
+        thread.join()
+        sender.close()
+        receiver.close()
+
+
+def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dict[str, float]:
+    """Seconds of a phase, by its name."""
+    widths = [(FEATURES, point.width), (point.width, CLASSES)]
+    inputs = 2 if point.model == "sage" else 1
+    heads = [point.width * CLASSES, 0]
     # Forward and for the weights' gradient, that of the head's input besides; validation rows only forward.
     one = [
-        2 * (inputs * f * d * (2 * TRAIN + VAL) + head * (3 * TRAIN + VAL)) * NODES / share
+        2 * (inputs * f * d * (2 * TRAIN + VAL) + head * (3 * TRAIN + VAL)) * point.nodes
         for (f, d), head in zip(widths, heads, strict=True)
     ]
     products = sum(operations * count for operations, count in zip(one, rounds, strict=True))
-    return products / flops, 2 * EDGES / share * (FEATURES + CLASSES) / values
+    embedding = sum(2 * inputs * f * d for f, d in widths) * point.nodes
+    sums = point.edges * sum(min(pair) for pair in widths) / rates.values
+    return {
+        "rounds": products / rates.flops,
+        "aggregate + embed": sums + embedding / rates.flops,
+        "exchange": num_bytes / rates.loopback,
+    }
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
+    """Partition, unless that is there, and train."""
+    settings, found = point.settings(folder), {}
+    if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
+        made = Watched("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
+        found["partition"] = {"seconds": made.seconds, "memory": made.memory}
+    run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
+    stop = [] if point.rounds is None else ["stopping=none", f"num_rounds=[{point.rounds}]"]
+    model = ["--config-name", f"node_classification_{point.model}", "app=train", f"hidden_dim={point.width}"]
+    trained = Watched(*model, *settings, *stop, f"hydra.run.dir={run_dir}")
+    summary = json.loads((run_dir / "summary.json").read_text())
+    phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
+    phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
+    return found | {
+        "seconds": trained.seconds,
+        "cpu": trained.cpu,
+        "memory": trained.memory,
+        "phase": phase,
+        "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
+        "bytes": sizes,
+        "rounds": summary["rounds"],
+        "test": summary["test"]["accuracy"],
+        "load": os.getloadavg()[0],
+    }
+
+
+def show(point: Point, found: dict[str, Any]) -> None:
+    if "partition" in found:
+        made = found["partition"]
+        print(f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s, {made['memory'] / 2**30:.2f} GiB")
+    phase, floor = found["phase"], found["floor"]
+    beside = {name: f" ({floor[name]:.1f}, {phase[name] / floor[name]:.1f})" for name in floor if floor[name]}
+    seconds = "  ".join(f"{name} {phase[name]:.1f}{beside.get(name, '')}" for name in ("load", *PHASES, "evaluate"))
+    rows = found["bytes"]["features"] + found["bytes"]["embeddings"]
+    print(
+        f"{point.model:<4} {point.edges:>11,} edges {point.parts:>2} parts {point.width:>3} wide: "
+        f"{found['seconds']:6.1f} s, {found['memory'] / 2**30:5.2f} GiB, {rows / 1e6:7,.0f} MB of rows, rounds "
+        f"{'+'.join(map(str, found['rounds']))}, test {found['test']:.4f} | {seconds}",
+        flush=True,
+    )
+
+
+def points(sweep: str, models: list[str], rounds: int) -> Iterator[Point]:
+    for model in models:
+        for changes in SWEEPS[sweep]:
+            yield replace(Point(model=model, rounds=rounds), **changes)  # type: ignore[arg-type]
+
+
+def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file: Path) -> None:
+    """Seconds of the phases with their floors, and GiB, against each sweep's axis; both axes logarithmic."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    from retexo.report.figures import COLOURS, MARKERS, STYLE
+
+    with mpl.rc_context(STYLE):
+        figure, panels = plt.subplots(1, len(sweeps), figsize=(4.2 * len(sweeps), 4), squeeze=False)
+        for sweep, axes in zip(sweeps, panels[0], strict=True):
+            shown = {point: runs[point] for point in points(sweep, [model], 20) if point in runs}
+            across = [AXES[sweep](point) for point in shown]
+            for name, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
+                axes.plot(across, [max(run["phase"][name], 1e-2) for run in shown.values()], color=colour,
+                          marker=marker, label=name)  # fmt: skip
+                if name != "plan":
+                    axes.plot(across, [max(run["floor"][name], 1e-2) for run in shown.values()], ":", color=colour)
+            axes.plot(across, [run["memory"] / 2**30 for run in shown.values()], "--", color="grey", label="GiB, all")
+            axes.set(xscale="log", yscale="log", xlabel=sweep)
+            if sweep != "edges":
+                axes.set_xticks(across, [str(value) for value in across])
+                axes.minorticks_off()
+        panels[0][0].set_ylabel("seconds; dotted: the floor")
+        panels[0][0].legend()
+        figure.tight_layout()
+        figure.savefig(file, metadata={"Date": None})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shares", type=int, nargs="+", default=[16, 4, 1])
-    parser.add_argument("--models", nargs="+", default=["gcn", "sage"])
-    parser.add_argument("--rounds", type=int, default=200, help="the most a layer")
+    parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=["edges", "parts", "width"])
+    parser.add_argument("--models", nargs="+", default=["gcn"], choices=["gcn", "sage"])
+    parser.add_argument("--rounds", type=int, default=20, help="a layer")
     parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
+    parser.add_argument("--keep", type=Path, help="JSON of all runs")
+    parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
+    kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else []
+    runs = {Point(**point): found for point, found in kept}
+    rates = Rates.measured()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
+          f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.values / 1e9:.1f} G values/s added up, loopback "
+          f"{rates.loopback / 1e9:.2f} GB/s; load average {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print("seconds by phase, in brackets the floor and the ratio to it")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
-        for share in options.shares:
-            measure(share, folder, options.models, options.rounds)
-
-
-def measure(share: int, folder: Path, models: list[str], rounds: int) -> None:
-    print(f"\n1/{share}: {NODES // share:,} nodes, {EDGES // share:,} edges; load average {os.getloadavg()[0]:.1f}")
-    made = Watched("app=partition_data", *data(share, folder), f"hydra.run.dir={folder}/{share}-partition")
-    print(next(line for line in reversed(made.output.splitlines()) if line.startswith(("seconds:", "["))))
-    print(f"partition_data: {made.seconds:.0f} s, CPU s {made.cpu:.0f}, {made.memory / 2**30:.2f} GiB", flush=True)
-    for model in models:
-        run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
-        config = ["--config-name", f"node_classification_{model}", "app=train", f"num_rounds=[{rounds}]"]
-        trained = Watched(*config, *data(share, folder), f"hydra.run.dir={run_dir}")
-        summary = json.loads((run_dir / "summary.json").read_text())
-        phases = summary["seconds"]["phase"]
-        products, sums = floors(share, model, summary["rounds"])
-        print(
-            f"{model}: {trained.seconds:.0f} s, CPU s {trained.cpu:.0f}, {trained.memory / 2**30:.2f} GiB, rounds "
-            f"{summary['rounds']}, test {summary['test']['accuracy']:.4f}, {summary['bytes']['total'] / 1e6:,.0f} MB; "
-            + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
-            + f"; floor of the rounds {products:.1f}, of aggregate and embed {sums:.1f}",
-            flush=True,
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        for sweep in options.sweeps:
+            print(sweep)
+            for point in points(sweep, options.models, options.rounds):
+                if point not in runs:
+                    runs[point] = measure(point, folder, Rates.measured())
+                    if options.keep:
+                        options.keep.write_text(json.dumps([[asdict(each), run] for each, run in runs.items()]))
+                show(point, runs[point])
+    if options.figure:
+        draw(runs, [sweep for sweep in options.sweeps if sweep in AXES], options.models[0], options.figure)
 
 
 if __name__ == "__main__":
