@@ -298,8 +298,7 @@ class TrainSettings:
             check_finite("learning_rate", rate, 0)
             check_at_most("learning_rate", rate, MOST_RATE)
         check_at_least("log_every", self.log_every, 1)
-        if self.batch_size is not None:
-            check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("batch_size", self.batch_size, 1)
         check_seed("seed", self.seed)
         check_seconds("sleep_time", self.sleep_time, 0)
         if self.logger not in LOGGERS:

@@ -150,7 +150,8 @@ class LayerTask:
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         for place in self.val.pieces:
-            counts += self.task.counts(self.stage.logits(self.val.inputs(place)), self.val.labels[place]).sum(dim=1)
+            logits = self.stage.logits(self.val.inputs(place))
+            counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1).cpu()
         return counts
 
 

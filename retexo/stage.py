@@ -64,12 +64,12 @@ class Stage(nn.Module):
 
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
-        with _precision(inputs):
+        with self._precision(inputs):
             return self._whole(self._embed(inputs) if self.head is None else self.head(self._embed(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """[N_dst, D] after LayerNorm and ReLU; of the last stage the logits."""
-        with _precision(inputs):
+        with self._precision(inputs):
             return self._whole(self._embed(inputs))
 
     def _embed(self, inputs: Inputs) -> Tensor:
@@ -80,9 +80,8 @@ class Stage(nn.Module):
         """In the precision of the parameters."""
         return out.to(self.conv.neighbour_weight.dtype)
 
-
-def _precision(inputs: Inputs) -> torch.autocast:
-    return torch.autocast(inputs.late.device.type, torch.bfloat16, enabled=inputs.bf16)
+    def _precision(self, inputs: Inputs) -> torch.autocast:
+        return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16, enabled=inputs.bf16)
 
 
 def build_stage(architecture: Architecture, layer: int, seed: int) -> Stage:

@@ -1,0 +1,81 @@
+"""How workers compute: in bfloat16, in batches, on a GPU; beside the same run on the CPU in float32."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support import MODELS, random_graph, thirds, write_partitions
+
+from partitioning.errors import InputError
+from retexo.apps import train
+from retexo.config import Settings, compose
+from retexo.trainers.registry import check
+
+ON_GPU = pytest.param(
+    "device=cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+)
+SMALL = ("hidden_dim=8", "heads=2", "num_rounds=[4]", "dropout=0", "stopping=none", "cluster.threads=1")
+
+
+def settings(folder: Path, parts: int, *overrides: str) -> Settings:
+    data = ("dataset_name=file", "dataset_file=toy.npz", f"partition_dir={folder}", f"num_partitions={parts}")
+    return compose([*data, *SMALL, *overrides])
+
+
+def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor:
+    """Training losses of all rounds, in order."""
+    if not list(folder.glob(f"*-{parts}")):
+        write_partitions(folder, random_graph(60, 400, 24), thirds(60), [node % parts for node in range(60)], parts)
+    train.run(settings(folder, parts, *overrides), folder / name)
+    lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    return torch.tensor([line["train_loss"] for line in lines if line["train_loss"] is not None])
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage-mean", "sage-pool", "gat-mean", "gin"])
+def test_bfloat16_is_near(tmp_path: Path, model: str) -> None:
+    common = (*MODELS[model], "device=cpu")
+    exact, rounded = (losses(tmp_path, 2, name, *common, f"compute.precision={name}") for name in ("fp32", "bf16"))
+    assert not torch.equal(exact, rounded)
+    torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat-mean"])
+def test_batches_train_and_draw_others_each_time(tmp_path: Path, model: str) -> None:
+    whole = losses(tmp_path, 2, "whole", *MODELS[model], "device=cpu")
+    batches = losses(tmp_path, 2, "batches", *MODELS[model], "device=cpu", "batch_size=3")
+    again = losses(tmp_path, 2, "again", *MODELS[model], "device=cpu", "batch_size=3")
+    assert torch.equal(batches, again)  # from the seed
+    assert not torch.equal(batches, whole)
+    assert batches.isfinite().all()
+
+
+@pytest.mark.parametrize("device", [ON_GPU])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, device: str) -> None:
+    """One worker, or two that share it."""
+    expected = losses(tmp_path, parts, "cpu", *MODELS[model], "device=cpu")
+    torch.testing.assert_close(losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4)
+    rounded = losses(tmp_path, parts, "rounded", *MODELS[model], device, "compute.precision=bf16", "batch_size=30")
+    assert rounded.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("compute.precision=fp16", "compute.precision=fp16: choose one of fp32, bf16"),
+        ("batch_size=0", "batch_size=0: must be at least 1"),
+        ("batch_size=many", "batch_size: "),
+    ],
+)
+def test_wrong_values_are_named(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        settings(tmp_path, 2, override)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("override", ["compute.precision=bf16", "batch_size=4"])
+def test_other_trainers_refuse_them(tmp_path: Path, override: str) -> None:
+    with pytest.raises(InputError, match=f"{override.split('=')[0]}: only trainer=lazy has it, not trainer=sign"):
+        check(settings(tmp_path, 2, override, "trainer=sign").train)
