@@ -29,7 +29,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.group import Rendezvous, process_group
 from retexo.comm.traffic import Purpose
 from retexo.layers.base import Inputs
-from retexo.layers.block import InEdges
+from retexo.layers.block import InEdges, Sources, Vectors, rows_of
 from retexo.rounds import Message
 from retexo.stage import Architecture, build_stage
 
@@ -54,8 +54,9 @@ def floor_seconds() -> float:
         stage = build_stage(architecture, layer, 0)
         gathered = []
         for mask in (split.train, split.val):
-            block = edges.block(torch.from_numpy(mask).nonzero()[:, 0])
-            gathered.append(stage.conv.gather(block, rows[block.nodes]))
+            nothing = Sources(*(Vectors.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
+            block = edges.block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
+            gathered.append(stage.conv.gather(block, *rows_of(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
         rows = torch.randn(graph.num_nodes, model.hidden_dim).relu()
     return seconds
