@@ -24,7 +24,7 @@ from retexo.exchange.transfer import LayerExchange
 from retexo.layers.accumulate import Accumulator
 from retexo.layers.base import Inputs, SumConvolution
 from retexo.layers.block import Sources, rows_of
-from retexo.layers.matrix import Matrix, is_sparse
+from retexo.layers.matrix import Matrix, dense, is_sparse
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
 from retexo.trainers.context import Context
@@ -74,7 +74,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 
     for layer, stage in enumerate(stages):
         rows = run_layer(context, layer, stage, rows, learn)
-        context.features = context.features[:0].clone()
+        context.features = context.features[:0].clone()  # of no use after the first layer
         context.save_layer(layer, stage)
     return Trained(rounds, rows)
 
@@ -110,7 +110,8 @@ def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> 
 
     @torch.no_grad()
     def project(rows: Matrix) -> Tensor:
-        return stage.conv.project(rows.to(context.device) if isinstance(rows, Tensor) else rows).cpu()
+        # Sparse products are for the CPU.
+        return stage.conv.project(rows if context.device.type == "cpu" else dense(rows).to(context.device)).cpu()
 
     scale = context.source_scale(stage.conv)
     owned = Owned(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
