@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from retexo.exchange.ascending import read_ascending, write_ascending
-from retexo.exchange.choice import Owned
+from retexo.exchange.choice import DENSE, Owned
 from retexo.exchange.codec import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.plan import renumbered
 from retexo.layers.block import InEdges
-from retexo.layers.matrix import drop
+from retexo.layers.matrix import drop, row_sums
 from retexo.metrics import NodeClassification
 from retexo.stage import Architecture, build_stage
 
@@ -51,15 +51,20 @@ def measure(process: int = 0) -> Constants:
     degree, factor = torch.full((many // 25,), 25), torch.rand(200_000)
     in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(many // 25)
     place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, many + 1, 25, dtype=torch.int32)
-    found["index_edge"] = _each(many, lambda: (place[in_edges.into(nodes)[0]] >= 0).cumsum(0, dtype=torch.int32))
+
+    def look_up() -> None:
+        row = place.index_select(0, in_edges.into(nodes)[0])
+        there = row >= 0
+        there.cumsum(0, dtype=torch.int32)
+        np.compress(there.numpy(), row.numpy())
+
+    found["index_edge"] = _each(many, look_up)
 
     def bag(width: int) -> float:
         table = torch.randn(200_000, width)
-        how: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
 
         def add_up() -> torch.Tensor:
-            weights = factor[source]
-            return torch.nn.functional.embedding_bag(place[source], table, row_ptr, per_sample_weights=weights, **how)
+            return row_sums(table, source.int(), row_ptr, factor.index_select(0, source))
 
         with torch.no_grad():
             return _each(many, add_up)
@@ -68,7 +73,7 @@ def measure(process: int = 0) -> Constants:
 
     def partial(width: int) -> float:
         owned = Owned(torch.randn(200_000, width), None, lambda rows: rows, width, "full")
-        return _each(many, lambda: owned.add_up(*ends, 40_000), 3)
+        return _each(many, lambda: owned.add_up(*ends, 40_000, DENSE), 3)
 
     found["bag_edge"], found["bag_value"] = _line(bag)
     found["sum_value"] = _each(rows.numel(), lambda: torch.zeros(n, width).index_add_(0, target[:n], rows[labels]))
@@ -109,7 +114,7 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     """Seconds an edge for a cover of a random boundary; rows weigh 500 and up to `spread` more, sums,
     unless all are alike, twice as much."""
     count = num_edges // 6
-    left, right = rng.integers(count, size=(2, num_edges))
+    left, right = np.divmod(np.sort(rng.integers(count**2, size=num_edges)), count)  # in the order of a plan
     weights = 500 + rng.integers(spread, size=count), (500 if spread == 1 else 1000) + rng.integers(spread, size=count)
     return _each(num_edges, lambda: minimum_cover(left, right, *weights), 1)
 

@@ -340,7 +340,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     in_wave = case.edges / case.workers * case.cut * wave.edges
     work = 2 * _needed_cut(case) * one["scan_edge"] + 6 * in_wave * one["renumber_end"]
     work += peers * wave.open_edges * cover
-    partial = one["partial_edge"] + num_in * one["partial_value"]
+    partial = one["partial_edge"] + (min(case.widths(wave.layer)) if wave.embed else num_in) * one["partial_value"]
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
         work += peers * (wave.open_edges * (partial + weighted) + wave.targets * num_in * one["size_value"])
