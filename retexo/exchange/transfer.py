@@ -54,6 +54,12 @@ class Served:
     def nothing(cls) -> "Served":
         return cls.of(np.zeros(0, np.int32), np.zeros(0, np.int32))
 
+    def some(self, edges: Mask) -> "Served":
+        """Of some of the edges, bool [E'], renumbered as places in this one."""
+        if edges.all():
+            return Served(np.arange(len(self.rows)), np.arange(len(self.targets)), self.source, self.target)
+        return Served.of(self.source[edges], self.target[edges])
+
     def without_edges(self) -> "Served":
         """What both sides go by once it is known what is sent; there are far more edges than rows and targets."""
         nothing = np.zeros(0, np.int32)
@@ -131,8 +137,7 @@ class LayerExchange:
         if self._plan.plain:
             choice = _rows_not_held(DENSE, held, served)
             return choice, write(self.owned, choice, self._nodes(served, peer), served.source, served.target)
-        edges = ~held[served.source]
-        rest = Served.of(served.source[edges], served.target[edges])
+        rest = served.some(~held[served.source])
         nodes, num_targets = self._nodes(served, peer)[rest.rows], len(rest.targets)
         ends = rest.source, rest.target
         chosen = choose(self.owned, nodes, *ends, num_targets, sums=self._plan.sums, late=wave == EMBED)
