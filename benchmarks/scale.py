@@ -55,7 +55,7 @@ class Watched:
     """A command that ended, with what it took."""
 
     def __init__(self, *arguments: str) -> None:
-        before, start = os.times(), time.perf_counter()
+        start = time.perf_counter()
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "main.py"), *arguments], env=environment, stdout=subprocess.PIPE, text=True
@@ -66,8 +66,6 @@ class Watched:
         self.output = process.communicate()[0]
         watch.join()
         self.seconds = time.perf_counter() - start
-        after = os.times()
-        self.cpu = after.children_user + after.children_system - before.children_user - before.children_system
         if process.returncode:
             raise SystemExit(f"{' '.join(arguments)}: ended with {process.returncode}\n{self.output}")
 
@@ -216,7 +214,6 @@ def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
     return found | {
         "seconds": trained.seconds,
-        "cpu": trained.cpu,
         "memory": trained.memory,
         "phase": phase,
         "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
