@@ -18,7 +18,6 @@ from retexo.comm.traffic import OF_ROUNDS, Purpose
 from retexo.config import TrainSettings
 from retexo.errors import Stopped, TrainingError
 from retexo.gradients import FlatParameters, Learner, build_agreement, build_optimizer
-from retexo.heap import freed_memory_kept
 from retexo.journal import Journal
 from retexo.layers.base import Inputs
 from retexo.layers.matrix import Matrix, Place
@@ -260,8 +259,7 @@ def run_rounds(
         return course.number
     if keeper and (state := keeper.started(layer)):
         course.restore(state)
-    with freed_memory_kept():  # each round takes as much as the one before
-        _go_on(course, layer_task, settings, log, keeper)
+    _go_on(course, layer_task, settings, log, keeper)
     flat.values.copy_(course.best)
     if keeper:
         keeper.finish(layer, course.outcome())
