@@ -139,19 +139,17 @@ class InEdges:
 
         An edge of a halo node whose row is not there is left out: a sum serves it.
         """
-        src, row_ptr = self.into(nodes)
-        dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
-        number, out_degree = self._numbered(sources)
-        src = number[src]
-        src, dst = src[src >= 0], dst[src >= 0]
-        num_inner = len(self.in_degree)
-        for vectors, first in ((sources.early, num_inner), (sources.late, num_inner + len(sources.early.values))):
-            place = torch.full((num_inner,), -1)
-            place[nodes] = torch.arange(len(nodes))
-            target = place[vectors.sum_dst]
-            src = torch.cat((src, vectors.sums[target >= 0] + first))
-            dst = torch.cat((dst, target[target >= 0]))
-        return self._compact(nodes, src, dst, out_degree, num_inner + len(sources.early.values))
+        return self.numbered(sources).block(nodes)
+
+    def numbered(self, sources: Sources) -> "NumberedEdges":
+        """What several blocks with the same sources are cut from."""
+        num_inner, num_early = len(self.in_degree), len(sources.early.values)
+        early, late = sources.early.halo, sources.late.halo
+        halo = torch.where(late >= 0, late + num_early, early)
+        number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
+        out_degree = self.out_degree.new_zeros(num_inner + num_early + len(sources.late.values))
+        out_degree[number[number >= 0]] = self.out_degree[number >= 0]
+        return NumberedEdges(self, sources, number, out_degree)
 
     def into(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The in-edges of nodes, int64 [n]: sources (local ids), int32 [E'], and row pointers, int64 [n + 1]."""
@@ -167,18 +165,36 @@ class InEdges:
         piece = (degree.cumsum(0) - degree) // edges
         return list(torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist()))
 
-    def _numbered(self, sources: Sources) -> tuple[Tensor, Tensor]:
-        """The number of each local id as a source, int64 [I + H], -1 for none; the out-degree of each source."""
-        num_inner, num_early = len(self.in_degree), len(sources.early.values)
-        early, late = sources.early.halo, sources.late.halo
-        halo = torch.where(late >= 0, late + num_early, early)
-        number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
-        out_degree = self.out_degree.new_zeros(num_inner + num_early + len(sources.late.values))
-        out_degree[number[number >= 0]] = self.out_degree[number >= 0]
-        return number, out_degree
 
-    def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, out_degree: Tensor, first_late: int) -> Block:
-        place = torch.full((len(out_degree),), -1)
+@dataclass(frozen=True, eq=False)
+class NumberedEdges:
+    """All in-edges of a partition, with a number for each source that is there."""
+
+    edges: InEdges
+    sources: Sources
+    number: Tensor
+    """int64 [I + H] the number of each local id, -1 for none; see Block.nodes."""
+    out_degree: Tensor
+    """float, of each number."""
+
+    def block(self, nodes: Tensor) -> Block:
+        """As InEdges.block."""
+        src, row_ptr = self.edges.into(nodes)
+        dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
+        src = self.number.index_select(0, src)
+        src, dst = src[src >= 0], dst[src >= 0]
+        num_inner, early, late = len(self.edges.in_degree), self.sources.early, self.sources.late
+        for vectors, first in ((early, num_inner), (late, num_inner + len(early.values))):
+            if len(vectors.sums):
+                place = torch.full((num_inner,), -1)
+                place[nodes] = torch.arange(len(nodes))
+                target = place[vectors.sum_dst]
+                src = torch.cat((src, vectors.sums[target >= 0] + first))
+                dst = torch.cat((dst, target[target >= 0]))
+        return self._compact(nodes, src, dst, num_inner + len(early.values))
+
+    def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_late: int) -> Block:
+        place = torch.full((len(self.out_degree),), -1)
         place[src] = 0
         place[nodes] = -1
         others = (place == 0).nonzero()[:, 0]
@@ -190,8 +206,8 @@ class InEdges:
             num_early=len(nodes) + int((others < first_late).sum()),
             src=place[src],
             dst=dst,
-            out_degree=out_degree[block_nodes],
-            in_degree=self.in_degree[nodes],
+            out_degree=self.out_degree[block_nodes],
+            in_degree=self.edges.in_degree[nodes],
         )
 
 

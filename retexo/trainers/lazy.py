@@ -23,7 +23,7 @@ from retexo.exchange.plan import EMBED, ROUNDS, Use
 from retexo.exchange.transfer import LayerExchange
 from retexo.layers.accumulate import Accumulator
 from retexo.layers.base import Inputs, SumConvolution
-from retexo.layers.block import Sources, rows_of
+from retexo.layers.block import NumberedEdges, Sources, rows_of
 from retexo.layers.matrix import Matrix, dense, is_sparse
 from retexo.rounds import Labelled, LayerTask, run_rounds
 from retexo.stage import Stage
@@ -146,7 +146,8 @@ def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sourc
         )
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     pieces = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
-    return Labelled(nodes, labels, lambda place: gather(context, stage, nodes[place], rows, sources), pieces)
+    edges = context.edges.numbered(sources)
+    return Labelled(nodes, labels, lambda place: _neighbourhood(context, stage, nodes[place], rows, edges), pieces)
 
 
 def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
@@ -156,9 +157,14 @@ def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources:
         accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _rounded(context, accumulator.inputs())
-    block = context.edges.block(nodes, sources)
-    early, late = (vectors.to(context.device) for vectors in rows_of(block, rows, sources))
-    return _rounded(context, conv.gather(block.to(context.device), early, late))
+    return _neighbourhood(context, stage, nodes, rows, context.edges.numbered(sources))
+
+
+def _neighbourhood(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, edges: NumberedEdges) -> Inputs:
+    """The same by way of a block."""
+    block = edges.block(nodes)
+    early, late = (vectors.to(context.device) for vectors in rows_of(block, rows, edges.sources))
+    return _rounded(context, stage.conv.gather(block.to(context.device), early, late))
 
 
 def _rounded(context: Context, inputs: Inputs) -> Inputs:
@@ -212,6 +218,6 @@ def _neighbourhoods(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
-        sources = exchange.run(EMBED)
+        edges = context.edges.numbered(exchange.run(EMBED))
     chunks = context.edges.chunks(nodes, EDGES_A_STEP)
-    return ((chunk, gather(context, stage, chunk, rows, sources)) for chunk in chunks)
+    return ((chunk, _neighbourhood(context, stage, chunk, rows, edges)) for chunk in chunks)
