@@ -38,15 +38,9 @@ class Accumulator:
             rows: [I, F] on the host.
             projected: [I, D] after the weights, if rows are to be added up so, without dropout: K is D then, else F.
         """
-        self._conv, self._edges, self._nodes, self._device, self._late = (
-            conv,
-            edges,
-            nodes,
-            device,
-            projected is not None,
-        )
+        self._conv, self._edges, self._nodes, self._rows, self._device = conv, edges, nodes, rows, device
+        self._late = projected is not None
         self._scale = conv.source_scale(edges.out_degree)
-        self._rows = rows
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
         num_inner, num_halo = len(edges.in_degree), len(edges.out_degree) - len(edges.in_degree)
