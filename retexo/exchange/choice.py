@@ -81,22 +81,27 @@ class Owned:
     @cached_property
     def projected(self) -> Tensor:
         """[I, D] all rows after the weights."""
-        return self.project(as_matrix(self.rows))
+        return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
+
+    def _all(self, form: Form) -> Rows:
+        """All rows, as a message of the form is made from them."""
+        if form.after_weights:
+            return self.projected
+        return self.rows if self.sparse is None else self.sparse
 
     def take(self, nodes: Ints, form: Form) -> Rows:
-        if form.after_weights or self.sparse is None:
-            return (self.projected if form.after_weights else self.rows).index_select(0, torch.from_numpy(nodes))
-        return self.sparse[nodes]
+        values = self._all(form)
+        return values.index_select(0, torch.from_numpy(nodes)) if isinstance(values, Tensor) else values[nodes]
 
     def add_up(self, nodes: Ints, target: Ints, num_targets: int, form: Form) -> Rows:
         """Scaled rows of `nodes`, int64 [E], added up by target, int64 [E]: [num_targets, F], after the weights D."""
         dtype = self.rows.numpy().dtype
         weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
         matrix = sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
-        if self.sparse is not None and not form.after_weights:
-            sums: sp.csr_array = matrix @ self.sparse
+        values = self._all(form)
+        if not isinstance(values, Tensor):
+            sums: sp.csr_array = matrix @ values
             return sums
-        values = self.projected if form.after_weights else self.rows
         rows, row_ptr = (
             torch.from_numpy(each.astype(np.int32, copy=False)) for each in (matrix.indices, matrix.indptr)
         )
