@@ -21,7 +21,7 @@ def run(config: "DictConfig") -> None:
     from hydra.core.hydra_config import HydraConfig
 
     from retexo import apps
-    from retexo.config import load
+    from retexo.config.settings import load
 
     hydra = HydraConfig.get()
     settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), os.environ)
@@ -71,7 +71,7 @@ def is_wrong_path(error: Exception) -> bool:
 
 def explain(error: Exception) -> str:
     """The message of an error; Hydra's for an unknown key gets the nearest name."""
-    from retexo.config import unknown_setting
+    from retexo.config.settings import unknown_setting
 
     if isinstance(error, OSError) and is_wrong_path(error):
         return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from retexo import config
 from retexo.apps import partition_data, train
+from retexo.config.settings import compose
 
 MODELS = ("gcn", "sage", "gat", "gin")
 PUBLISHED = {
@@ -42,7 +42,7 @@ def runs(data: list[str], model: str, seeds: int, options: list[str], folder: Pa
     summaries = []
     for seed in range(seeds):
         common = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}", *options]
-        settings = config.compose([*common, "app=train"], f"node_classification_{model}")
+        settings = compose([*common, "app=train"], f"node_classification_{model}")
         with contextlib.redirect_stdout(io.StringIO()):
             partition_data.run(settings.partition)
             summaries.append(train.run(settings, Path(tempfile.mkdtemp(dir=folder))))

@@ -151,14 +151,14 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
 
 def ours(run: Run) -> dict[str, Any]:
     """Train on the partitions that the parent made."""
-    from retexo import config
     from retexo.apps import train
+    from retexo.config.settings import compose
 
     _, model, workers, _ = run.method.replace(",", "").split()
     given = [*run.settings, f"num_partitions={workers}", f"dropout={DROPOUT}", f"hidden_dim={WIDTH}", "app=train",
              f"num_rounds=[{EPOCHS}]", f"stopping.patience={PATIENCE}"]  # fmt: skip
     run_dir = Path(tempfile.mkdtemp(dir=run.folder))
-    summary = train.run(config.compose(given, f"node_classification_{model.lower()}"), run_dir)
+    summary = train.run(compose(given, f"node_classification_{model.lower()}"), run_dir)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     curve = [(line["seconds"], line["val_metric"]) for line in lines if line["layer"] == 1 and line["round"] > 0]
     best, test = max(accuracy for _, accuracy in curve), summary["test"]["accuracy"]

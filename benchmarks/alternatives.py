@@ -61,10 +61,10 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     """Write the graph for the rivals and the partitions for ours; return the seconds of partitioning for the most."""
     from partitioning import datasets, splits
-    from retexo import config
     from retexo.apps import partition_data
+    from retexo.config.settings import compose
 
-    wanted = config.compose(settings).partition.dataset
+    wanted = compose(settings).partition.dataset
     graph = datasets.load(wanted)
     split = splits.draw(graph, wanted.split, datasets.recipe(wanted.name).split)
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
@@ -75,7 +75,7 @@ def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     for workers in worlds:
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(config.compose([*settings, f"num_partitions={workers}"]).partition)
+            partition_data.run(compose([*settings, f"num_partitions={workers}"]).partition)
     return time.perf_counter() - start
 
 

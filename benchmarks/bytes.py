@@ -21,10 +21,10 @@ from accuracy import PUBMED_SPLIT, runs
 from scipy import stats
 
 from partitioning.storage import PartitionDirectory
-from retexo import config
 from retexo.apps.plan import Sizes
 from retexo.apps.train import open_directory
-from retexo.forecast import architecture_of, forecast
+from retexo.config.settings import compose
+from retexo.estimate.traffic import architecture_of, forecast
 
 METHODS = {
     "plain": ["exchange=plain", "stopping=none"],
@@ -73,7 +73,7 @@ def report_bounds(graph: str, model: str, data: list[str], seeds: Sequence[int],
     gather, bound = [], []
     for seed in seeds:
         common = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
-        settings = config.compose(common, f"node_classification_{model}")
+        settings = compose(common, f"node_classification_{model}")
         directory = open_directory(settings)
         partitions = [directory.read(part) for part in range(directory.num_parts)]
         architecture = architecture_of(settings.train, directory, partitions)

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
-from retexo import config, worker
 from retexo.apps import partition_data, train
-from retexo.comm.tape import Tape
-from retexo.journal import Journal
+from retexo.comm.replay_log import Tape
+from retexo.config.settings import compose
+from retexo.training.recovery import Journal
+from retexo.worker import train as worker
 
 
 def timed(rank: int, job: worker.Job, parent: Connection) -> None:
@@ -60,10 +61,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         common = ["dataset_name=cora", f"partition_dir={folder}", "app=train"]
         with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(config.compose(common).partition)
+            partition_data.run(compose(common).partition)
             for _ in range(arguments.repeats):
                 for every in arguments.every:
-                    settings = config.compose([*common, f"checkpoint.every={every}"])
+                    settings = compose([*common, f"checkpoint.every={every}"])
                     summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
                     found[every].append((summary["writing"], summary["seconds"]["train"]))
     print("checkpoint.every  writing, ms   training, s   share (range)")

@@ -21,14 +21,15 @@ from accuracy import PUBMED_SPLIT
 
 from partitioning import datasets, splits, storage
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
-from retexo import config, worker
 from retexo.comm.collectives import Communicator
-from retexo.comm.group import Rendezvous, loopback, process_group
-from retexo.runlog import RunLog
-from retexo.setup import agree_on_facts
-from retexo.stage import build_stage
+from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.config.settings import TrainSettings, compose
+from retexo.nn.stage import build_stage
+from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
+from retexo.training.graph_info import agree_on_facts
+from retexo.worker import train as worker
 
 MODELS = ("gcn", "sage", "gat")
 
@@ -37,7 +38,7 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
     """Best validation accuracy of one run, and its rounds a layer."""
     torch.set_num_threads(1)
     overrides = [*data, f"seed={seed}", "num_partitions=1", *options]
-    settings = config.compose(overrides, f"node_classification_{model}")
+    settings = compose(overrides, f"node_classification_{model}")
     graph = datasets.load(settings.partition.dataset)
     split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe(settings.partition.dataset.name).split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
@@ -53,7 +54,7 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
 
 
 def _train(
-    settings: config.TrainSettings, directory: storage.PartitionDirectory, base: Path
+    settings: TrainSettings, directory: storage.PartitionDirectory, base: Path
 ) -> tuple[float, list[int]]:
     settings = replace(settings, log_every=10**9)
     torch.manual_seed(settings.seed)

@@ -19,20 +19,20 @@ import numpy as np
 import psutil
 import torch
 
-from retexo import config
 from retexo.apps import partition_data, train
 from retexo.apps.plan import Sizes
 from retexo.apps.train import open_directory
-from retexo.exchange.ascending import write_ascending
+from retexo.config.settings import Settings, compose
+from retexo.estimate.traffic import architecture_of, forecast
+from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover
-from retexo.forecast import architecture_of, forecast
 
 GRAPH = ("dataset_name=synthetic", "synthetic.features=128", "synthetic.classes=8", "synthetic.homophily=0.9", "seed=0")
 ROUNDS, LEAN_ROUNDS = 30, 10
 
 
-def settings_of(*overrides: str) -> config.Settings:
-    return config.compose([*GRAPH, *overrides])
+def settings_of(*overrides: str) -> Settings:
+    return compose([*GRAPH, *overrides])
 
 
 def growth(nodes: int, parts: int, method: str, folder: Path) -> None:

@@ -23,15 +23,16 @@ from pathlib import Path
 import torch
 
 from partitioning import datasets, splits
-from retexo import config, launch
 from retexo.apps import partition_data, train
+from retexo.cluster import launch
 from retexo.comm.collectives import Communicator
-from retexo.comm.group import Rendezvous, process_group
+from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.traffic import Purpose
-from retexo.layers.base import Inputs
-from retexo.layers.block import InEdges, Sources, Vectors, rows_of
-from retexo.rounds import Message
-from retexo.stage import Architecture, build_stage
+from retexo.config.settings import compose
+from retexo.nn.block import InEdges, Sources, Vectors, rows_of
+from retexo.nn.convolution import Inputs
+from retexo.nn.stage import Architecture, build_stage
+from retexo.training.loop import Message
 
 ROUNDS = 200
 WORKERS = 4
@@ -40,7 +41,7 @@ DATA = ["dataset_name=cora", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_ev
 
 def floor_seconds() -> float:
     """Seconds of the products of all rounds of both layers."""
-    settings = config.compose(DATA, "node_classification_gcn")
+    settings = compose(DATA, "node_classification_gcn")
     graph = datasets.load(settings.partition.dataset)
     split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe("cora").split)
     src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
@@ -89,7 +90,7 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
 
 
 def message_seconds() -> float:
-    settings = config.compose(DATA, "node_classification_gcn").train
+    settings = compose(DATA, "node_classification_gcn").train
     architecture = Architecture(**vars(settings.model), num_features=1433, num_classes=7)
     stages = [build_stage(architecture, layer, 0) for layer in range(settings.model.num_layers)]
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
@@ -100,7 +101,7 @@ def message_seconds() -> float:
 
 def training(folder: Path) -> dict:
     """summary.json of one training run."""
-    settings = config.compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
+    settings = compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
     with contextlib.redirect_stdout(io.StringIO()):
         partition_data.run(settings.partition)
         return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))

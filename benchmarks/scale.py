@@ -35,7 +35,7 @@ from typing import Any
 import psutil
 import torch
 
-from retexo.layers.matrix import row_sums
+from retexo.nn.matrix import row_sums
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from accuracy import PUBMED_SPLIT
 
-from retexo import config
 from retexo.apps import partition_data
+from retexo.config.settings import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -113,7 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data += [f"num_partitions={parts}", f"partition_dir={folder}/parts"]
         with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(config.compose(data).partition)
+            partition_data.run(compose(data).partition)
         for rate in options.rates:
             report(graph, rate, measure(data, rate, options, Path(folder)))
 

@@ -22,8 +22,8 @@ import torch
 from accuracy import PUBMED_SPLIT
 
 from partitioning.errors import InputError
-from retexo import config
 from retexo.apps import partition_data, train
+from retexo.config.settings import compose
 
 TRAINERS = {
     "lazy": ["trainer=lazy"],
@@ -44,10 +44,10 @@ def run_all(data: list[str], models: list[str], seeds: int, options: list[str]) 
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(seeds):
             common = [*data, f"seed={seed}", f"partition_dir={Path(folder) / str(seed)}", *options]
-            partition_data.run(config.compose(common).partition)
+            partition_data.run(compose(common).partition)
             for model in models:
                 for name, choice in TRAINERS.items():
-                    settings = config.compose([*common, *choice, "app=train"], f"node_classification_{model}")
+                    settings = compose([*common, *choice, "app=train"], f"node_classification_{model}")
                     with contextlib.suppress(InputError):
                         summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
                         found.setdefault((model, name), []).append(summary)

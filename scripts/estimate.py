@@ -18,12 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cost_constants import Constants, constants
-from cost_model import Case, memory, operations, seconds, sent
-
 from partitioning.datasets.synthetic import POWER_LAW
 from partitioning.errors import InputError
 from partitioning.storage import Meta
+from retexo.estimate.cost_constants import Constants, constants
+from retexo.estimate.cost_model import Case, memory, operations, seconds, sent
 
 
 def estimate(case: Case, one: Constants) -> dict[str, float]:

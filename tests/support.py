@@ -26,8 +26,8 @@ from partitioning import storage
 from partitioning.dgl_import import dgl
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
-from retexo.comm.group import Rendezvous, loopback, process_group
-from retexo.config import TrainSettings, compose
+from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.config.settings import TrainSettings, compose
 
 torch.set_num_threads(1)  # small tensors, and other processes on the same cores
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,7 +71,7 @@ def run_workers(
     `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit fail the test.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["retexo.worker", "torch._dynamo"])  # optimizers import the latter
+    context.set_forkserver_preload(["retexo.worker.train", "torch._dynamo"])  # optimizers import the latter
     file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
     rendezvous = Rendezvous(world_size, loopback(), file, "127.0.0.1", 1, timeout, timeout)
     workers = []

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retexo.config import Settings
+from retexo.config.settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from retexo.apps.inference import prepare, print_table, run_workers
-from retexo.config import Settings
-from retexo.files import write_json
+from retexo.config.settings import Settings
+from retexo.outputs.files import write_json
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import psutil
 
 from partitioning.errors import InputError
 from partitioning.storage import PartitionDirectory
-from retexo import inference, launch
 from retexo.apps.resume import check_unused
 from retexo.apps.train import byte_rows, open_directory, settings_digest, shared_settings, versions
-from retexo.checkpoint import Checkpoint, open_checkpoint
-from retexo.config import PredictSettings, Settings
-from retexo.worker import choose_device
+from retexo.cluster import launch
+from retexo.config.settings import PredictSettings, Settings
+from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
+from retexo.worker import infer
+from retexo.worker.train import choose_device
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     ranks = settings.train.cluster.local_ranks
     for rank in ranks:
         directory.verify(rank)
-    shape = inference.Shape.of(directory, ranks)
-    inference.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    shape = infer.Shape.of(directory, ranks)
+    infer.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)
 
 
@@ -67,7 +68,7 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
     with launch.meet(cluster, shared_settings(settings), prepared.directory.digest()) as node:
-        job = inference.Job(
+        job = infer.Job(
             settings=settings.train,
             directory=prepared.directory,
             checkpoint=prepared.checkpoint,
@@ -77,7 +78,7 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
             predict=predict,
         )
         run_dir.mkdir(parents=True, exist_ok=True)
-        results = launch.run_workers(cluster.local_ranks, inference.main, job, node)
+        results = launch.run_workers(cluster.local_ranks, infer.main, job, node)
     result: dict[str, Any] = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - psutil.Process().create_time()
     return {

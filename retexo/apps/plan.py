@@ -12,14 +12,14 @@ from scipy.sparse import csr_array
 
 from partitioning.storage import Partition, PartitionDirectory
 from retexo.apps.train import open_directory
-from retexo.config import Settings, TrainSettings
-from retexo.exchange.ascending import code_size
-from retexo.exchange.codec import RowFormat, row_sizes
-from retexo.files import write_json
-from retexo.forecast import Forecast, architecture_of, forecast, forecasts
-from retexo.layers.matrix import is_sparse
-from retexo.memory import worker_memory
-from retexo.stage import Architecture, build_stage
+from retexo.config.settings import Settings, TrainSettings
+from retexo.estimate.memory import worker_memory
+from retexo.estimate.traffic import Forecast, architecture_of, forecast, forecasts
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.nn.matrix import is_sparse
+from retexo.nn.stage import Architecture, build_stage
+from retexo.outputs.files import write_json
 
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""

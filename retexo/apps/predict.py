@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo import predictions
 from retexo.apps.inference import prepare, print_table, run_workers
-from retexo.config import Settings
-from retexo.files import write_json
+from retexo.config.settings import Settings
+from retexo.outputs import predictions
+from retexo.outputs.files import write_json
 
 logger = logging.getLogger(__name__)
 

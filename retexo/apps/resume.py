@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.files import write_json
+from retexo.outputs.files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from partitioning.errors import InputError
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested
 from retexo.apps.resume import OUTPUTS
-from retexo.config import CONFIG_DIR, Settings, compose
+from retexo.cluster.launch import terminate_as_exit
+from retexo.config.settings import CONFIG_DIR, Settings, compose
 from retexo.errors import TrainingError
-from retexo.launch import terminate_as_exit
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text

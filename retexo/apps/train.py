@@ -16,15 +16,15 @@ import psutil
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
 from partitioning.storage import MissingPartitions, PartitionDirectory, find
-from retexo import launch
 from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
-from retexo.config import ClusterSettings, Settings
+from retexo.cluster import launch
+from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
-from retexo.files import write_json
-from retexo.runlog import check_logger
+from retexo.outputs.files import write_json
+from retexo.outputs.run_log import check_logger
 from retexo.trainers import registry
-from retexo.worker import Job, choose_device, main, num_threads
+from retexo.worker.train import Job, choose_device, main, num_threads
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.tape import Tape, checksum
+from retexo.comm.replay_log import Tape, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
 
 

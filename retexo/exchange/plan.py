@@ -29,7 +29,7 @@ from torch import Tensor
 from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.exchange.ascending import code_size, read_ascending, write_ascending
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
 SETUP = Purpose("setup")
 ROUNDS, EMBED = 0, 1

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from partitioning.errors import InputError
-from retexo.config import TrainSettings, typed_options
+from retexo.config.settings import TrainSettings, typed_options
+from retexo.exchange.autograd import Sample
 from retexo.exchange.plan import ExchangePlan, Use
-from retexo.exchange.swap import Sample
-from retexo.layers.base import as_matrix
-from retexo.layers.block import Sources, Vectors
-from retexo.layers.matrix import Matrix
-from retexo.stage import Stage
+from retexo.nn.block import Sources, Vectors
+from retexo.nn.convolution import as_matrix
+from retexo.nn.matrix import Matrix
+from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.storage import Partition
+from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.config import TrainSettings
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Demand, ExchangePlan
-from retexo.journal import Journal
-from retexo.layers.base import Convolution
-from retexo.layers.block import InEdges
-from retexo.liveness import Progress
-from retexo.metrics import NodeClassification
-from retexo.rounds import RoundLog, Totals
+from retexo.nn.block import InEdges
+from retexo.nn.convolution import Convolution
+from retexo.training.loop import RoundLog, Totals
+from retexo.training.recovery import Journal
+from retexo.training.task import NodeClassification
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}

@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import WHOLE_RUN, Purpose
-from retexo.config import TrainSettings
-from retexo.exchange.choice import Owned
+from retexo.config.settings import TrainSettings
+from retexo.exchange.autograd import Sample, Swap, make_swap
+from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, ExchangePlan, make_plan, reach_here
-from retexo.exchange.swap import Sample, Swap, make_swap
-from retexo.exchange.transfer import LayerExchange
-from retexo.layers.base import NO_LATE, Inputs
-from retexo.layers.block import Block, InEdges, Sources, Vectors
-from retexo.layers.matrix import Matrix, dense
-from retexo.metrics import NodeClassification
-from retexo.rounds import Totals, run_rounds
-from retexo.stage import Stage
+from retexo.exchange.selection import Owned
+from retexo.nn.block import Block, InEdges, Sources, Vectors
+from retexo.nn.convolution import NO_LATE, Inputs
+from retexo.nn.matrix import Matrix, dense
+from retexo.nn.stage import Stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Context
+from retexo.training.loop import Totals, run_rounds
+from retexo.training.task import NodeClassification
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
-"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.swap)."""
+"""Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.autograd)."""
 
 
 # --- a pass ----------------------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.config import TrainSettings, typed_options
+from retexo.config.settings import TrainSettings, typed_options
 from retexo.exchange.plan import Use
-from retexo.layers.base import NO_LATE, Inputs, as_matrix
-from retexo.layers.block import Vectors
-from retexo.layers.matrix import dense
-from retexo.stage import Stage
+from retexo.nn.block import Vectors
+from retexo.nn.convolution import NO_LATE, Inputs, as_matrix
+from retexo.nn.matrix import dense
+from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end, lazy
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained

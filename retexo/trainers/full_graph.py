@@ -3,9 +3,9 @@
 What it computes is what one process would on the whole graph. The features are fixed, so they are sent once.
 """
 
-from retexo.config import TrainSettings
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.stage import Stage
+from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained

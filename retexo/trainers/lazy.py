@@ -16,18 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.config import TrainSettings
-from retexo.exchange.choice import Owned
-from retexo.exchange.codec import Precision
+from retexo.config.settings import TrainSettings
+from retexo.exchange.coding.rows import Precision
+from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, Use
-from retexo.exchange.transfer import LayerExchange
-from retexo.layers.accumulate import Accumulator
-from retexo.layers.base import Inputs, SumConvolution
-from retexo.layers.block import NumberedEdges, Sources, rows_of
-from retexo.layers.matrix import Matrix, dense, is_sparse
-from retexo.rounds import Labelled, LayerTask, run_rounds
-from retexo.stage import Stage
+from retexo.exchange.selection import Owned
+from retexo.nn.accumulate import Accumulator
+from retexo.nn.block import NumberedEdges, Sources, rows_of
+from retexo.nn.convolution import Inputs, SumConvolution
+from retexo.nn.matrix import Matrix, dense, is_sparse
+from retexo.nn.stage import Stage
 from retexo.trainers.context import Context
+from retexo.training.loop import Labelled, LayerTask, run_rounds
 
 USE: Use = "train"
 OWN_MODEL = False

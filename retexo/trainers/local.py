@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from partitioning.errors import InputError
-from retexo.config import TrainSettings, typed_options
+from retexo.config.settings import TrainSettings, typed_options
 from retexo.exchange.plan import Use
-from retexo.layers.block import InEdges, Sources
-from retexo.stage import Stage
+from retexo.nn.block import InEdges, Sources
+from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained

@@ -3,9 +3,9 @@
 from typing import Protocol
 
 from partitioning.errors import InputError
-from retexo.config import TrainSettings
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.stage import Stage
+from retexo.nn.stage import Stage
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from retexo.config import TrainSettings
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.layers.base import as_matrix, xavier
-from retexo.layers.matrix import Matrix, dense, dropout
-from retexo.setup import check_same_parameters
-from retexo.stage import Stage
+from retexo.nn.convolution import as_matrix, xavier
+from retexo.nn.matrix import Matrix, dense, dropout
+from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end, lazy
 from retexo.trainers.context import Context
 from retexo.trainers.lazy import Trained
+from retexo.training.graph_info import check_same_parameters
 
 USE: Use = "evaluate"
 OWN_MODEL = True

@@ -10,9 +10,9 @@ from support import random_graph, save_npz, thirds
 from partitioning import storage
 from partitioning.storage import PartitionDirectory
 from retexo.apps import partition_data, train
-from retexo.config import compose
-from retexo.exchange.ascending import code_size
-from retexo.stage import Architecture, build_stage
+from retexo.config.settings import compose
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.nn.stage import Architecture, build_stage
 
 WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
 

@@ -24,11 +24,11 @@ import psutil
 import pytest
 from support import random_graph, thirds, write_partitions
 
-from retexo import worker
 from retexo.apps import train
-from retexo.config import Settings, compose
+from retexo.cluster.heartbeat import Progress
+from retexo.config.settings import Settings, compose
 from retexo.errors import TrainingError
-from retexo.liveness import Progress
+from retexo.worker import train as worker
 
 WORLD = 3
 NOTICED = 20.0

@@ -14,14 +14,14 @@ from support import MODELS, make_graph, run_workers, train_settings, write_parti
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
 from retexo.comm.collectives import Communicator
-from retexo.config import TrainSettings
+from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
-from retexo.layers.base import NO_LATE, Inputs
-from retexo.setup import agree_on_facts
-from retexo.stage import Stage, build_stage
+from retexo.nn.convolution import NO_LATE, Inputs
+from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.worker import make_architecture, make_context
+from retexo.training.graph_info import agree_on_facts
+from retexo.worker.train import make_architecture, make_context
 
 ROUNDS = 20
 COMMON = (
@@ -275,7 +275,7 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    from retexo.setup import Facts
+    from retexo.training.graph_info import Facts
 
     names = [field.name for field in dataclasses.fields(Facts)]
     known = {"num_features": 30, "num_classes": 4}

@@ -13,11 +13,11 @@ import pytest
 from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
-from retexo import worker
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
-from retexo.config import Settings, compose
+from retexo.config.settings import Settings, compose
 from retexo.errors import TrainingError
+from retexo.worker import train as worker
 
 WORLD = 3
 AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
-from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
+from retexo.comm.threads import RehearsalCommunicator, rehearse
 from retexo.comm.traffic import KINDS
-from retexo.config import TrainSettings
-from retexo.layers.gat import NEGATIVE_SLOPE
-from retexo.setup import agree_on_facts
-from retexo.stage import Stage, build_stage
+from retexo.config.settings import TrainSettings
+from retexo.nn.conv.gat import NEGATIVE_SLOPE
+from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import bns, end_to_end, registry, sign
 from retexo.trainers.context import Clock, Context
-from retexo.worker import make_architecture, make_context
+from retexo.training.graph_info import agree_on_facts
+from retexo.worker.train import make_architecture, make_context
 
 EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
@@ -149,7 +149,7 @@ def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
 
 
 def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
-    """What retexo.layers says that a convolution is, with matrices [N, N]."""
+    """What retexo.nn says that a convolution is, with matrices [N, N]."""
     name, weight = type(conv).__name__, edges.weight
     if name == "GCN":
         scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
@@ -195,7 +195,7 @@ def alone(
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
-    from retexo.setup import Facts
+    from retexo.training.graph_info import Facts
 
     names = [field.name for field in dataclasses.fields(Facts)]
     architecture = make_architecture(settings, Facts(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]

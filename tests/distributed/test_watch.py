@@ -22,12 +22,13 @@ import psutil
 import pytest
 from support import wait_until
 
-from retexo import launch, worker
-from retexo.comm.channel import Channel
-from retexo.config import compose
+from retexo.cluster import launch
+from retexo.cluster.channel import Channel
+from retexo.cluster.heartbeat import Progress, Pulse, Reporter, Ticker
+from retexo.cluster.rendezvous import Node
+from retexo.config.settings import compose
 from retexo.errors import Stopped, TrainingError
-from retexo.liveness import Progress, Pulse, Reporter, Ticker
-from retexo.nodes import Node
+from retexo.worker import train as worker
 
 DEFAULT = compose().train.cluster
 TIMEOUT = 2.0

@@ -33,21 +33,21 @@ from support import (
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.storage import Partition, PartitionDirectory, file_checksum, find
-from retexo import inference
 from retexo.apps import evaluate, partition_data, predict, train
-from retexo.checkpoint import open_checkpoint, save_layer, save_model
+from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
-from retexo.comm.rehearsal import rehearse
-from retexo.config import compose
+from retexo.comm.threads import rehearse
+from retexo.config.settings import compose
 from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
-from retexo.predictions import Predictions, merge, read_table
-from retexo.predictor import load_run
-from retexo.setup import agree_on_facts
-from retexo.stage import Architecture, build_stage
+from retexo.nn.stage import Architecture, build_stage
+from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
+from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.worker import make_architecture, make_context
+from retexo.training.graph_info import agree_on_facts
+from retexo.worker import infer
+from retexo.worker.train import make_architecture, make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -353,7 +353,7 @@ def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Pa
     path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3).path
     (path / "meta.json").unlink()
     directory = find([path], 3)
-    assert inference.Shape.of(directory, range(1, 2)) is None
+    assert infer.Shape.of(directory, range(1, 2)) is None
     checkpoint_of(tmp_path / "run", architecture())
     assert len(load_run(tmp_path / "run").predict(directory).ids) == 40
 
@@ -382,7 +382,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         facts = agree_on_facts(comm, partition, directory, "0" * 64)
-        context = inference.make_context(
+        context = infer.make_context(
             settings, checkpoint, partition, facts, comm, stages, use=use, clock=Clock()
         )
         lazy.infer(context, stages)

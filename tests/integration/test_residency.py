@@ -17,8 +17,8 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import ARRAYS, write_sites
 from retexo.apps import evaluate, partition_data, plan, predict, train
-from retexo.config import compose
-from retexo.predictions import read_table
+from retexo.config.settings import compose
+from retexo.outputs.predictions import read_table
 
 NAMES = ["north", "east", "south", "void"]
 COMMON = ("num_partitions=4", "hidden_dim=8", "heads=2", "num_rounds=[4]", "device=cpu", "cluster.threads=1",

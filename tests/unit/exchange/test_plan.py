@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from support import MASKS, make_graph, write_partitions
 
 from partitioning.storage import Partition
-from retexo.comm.rehearsal import RehearsalCommunicator, rehearse
-from retexo.exchange.ascending import code_size
+from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Boundary, Demand, ExchangePlan, Use, make_plan, whole_out_degree
 
 Ints = NDArray[np.int64]

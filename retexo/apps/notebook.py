@@ -1,0 +1,120 @@
+"""A trained run in a notebook: load it, predict for node ids; one process, no process group.
+
+    from retexo.predictor import load_run
+
+    run = load_run("outputs/2026-01-31/12-00-00")
+    table = run.predict("data/partitions/cora-random-vol-4", node_ids=[31336, 1061127])
+    table.classes, table.probabilities
+
+The parts of the directory are threads that exchange rows as the workers of app=predict do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.errors import InputError
+from partitioning.storage import Partition, PartitionDirectory, find
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import rehearse
+from retexo.config.settings import TrainSettings, compose
+from retexo.nn.stage import Stage
+from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
+from retexo.outputs.predictions import Predictions
+from retexo.trainers import lazy
+from retexo.trainers.context import Clock
+from retexo.training.graph_info import NO_DIGEST, agree_on_facts
+from retexo.worker.infer import Shape, check_fits, make_context
+
+
+def load_run(checkpoint_dir: str | Path) -> "Run":
+    """The model that app=train left in a run directory; InputError where there is none, or it is damaged."""
+    checkpoint = open_checkpoint(Path(checkpoint_dir))
+    return Run(checkpoint, checkpoint.stages())
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained model."""
+
+    checkpoint: Checkpoint
+    stages: list[Stage]
+
+    def predict(
+        self, directory: str | Path | PartitionDirectory, node_ids: Sequence[int] | NDArray[np.int64] | None = None
+    ) -> Predictions:
+        """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
+
+        Without node_ids: for all nodes, sorted by id. With them, only what these reach through the layers is computed.
+        InputError for a directory that is none, or that the model does not fit, and for an id that is not in it.
+        """
+        opened = directory if isinstance(directory, PartitionDirectory) else _open(Path(directory))
+        check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
+        partitions = [opened.read(part) for part in range(opened.num_parts)]
+        every = torch.cat([partition.node_ids for partition in partitions]).numpy()
+        order = np.argsort(every, kind="stable")
+        if node_ids is None:
+            return self._infer(opened, partitions, None).take(order)
+        asked = np.asarray(node_ids, dtype=np.int64).reshape(-1)
+        places = _places(every, order, asked, opened)
+        return self._infer(opened, partitions, torch.from_numpy(asked)).take(places)
+
+    def _infer(self, directory: PartitionDirectory, partitions: list[Partition], asked: Tensor | None) -> Predictions:
+        """Of all nodes, part after part; NaN for nodes that were not asked for."""
+        settings = self._settings(len(partitions))
+
+        def worker(comm: Communicator) -> lazy.Inferred:
+            partition = partitions[comm.rank]
+            if asked is not None:
+                partition = _asking(partition, asked)
+            facts = agree_on_facts(comm, partition, directory, NO_DIGEST, training=False)
+            context = make_context(
+                settings,
+                self.checkpoint,
+                partition,
+                facts,
+                comm,
+                self.stages,
+                use="predict" if asked is None else "evaluate",
+                clock=Clock(),
+            )
+            return lazy.infer(context, self.stages)
+
+        inferred = rehearse(len(partitions), worker)
+        return Predictions.of(
+            torch.cat([partition.node_ids for partition in partitions]),
+            torch.cat([each.logits for each in inferred]),
+            torch.cat([each.embeddings for each in inferred]),
+            self.checkpoint.multilabel,
+        )
+
+    def _settings(self, num_parts: int) -> TrainSettings:
+        train = compose([f"num_partitions={num_parts}", "device=cpu"]).train
+        return replace(train, model=self.checkpoint.model)
+
+
+def _open(path: Path) -> PartitionDirectory:
+    return find([path], None)
+
+
+def _asking(partition: Partition, asked: Tensor) -> Partition:
+    """The partition with the nodes that are asked for as its only test nodes: rows go where these need them."""
+    nothing = torch.zeros(partition.num_inner, dtype=torch.bool)
+    return replace(partition, train_mask=nothing, val_mask=nothing, test_mask=torch.isin(partition.node_ids, asked))
+
+
+def _places(
+    every: NDArray[np.int64], order: NDArray[np.int64], asked: NDArray[np.int64], directory: PartitionDirectory
+) -> NDArray[np.int64]:
+    """Where the ids that are asked for are among all of them, int64 [n]."""
+    places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
+    unknown = asked[every[order[places]] != asked] if len(every) else asked
+    if len(unknown):
+        shown = ", ".join(map(str, unknown[:5].tolist()))
+        raise InputError(f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}")
+    return order[places]

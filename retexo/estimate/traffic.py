@@ -1,0 +1,188 @@
+"""What a run will send, before it runs: a rehearsal of its messages by threads of one process.
+
+The rehearsal calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the
+real features, one step message a layer in place of all rounds, and embeddings without zeros in place of those that
+training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
+cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from partitioning.storage import Partition, PartitionDirectory
+from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.threads import rehearse
+from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
+from retexo.config.settings import GradientSettings, TrainSettings
+from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.nn.stage import Architecture, Stage, build_stage
+from retexo.outputs.run_log import RunLog
+from retexo.trainers.context import Clock, Context
+from retexo.trainers.lazy import layer_exchange, make_layer_task
+from retexo.training.graph_info import NO_DIGEST, agree_on_facts, check_same_parameters, num_classes
+from retexo.training.loop import build_message, flat_parameters
+from retexo.worker.train import evaluate, make_context, measurements
+
+WAVES = {ROUNDS: "rounds", EMBED: "embed"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Bytes of one kind from one worker to another."""
+
+    layer: int | None
+    """None: of the whole run."""
+    wave: str | None
+    """rounds, embed: of rows, see retexo.exchange.plan."""
+    kind: str
+    sender: int
+    receiver: int
+    num_bytes: int
+    """Of gradients: in one round."""
+    exact: bool
+    """Else at most so many. Of gradients that holds for all workers together: a shorter sum is cut at other places, so
+    that from one worker to another up to six values more can go."""
+
+    @property
+    def each_round(self) -> bool:
+        return self.kind == "gradients"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All that a run will send."""
+
+    entries: tuple[Entry, ...]
+
+    def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
+        """Bytes with so many rounds a layer; of some kinds, of one layer."""
+        return sum(
+            entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
+            for entry in self.entries
+            if (kinds is None or entry.kind in kinds) and (layer is None or entry.layer == layer)
+        )
+
+
+def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> Forecast:
+    """Rehearse a run over all partitions of a directory, on this machine's CPU, wherever it will train."""
+    return forecasts(settings, directory, partitions, [settings.gradient])[0]
+
+
+def forecasts(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    partitions: Sequence[Partition],
+    gradients: Sequence[GradientSettings],
+) -> list[Forecast]:
+    """One for each way to agree on a step, in one rehearsal: the rows that are sent are the same."""
+    settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
+    architecture = architecture_of(settings, directory, partitions)
+    # Made once: torch's random state is the threads' in common.
+    stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+    validates = any(bool(partition.val_mask.any()) for partition in partitions)
+
+    def worker(comm: Communicator) -> list[list[Entry]]:
+        steps = [Steps(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
+        _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
+        accounts = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        return [_entries(comm.rank, sent, settings, validates=validates) for sent in accounts]
+
+    by_rank = rehearse(len(partitions), worker)
+    return [Forecast(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
+
+
+def architecture_of(
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> Architecture:
+    """As the workers agree on it."""
+    width = max(partition.features.shape[1] for partition in partitions)
+    classes = max(num_classes(partition, directory) for partition in partitions)
+    return Architecture(**asdict(settings.model), num_features=width, num_classes=classes)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One way to agree on a step, and the account of its messages."""
+
+    gradient: GradientSettings
+    meter: TrafficMeter
+
+
+def _rehearse(
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    partition: Partition,
+    stages: list[Stage],
+    comm: Communicator,
+    *,
+    steps: Sequence[Steps],
+) -> None:
+    """The messages of retexo.worker.train.run, in its order."""
+    facts = agree_on_facts(comm, partition, directory, NO_DIGEST)
+    check_same_parameters(comm, stages)
+    log = RunLog(Path(), 1, settings)
+    context = make_context(settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path())
+    rows = context.features
+    for layer, stage in enumerate(stages):
+        rows = _rehearse_layer(context, layer, stage, rows, steps)
+    evaluate(context, rows)
+    if facts.ogb_name is not None:
+        comm.all_reduce([Summand(torch.zeros(1, dtype=torch.int64))], Purpose("metrics"))
+    measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+
+
+def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
+    """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
+    exchange = layer_exchange(context, layer, stage, rows)
+    layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
+    flat = flat_parameters(layer_task, context.comm)
+    no_counts = torch.zeros(3, dtype=torch.int64)
+    for each in steps:
+        settings = replace(context.settings, gradient=each.gradient)
+        with _counted_apart(context.comm, each.meter):
+            build_message(layer_task, settings, context.comm, flat).share_step(0.0, no_counts)
+    build_message(layer_task, context.settings, context.comm, flat).share_counts(no_counts)
+    if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
+        exchange = layer_exchange(context, layer, stage, rows)
+    exchange.run(EMBED)
+    return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
+
+
+@contextlib.contextmanager
+def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
+    whole, comm.meter = comm.meter, meter
+    yield
+    comm.meter = whole
+
+
+def _entries(
+    rank: int, sent: Mapping[tuple[Purpose, int], int], settings: TrainSettings, *, validates: bool
+) -> list[Entry]:
+    def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
+        kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
+        wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
+        times = most_counts(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
+        values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
+        made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
+        return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
+
+    return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
+
+
+def most_counts(settings: TrainSettings, layer: int, *, validates: bool) -> int:
+    """How often a layer's counts go alone at most: at its end, and each time that it may be over and is not.
+
+    With validation nodes these times are `patience` rounds apart, without any it is all rounds after so many; see
+    retexo.training.loop.run_rounds.
+    """
+    patience, limit = settings.stopping.patience, settings.num_rounds[layer]
+    if patience is None:
+        return 1
+    return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

@@ -1,0 +1,81 @@
+"""GraphSAGE of Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
+
+    mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
+    pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b      (their eq. 3)
+
+A node without in-edges has the neighbourhood 0.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.dgl_import import dgl
+from retexo.nn.block import Block
+from retexo.nn.convolution import Convolution, Inputs, SumConvolution, as_matrix, xavier
+from retexo.nn.matrix import Matrix, product
+
+
+class SAGEMean(SumConvolution):
+    """[N_src, F] -> [N_dst, D]"""
+
+    takes_own = True
+
+    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        super().__init__()
+        self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(num_in, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+        self.dropout_rate = dropout
+
+    def sum_scale(self, in_degree: Tensor) -> Tensor:
+        return 1 / in_degree.clamp(min=1)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        own, mean = inputs.matrices
+        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.late, self.bias)
+
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_neigh
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weight_self, self.weight_neigh
+
+
+class SAGEPool(Convolution):
+    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most D."""
+
+    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        super().__init__()
+        width = min(num_in, max(num_out, 64))
+        self.weight_pool = xavier(num_in, width)
+        self.bias_pool = nn.Parameter(torch.zeros(width))
+        self.weight_self = xavier(num_in, num_out)
+        self.weight_neigh = xavier(width, num_out)
+        self.bias = nn.Parameter(torch.zeros(num_out))
+        self.dropout_rate = dropout
+
+    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, late, block)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        assert inputs.block is not None
+        rows, own = inputs.matrices
+        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
+        if len(inputs.late):
+            messages = torch.cat((messages, inputs.late))
+        pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
+        pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
+        return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)
+
+    def project(self, rows: Matrix) -> Tensor:
+        return torch.relu(rows @ self.weight_pool + self.bias_pool)
+
+    @property
+    def neighbour_weight(self) -> nn.Parameter:
+        return self.weight_pool
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weight_pool, self.weight_self

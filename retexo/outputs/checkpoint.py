@@ -1,0 +1,138 @@
+"""What is kept of a run: all that inference needs. Parameters are safetensors, the rest is JSON: nothing is executed.
+
+RUN_DIR/checkpoint/
+    model.json            version, architecture, task, partition digest, checksums of the layers
+    layer0.safetensors    parameters of the first stage: convolution, norm, head
+    layer1.safetensors    ...
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from partitioning.errors import InputError
+from partitioning.storage import check_types, file_checksum
+from retexo.config.settings import ModelSettings
+from retexo.outputs.files import whole, write_json
+from retexo.nn.stage import Architecture, Stage, build_stage
+
+VERSION = 1
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
+"""What reading a file raises that is not what it should be."""
+
+
+def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
+    """Write the parameters of a trained stage; the file is there whole, or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
+    with whole(directory / f"layer{layer}.safetensors") as unfinished:
+        unfinished.write_bytes(save(tensors))
+
+
+def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
+    """Write model.json, last: a checkpoint with it is complete."""
+    checksums = {path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))}
+    content = {"version": VERSION, "architecture": architecture.to_json(), **described, "checksums": checksums}
+    write_json(directory / "model.json", content)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint that was found, with its description read."""
+
+    directory: Path
+    architecture: Architecture
+    multilabel: bool
+    partition_digest: str
+    """Of the partitions that it was trained on."""
+
+    @property
+    def model(self) -> ModelSettings:
+        return _model_settings(self.architecture)
+
+    def stages(self) -> list[Stage]:
+        """The trained stages, in evaluation mode; InputError names a file that is damaged."""
+        return load_model(self.directory)[1]
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint of a run directory, or in a checkpoint folder itself; InputError where there is none."""
+    for directory in (path, path / "checkpoint"):
+        if (directory / "model.json").is_file():
+            content, architecture = _read_model(directory)
+            break
+    else:
+        raise InputError(
+            f"checkpoint_dir={path}: has no checkpoint/model.json; give the run directory of an app=train that is done"
+        )
+    if content.get("own_model"):
+        raise InputError(
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which cannot be run "
+            "again; its scores are in summary.json, other trainers' networks can be evaluated"
+        )
+    try:
+        return Checkpoint(directory, architecture, bool(content["multilabel"]), str(content["partition_digest"]))
+    except KeyError as error:
+        raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
+
+
+def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
+    """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
+    content, architecture = _read_model(directory)
+    checksums = content["checksums"]
+    stages = []
+    for layer in range(architecture.num_layers):
+        path = directory / f"layer{layer}.safetensors"
+        if not path.is_file():
+            raise InputError(f"{path}: missing, so {directory} is not a complete checkpoint; copy all of it")
+        if file_checksum(path) != checksums.get(path.name):
+            raise InputError(
+                f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
+            )
+        try:
+            stage = build_stage(architecture, layer, seed=0)
+            stage.load_state_dict(load_file(path))
+        except DAMAGED as error:
+            raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
+        stages.append(stage.eval())
+    return architecture, stages
+
+
+def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
+    """What model.json says, checked."""
+    path = directory / "model.json"
+    try:
+        content = json.loads(path.read_text())
+        version = content["version"]
+    except DAMAGED as error:
+        raise InputError(f"{path}: not the description of a checkpoint: {_first_line(error)}") from error
+    if version != VERSION:
+        raise InputError(
+            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that trained "
+            "it, or train again"
+        )
+    try:
+        architecture = Architecture.from_json(content["architecture"])
+        check_types(architecture)
+        _model_settings(architecture)
+        content["checksums"].items()
+    except (*DAMAGED, InputError) as error:
+        raise InputError(f"{path}: damaged: {_first_line(error)}") from error
+    return content, architecture
+
+
+def _model_settings(architecture: Architecture) -> ModelSettings:
+    """The architecture as the settings that it was made from; InputError for values that are none."""
+    fields = architecture.to_json()
+    del fields["num_features"], fields["num_classes"]
+    return ModelSettings(**fields)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

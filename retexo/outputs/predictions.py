@@ -1,0 +1,164 @@
+"""What a trained network says of nodes, and the files that it is written to.
+
+RUN_DIR/
+    predictions/part0.parquet ...   a part's nodes: id, class (multi-label: label0 ...), p0 ... p(C-1)
+    embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
+    predictions.parquet             the parts in one file, sorted by id; and embeddings.parquet likewise
+
+npy holds a structured array with these columns as fields. n nodes, C classes, D width of an embedding.
+"""
+
+import csv
+import importlib.util
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.errors import InputError
+from retexo.outputs.files import whole
+
+logger = logging.getLogger(__name__)
+
+Columns = dict[str, NDArray[Any]]
+KINDS = ("predictions", "embeddings")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Of n nodes, each by its id in the data set."""
+
+    ids: NDArray[np.int64]
+    """[n]"""
+    classes: NDArray[np.int64]
+    """[n] the most probable class; multi-label: [n, C] 1 where a label is more likely than not, else 0."""
+    probabilities: NDArray[np.float32]
+    """[n, C]; multi-label: of each label by itself."""
+    embeddings: NDArray[np.float32]
+    """[n, D] the input of the last layer; of a network of one layer the features."""
+
+    @classmethod
+    def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, multilabel: bool) -> Self:
+        """From ids int64 [n], logits [n, C] and embeddings [n, D]."""
+        classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
+        probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
+        return cls(ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy())
+
+    def take(self, places: NDArray[np.int64]) -> "Predictions":
+        """Of some nodes, by their places in `ids`."""
+        return Predictions(self.ids[places], self.classes[places], self.probabilities[places], self.embeddings[places])
+
+    def columns(self) -> Columns:
+        """As the columns of a table: id, class or label0 ..., p0 ...; pandas.DataFrame takes them."""
+        classes = {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
+        return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
+
+    def embedding_columns(self) -> Columns:
+        """id, e0 ..."""
+        return {"id": self.ids, **_numbered("e", self.embeddings)}
+
+
+def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
+    return {f"{prefix}{place}": column for place, column in enumerate(matrix.T)}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def check_format(kind: str) -> None:
+    """InputError where a package is missing that the format needs."""
+    if kind == "parquet" and not all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow")):
+        raise InputError(
+            "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
+            "or set predict.format=npy"
+        )
+
+
+def write_part(run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool) -> None:
+    """Write the files of one part."""
+    write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
+    if embeddings:
+        write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
+
+
+def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
+    """Join the parts that are there into one file, sorted by id; the parts that are not there."""
+    missing: set[int] = set()
+    for name in KINDS:
+        if not (run_dir / name).is_dir():
+            continue
+        paths = {part: run_dir / name / f"part{part}.{kind}" for part in range(num_parts)}
+        found = [path for path in paths.values() if path.is_file()]
+        missing |= {part for part, path in paths.items() if not path.is_file()}
+        if not found:
+            continue
+        if kind == "csv":
+            _merge_lines(run_dir / f"{name}.csv", found)
+        else:
+            _merge_tables(run_dir / f"{name}.{kind}", found)
+    return sorted(missing)
+
+
+def _merge_tables(target: Path, paths: list[Path]) -> None:
+    tables = [read_table(path) for path in paths]
+    order = np.argsort(np.concatenate([table["id"] for table in tables]), kind="stable")
+    write_table(target, {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]})
+
+
+def _merge_lines(target: Path, paths: list[Path]) -> None:
+    """Without reading the numbers, other than the ids."""
+    header, lines = "", []
+    for path in paths:
+        header, *rest = path.read_text().splitlines(keepends=True)
+        lines += rest
+    lines.sort(key=lambda line: int(line.partition(",")[0]))
+    with whole(target) as unfinished:
+        unfinished.write_text("".join([header, *lines]))
+
+
+def write_table(path: Path, columns: Columns) -> None:
+    """Write a parquet, npy or csv file; it is there whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as unfinished:
+        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
+
+
+def read_table(path: Path) -> Columns:
+    """The columns of a parquet or npy file that write_table made."""
+    if path.suffix == ".parquet":
+        import pandas as pd
+
+        frame = pd.read_parquet(path)
+        return {name: frame[name].to_numpy() for name in frame.columns}
+    rows = np.load(path, allow_pickle=False)
+    return {name: rows[name] for name in rows.dtype.names}
+
+
+def _write_parquet(path: Path, columns: Columns) -> None:
+    import pandas as pd
+
+    pd.DataFrame(columns).to_parquet(path, index=False)
+
+
+def _write_npy(path: Path, columns: Columns) -> None:
+    rows = np.empty(len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()])
+    for name, column in columns.items():
+        rows[name] = column
+    np.save(path, rows, allow_pickle=False)
+
+
+def _write_csv(path: Path, columns: Columns) -> None:
+    """Floats with 9 digits, of which a float32 can be made again."""
+
+    def as_text(column: NDArray[Any]) -> list[str]:
+        return [f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()]
+
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*map(as_text, columns.values()), strict=True))

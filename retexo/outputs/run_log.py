@@ -1,0 +1,112 @@
+"""What is reported while training: metrics.jsonl, a line a round, the console, TensorBoard. Rank 0 only.
+
+A resumed run goes on where the state that it begins with was kept.
+"""
+
+import importlib.util
+import json
+import logging
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from tqdm import tqdm
+
+from partitioning.errors import InputError
+from retexo.config.settings import TrainSettings
+from retexo.cluster.heartbeat import Progress
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+logger = logging.getLogger(__name__)
+
+
+def check_logger(name: str | None) -> None:
+    """InputError with the command, where the logger is not installed."""
+    if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise InputError("logger=tensorboard: it is not installed; pip install 'retexo[report]', or leave logger out")
+
+
+class RunLog:
+    """A context manager; on ranks other than 0 it only notes the round."""
+
+    def __init__(self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None) -> None:
+        self._path = run_dir / "metrics.jsonl" if rank == 0 else None
+        self._settings = settings
+        self._progress = progress or Progress()
+        self._file: TextIO | None = None
+        self._bar: tqdm[Any] | None = None
+        self._board: SummaryWriter | None = None
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = self._path.open("a", buffering=1)  # whole lines, before the state that comes after them
+            self._board = _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
+            if sys.stderr.isatty():
+                self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def go_on_from(self, layer: int, number: int) -> None:
+        """Forget the lines of an interrupted run from a round of a layer on; they come again."""
+        if self._file is None or self._path is None:
+            return
+        lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+        kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
+        self._file.truncate(0)
+        self._file.writelines(json.dumps(line) + "\n" for line in kept)
+        self._start -= kept[-1]["seconds"] if kept else 0
+        if self._board is not None:  # made again from the lines that are kept
+            self._board.close()
+            shutil.rmtree(self._path.parent / "tensorboard")
+            self._board = _open_board(self._path.parent)
+            for line in kept:
+                _add_to_board(self._board, line)
+
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""
+        self._progress.at(layer, number)
+        if self._file is None:
+            return
+        seconds = round(time.perf_counter() - self._start, 4)
+        line = {"layer": layer, "round": number, "train_loss": train_loss, "val_metric": val_metric, "seconds": seconds}
+        self._file.write(json.dumps(line) + "\n")
+        if self._board is not None:
+            _add_to_board(self._board, line)
+        if self._bar is not None:
+            self._bar.update(int(number > 0))
+            self._bar.set_postfix(layer=layer, loss=_short(train_loss), val=_short(val_metric))
+        elif number and number % self._settings.log_every == 0:
+            loss, val = _short(train_loss), _short(val_metric)
+            logger.info("layer %d round %d: training loss %s, validation %s", layer, number, loss, val)
+
+
+def _open_board(run_dir: Path) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run_dir / "tensorboard"))
+
+
+def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
+    """The values of a line of metrics.jsonl, as curves of their layer over its rounds."""
+    for name in ("train_loss", "val_metric"):
+        if line[name] is not None:
+            board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"

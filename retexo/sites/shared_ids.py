@@ -1,0 +1,100 @@
+"""Ids that two sites hold, found without showing them to anybody else.
+
+The two sites of a pair share a key that no other site sees, and send keyed hashes of their ids to a third one, the
+judge. It tells each of them which of its hashes the other has sent, too. So the judge learns how many ids the two have
+in common, which should be none, and cannot test ids of its own choice, as it could without the key.
+
+With two sites there is no third: the second one is the judge, and could test.
+
+W workers, I inner nodes of a worker.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import Purpose
+from retexo.exchange.coding.elias_fano import Ints
+
+SETUP = Purpose("setup")
+KEY_BYTES, HASH_BYTES = 16, 8
+
+
+def ids_held_twice(ids: Ints, part_sizes: tuple[int, ...], comm: Communicator) -> list[Ints]:
+    """By peer, the ids, of int64 [I], that it holds, too."""
+    everyone = range(comm.world_size)
+    lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
+    compared = [_compared(comm.rank, judge, comm.world_size) for judge in everyone]
+    # Sorted, so that the order of the ids is not told.
+    sent = [[np.sort(lists[peer]) for peer in peers] for peers in compared]
+    announced = [part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in everyone]
+    received = comm.all_to_all([_joined(each) for each in sent], announced, SETUP)
+    verdicts = swap_bits(_compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm)
+    twice = [ids[:0]] * comm.world_size
+    for judge, peers in enumerate(compared):
+        for peer, hashes, both in zip(peers, sent[judge], verdicts[judge].reshape(len(peers), len(ids)), strict=True):
+            twice[peer] = ids[np.isin(lists[peer], hashes[both])]
+    return twice
+
+
+def _judge(first: int, second: int, world_size: int) -> int:
+    """Who compares the ids of two sites: the next one that is neither of them; of two sites the second."""
+    if world_size == 2:
+        return 1
+    between = range(max(first, second) + 1, max(first, second) + 1 + world_size)
+    return next(rank % world_size for rank in between if rank % world_size not in (first, second))
+
+
+def _compared(rank: int, judge: int, world_size: int) -> list[int]:
+    """The peers whose ids the judge compares with those of a rank."""
+    return [peer for peer in range(world_size) if peer != rank and _judge(rank, peer, world_size) == judge]
+
+
+def _shared_keys(comm: Communicator) -> list[bytes]:
+    """A key for each pair of workers, drawn by the lower rank; by peer, none for oneself."""
+    drawn = [secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)]
+    sizes = [KEY_BYTES if peer < comm.rank else 0 for peer in range(comm.world_size)]
+    received = comm.all_to_all([torch.tensor(list(key), dtype=torch.uint8) for key in drawn], sizes, SETUP)
+    return [own or bytes(other.tolist()) for own, other in zip(drawn, received, strict=True)]
+
+
+def _keyed_hashes(ids: Ints, key: bytes) -> Ints:
+    """blake2b of each id, 8 bytes as an int64, [I]."""
+    plain = ids.astype("<i8").tobytes()
+    hashes = (
+        hashlib.blake2b(plain[place : place + 8], digest_size=HASH_BYTES, key=key).digest()
+        for place in range(0, len(plain), 8)
+    )
+    return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
+
+
+def _joined(lists: list[Ints]) -> Tensor:
+    return torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
+
+
+def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[NDArray[np.bool_]]:
+    """As the judge: for each peer, one bit a hash that it sent, whether the other site of the pair has sent it, too."""
+    lists: dict[tuple[int, int], Ints] = {}
+    for rank, hashes in enumerate(received):
+        for place, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
+            lists[rank, peer] = hashes.numpy()[place * part_sizes[rank] : (place + 1) * part_sizes[rank]]
+    return [
+        np.concatenate(
+            [np.isin(lists[rank, peer], lists[peer, rank]) for peer in _compared(rank, comm.rank, comm.world_size)]
+            or [np.empty(0, np.bool_)]
+        )
+        for rank in range(comm.world_size)
+    ]
+
+
+def swap_bits(bits: Sequence[NDArray[np.bool_]], counts: Sequence[int], comm: Communicator) -> list[NDArray[np.bool_]]:
+    """Send bits to each peer; by peer, the `counts` bits that it sent here."""
+    packed = [torch.from_numpy(np.packbits(each)) for each in bits]
+    received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
+    return [np.unpackbits(each.numpy(), count=count).astype(bool) for each, count in zip(received, counts, strict=True)]

@@ -1,0 +1,341 @@
+"""Nodes that meet before a run: each in a thread, over real sockets on loopback."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from partitioning.errors import InputError
+from retexo.cluster import channel, handshake, rendezvous
+from retexo.config.settings import ClusterSettings, compose
+from retexo.errors import TrainingError
+
+DEFAULT = compose().train.cluster
+SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "LINGER", 0.5)
+    monkeypatch.setattr(rendezvous, "MARGIN", 5.0)
+
+
+def cluster(node: int, port: int, parts: int = 2, per_node: int = 1, **fields: Any) -> ClusterSettings:
+    there = {"num_partitions": parts, "parts_per_node": per_node, "node_rank": node, "master_port": port}
+    return replace(DEFAULT, **{**there, "interface": "lo", "init_timeout": 20.0, **fields})
+
+
+Outcome = tuple[str, str]
+"""run id and store's port, or the kind of error and its message"""
+
+
+def attend(settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partition: str = "abc") -> Outcome:
+    """What a node comes out of the meeting with. Leaving it at once is no matter here."""
+    try:
+        with rendezvous.meet(settings, shared, partition) as node:
+            assert node.rendezvous.run_id == node.run_id
+            return node.run_id, str(node.rendezvous.port)
+    except (InputError, TrainingError) as error:
+        return type(error).__name__, str(error)
+
+
+def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
+    with ThreadPoolExecutor(len(attendances)) as pool:
+        return [future.result(30) for future in [pool.submit(attendance) for attendance in attendances]]
+
+
+def test_three_nodes_agree_on_one_run() -> None:
+    port = free_port()
+    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=5, per_node=2)) for node in (2, 0, 1)))
+    run_id, store = outcomes[0]
+    assert len(run_id) == 16, outcomes
+    assert outcomes == [(run_id, store)] * 3
+    assert store != str(port)
+
+
+def test_every_node_hears_every_other() -> None:
+    port = free_port()
+    together_in = threading.Barrier(4)
+
+    def links(node: int) -> dict[int, Any]:
+        with rendezvous.meet(cluster(node, port, parts=4), SETTINGS, "abc") as met:
+            for other, link in met.links.items():
+                link.send({"from": node, "to": other})
+            heard = {other: link.receive_one(10) for other, link in met.links.items()}
+            together_in.wait(20)
+            return heard
+
+    with ThreadPoolExecutor(4) as pool:
+        heard = list(pool.map(links, range(4)))
+    for node, messages in enumerate(heard):
+        assert messages == {other: {"from": other, "to": node} for other in range(4) if other != node}
+
+
+def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reaches node 0, but there is a wall between two of them."""
+    monkeypatch.setattr(rendezvous, "FINDING", 1.0)
+    port, reach = free_port(), rendezvous.connect
+
+    def connect(address: str, to: int, timeout: float) -> Any:
+        return reach(address, to if to == port else 1, timeout)
+
+    monkeypatch.setattr(rendezvous, "connect", connect)
+    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in range(3)))
+    assert len(set(outcomes)) == 1
+    kind, message = outcomes[0]
+    assert kind == "TrainingError"
+    assert "node 1 (rank 1)" in message
+    assert "node 2 (rank 2)" in message
+    assert "reach" in message
+
+
+def test_every_run_has_its_own_id() -> None:
+    assert attend(DEFAULT)[0] != attend(DEFAULT)[0]
+
+
+MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
+    "world size": ({"parts": 3}, SETTINGS, "abc", ("num_partitions=3", "num_partitions=2")),
+    "settings": ({}, {**SETTINGS, "seed": 2}, "abc", ("other settings", "seed=2 instead of 1")),
+    "nested": ({}, {**SETTINGS, "model": {"name": "gat"}}, "abc", ("model.name=gat instead of gcn",)),
+    "partition": ({}, SETTINGS, "abd", ("another partitioning",)),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_misfit_ends_all_nodes_with_the_same_sentence(name: str) -> None:
+    fields, shared, partition, words = MISFITS[name]
+    port = free_port()
+    first, second = together(
+        lambda: attend(cluster(0, port)), lambda: attend(cluster(1, port, **fields), shared, partition)
+    )
+    assert first == second
+    assert first[0] == "InputError"
+    assert "node 1 (rank 1" in first[1]
+    for word in words:
+        assert word in first[1]
+
+
+def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    versions = iter(("retexo 1 (source aa)", "retexo 1 (source bb)"))
+    monkeypatch.setattr(rendezvous, "code_version", lambda: next(versions))
+    first, second = together(lambda: attend(cluster(0, port)), lambda: attend(cluster(1, port)))
+    assert first == second
+    assert first[0] == "InputError"
+    assert "source aa" in first[1]
+    assert "source bb" in first[1]
+
+
+def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for package in ("retexo", "partitioning"):
+        (tmp_path / package / "inner").mkdir(parents=True)
+        (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
+    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "preflight.py"))
+    before = handshake.code_version()
+    assert before == handshake.code_version()
+    (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
+    assert handshake.code_version() != before
+
+
+def test_a_rank_taken_twice_ends_all() -> None:
+    port = free_port()
+    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in (0, 1, 1)))
+    assert len(set(outcomes)) == 1
+    assert outcomes[0] == ("InputError", "node 1 (rank 1) is there twice; give every node its own node_rank")
+
+
+def test_who_is_missing_is_named_by_node_and_rank() -> None:
+    port = free_port()
+    outcomes = together(
+        *(lambda node=node: attend(cluster(node, port, parts=7, per_node=2, init_timeout=2.0)) for node in (0, 2))
+    )
+    kind, message = outcomes[0]
+    assert outcomes == [(kind, message)] * 2
+    assert kind == "TrainingError"
+    assert "node 1 (ranks 2, 3) and node 3 (rank 6) did not come" in message
+
+
+def test_without_node_0_the_others_say_so() -> None:
+    kind, message = attend(cluster(1, free_port(), init_timeout=1.0))
+    assert kind == "TrainingError"
+    assert "node 0 (rank 0) was not reached" in message
+    assert "refused" in message
+
+
+def test_a_taken_port_is_a_mistake() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kind, message = attend(cluster(0, server.getsockname()[1]))
+    assert kind == "InputError"
+    assert "distributed.master_port" in message
+
+
+def test_something_else_listens_at_the_master() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(attend, cluster(1, server.getsockname()[1]))
+        other, _ = server.accept()
+        with other:
+            other.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+            kind, message = outcome.result(20)
+    assert kind == "TrainingError"
+    assert "not a message of retexo" in message
+
+
+# --- who does not belong there -----------------------------------------------------------------------------------------  # noqa: E501
+
+
+def visit(port: int, content: bytes) -> bytes:
+    """Connect, say something, and read until the other end closes."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            visitor = socket.create_connection(("127.0.0.1", port), 5)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+    answer = b""
+    with visitor:
+        try:
+            visitor.sendall(content)
+            while piece := visitor.recv(4096):
+                answer += piece
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    return answer
+
+
+def hello(**fields: Any) -> bytes:
+    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "",
+               "address": "127.0.0.1:1"}  # fmt: skip
+    return json.dumps({"retexo": 1, "hello": {**content, **fields}}).encode() + b"\n"
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "bytes": bytes(range(256)) + b"\n",
+    "pickle": b"\x80\x04\x8c\x05posix\x94.\n",
+    "number": b"17\n",
+    "deep": b"[" * 100_000 + b"\n",
+    "other object": b'{"retexo": 1}\n',
+    "other protocol": hello().replace(b'"retexo": 1', b'"retexo": 2'),
+    "types": hello(node="1"),
+    "ranks": hello(ranks=[[1]]),
+    "too much": hello(more=1),
+    "too long": b'{"retexo": "' + b"x" * (channel.LINE_LIMIT + 9),
+    "other run": hello(run_key="job 7"),
+}
+
+
+def test_strangers_do_not_disturb() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(attend, cluster(0, port))
+        with socket.create_connection(("127.0.0.1", wait_for(port)), 5):  # says nothing, and stays
+            answers = {name: visit(port, content) for name, content in GARBAGE.items()}
+            assert not first.done()
+            assert attend(cluster(1, port)) == first.result(20)
+    assert b"another run" in answers["other run"]
+    for name, answer in answers.items():
+        assert b"refused" in answer or name == "too long", name
+
+
+def wait_for(port: int) -> int:
+    """Until something listens."""
+    visit(port, b"\n")
+    return port
+
+
+def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HELLO_TIMEOUT", 0.2)
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, cluster(0, port))
+        assert b"said nothing" in visit(port, b"")
+        assert b"said nothing" in visit(port, b'{"retexo":')
+        assert attend(cluster(1, port)) == first.result(20)
+
+
+def test_another_run_on_the_same_port_is_not_joined() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, cluster(0, port, run_key="job 1"))
+        kind, message = attend(cluster(1, port, run_key="job 2"))
+        assert kind == "InputError"
+        assert "another run (job 2)" in message
+        assert attend(cluster(1, port, run_key="job 1")) == first.result(20)
+
+
+def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
+    port = free_port()
+    own = handshake.Hello("", 1, [1], 3, handshake.code_version(), rendezvous._flat(SETTINGS), "abc", "")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(attend, cluster(0, port, parts=3))
+        gone = channel.connect("127.0.0.1", port, 10)
+        gone.send({"retexo": 1, "hello": own.__dict__})
+        gone.close()
+        futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
+        outcome = attend(cluster(2, port, parts=3))
+        assert outcome == first.result(20) == futures[0].result(20)
+    assert len(outcome[0]) == 16
+
+
+def test_it_listens_on_the_chosen_interface_alone() -> None:
+    """While node 0 waits, and while the run's store is served."""
+    port = free_port()
+    before = listening()
+    seen: list[set[str]] = []
+    release = threading.Event()
+
+    def lead() -> None:
+        with rendezvous.meet(cluster(0, port), SETTINGS, "abc"):
+            release.wait(20)
+            seen.append(listening() - before)
+
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead)
+        wait_for(port)
+        assert listening() - before == {f"127.0.0.1:{port}"}
+        outcome = attend(cluster(1, port))
+        release.set()
+        leading.result(20)
+    assert seen == [{f"127.0.0.1:{outcome[1]}"}]  # the store; the port of the meeting is closed
+
+
+def listening() -> set[str]:
+    """Addresses that this process listens on."""
+    found = psutil.Process().net_connections("tcp")
+    return {f"{entry.laddr.ip}:{entry.laddr.port}" for entry in found if entry.status == psutil.CONN_LISTEN}
+
+
+# --- addresses ---------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:
+    kind, message = attend(cluster(0, free_port(), interface="eth9"))
+    assert kind == "InputError"
+    assert "distributed.interface=eth9" in message
+    assert "lo" in message
+
+
+def test_loopback_is_refused_unless_asked_for() -> None:
+    kind, message = attend(cluster(1, free_port(), interface=None))
+    assert kind == "InputError"
+    assert "loopback" in message
+
+
+def test_an_address_that_is_not_node_0s() -> None:
+    kind, message = attend(cluster(0, free_port(), master_addr="127.0.0.2"))
+    assert kind == "InputError"
+    assert "distributed.master_addr=127.0.0.2" in message
+    assert "127.0.0.1" in message

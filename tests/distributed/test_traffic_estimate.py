@@ -1,0 +1,407 @@
+"""What a run sends is what was forecast from its partitions: by kind, layer, wave, sender and receiver."""
+
+import contextlib
+import unittest.mock
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import MODELS, dgl_directory, make_graph, run_workers, train_settings, write_partitions
+
+from partitioning.graph_data import GraphData
+from partitioning.storage import Partition, PartitionDirectory
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
+from retexo.config.settings import TrainSettings
+from retexo.estimate.traffic import WAVES, Entry, Forecast, forecast
+from retexo.exchange.coding.rows import Precision, RowFormat, encode
+from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.nn.stage import Stage
+from retexo.trainers import lazy
+from retexo.trainers.context import Context
+from retexo.training import loop
+from retexo.training.agreement import FlatParameters
+from retexo.worker import train as worker
+
+WORLD, NODES = 4, 72
+LIMITS = (3, 2, 1)
+COMMON = (
+    f"num_partitions={WORLD}", "hidden_dim=8", "heads=2", "dropout=0.5", f"num_rounds={[*LIMITS]}", "stopping=none",
+    "learning_rate=[0.05]", "device=cpu", "cluster.threads=1",
+)  # fmt: skip
+EXCHANGES = {
+    "fp32": ("exchange=exact",),
+    "bf16": ("exchange.precision=bf16",),
+    "int8": ("exchange.precision=int8",),
+    "plain": ("exchange=plain",),
+}
+LOCAL, LOW_RANK = ("gradient=local", "local_epochs=2"), ("gradient.compression=powersgd", "gradient.rank=2")
+GRADIENTS = {
+    "sync": (),
+    "local-bf16": (*LOCAL, "gradient.precision=bf16"),
+    "sync-low-rank-bf16": ("gradient.precision=bf16", *LOW_RANK),
+    "local-low-rank": (*LOCAL, *LOW_RANK),
+}
+FEATURES = ("dense", "sparse", "binary")
+Key = tuple[str, int | None, str | None, int, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    exchange: str
+    gradient: str
+    features: str
+    num_layers: int
+    stored_degrees: bool
+    masks: str
+    """all: every node is in one; some: not every node; blind: every node, none validates."""
+
+    def settings(self, *overrides: str) -> TrainSettings:
+        options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
+        return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
+
+    @property
+    def data(self) -> tuple[str, bool, str]:
+        """What the partition directory depends on."""
+        return self.features, self.stored_degrees, self.masks
+
+    def __str__(self) -> str:
+        made_by = "ours" if self.stored_degrees else "dgl"
+        names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
+        return "-".join(names)
+
+
+def make_case(model: int, exchange: int) -> Case:
+    """Every model meets every exchange; the rest goes round, so that every model meets each value of it, too."""
+    pairs = (exchange // 2 + model) % 2, ((exchange + 1) // 2 + model // 2) % 2, (exchange + model // 3) % 2
+    return Case(
+        model=list(MODELS)[model],
+        exchange=list(EXCHANGES)[exchange],
+        gradient=list(GRADIENTS)[(exchange + model) % 4],
+        features=FEATURES[(exchange + 2 * model) % 3],
+        num_layers=2 + pairs[0],
+        stored_degrees=bool(pairs[1]),
+        masks=("some", "all")[pairs[2]],
+    )
+
+
+CASES = [make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))]
+EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
+BLIND = replace(EARLY, masks="blind")
+PATIENCE = {EARLY: 1, BLIND: 2}
+
+
+def test_every_model_meets_every_value() -> None:
+    for name in MODELS:
+        own = [case for case in CASES if case.model == name]
+        for field in ("exchange", "gradient", "features", "num_layers", "stored_degrees", "masks"):
+            assert {getattr(case, field) for case in own} == {getattr(case, field) for case in CASES}, (name, field)
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def toy_graph(features: str) -> GraphData:
+    """Random edges, some of them twice, and self loops; an isolated node."""
+    rng = np.random.default_rng(5)
+    edges = np.concatenate([rng.integers(NODES - 1, size=(330, 2)), [[3, 3], [40, 40]]])
+    labels = np.arange(NODES) % 3
+    rows = rng.standard_normal((NODES, 20)) + np.eye(3, 20)[labels]
+    if features == "sparse":
+        rows *= rng.random(rows.shape) < 0.1
+    if features == "binary":
+        rows = rng.random(rows.shape) < 0.1
+    return make_graph(np.concatenate([edges, edges[:9]]), rows, labels, 3)
+
+
+def toy_masks(parts: np.ndarray, kind: str) -> dict[str, np.ndarray]:
+    """None trains in part 1; of the others every fourth. Of kind `some` half of the rest are in no mask."""
+    node = np.arange(NODES)
+    train = (node % 4 == 0) & (parts != 1)
+    val = (node % 4 == 1) & (kind != "blind")
+    test = ~train & ~val & ((kind != "some") | (node % 4 == 2))
+    return {"train_mask": train, "val_mask": val, "test_mask": test}
+
+
+def directory_of(folder: Path, case: Case) -> PartitionDirectory:
+    """Ours has an empty part, 3; DGL makes none of these."""
+    parts = np.random.default_rng(6).integers(3 if case.stored_degrees else 4, size=NODES)
+    graph, masks = toy_graph(case.features), toy_masks(parts, case.masks)
+    if case.stored_degrees:
+        return write_partitions(folder, graph, masks, parts, WORLD)
+    return dgl_directory(folder, graph, masks, parts)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration over a directory."""
+
+    directory: PartitionDirectory
+    settings: TrainSettings
+    run_dir: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one worker sent and made."""
+
+    summary: dict[str, Any]
+    """Of worker 0."""
+    sent: Counter[Key]
+    again: Counter[Key]
+    """Embeddings, sent once more after the run."""
+    embeddings: list[np.ndarray]
+    """[I, D] a layer."""
+    everything_used: list[bool]
+    """A layer: whether no entry of the gradient is left out."""
+
+
+def train_runs(rank: int, world_size: int, runs: list[Run]) -> list[Outcome]:
+    return [_train(rank, run) for run in runs]
+
+
+def _train(rank: int, run: Run) -> Outcome:
+    """retexo.worker.train.run, as a worker calls it, in the process group that there is already."""
+    contexts: list[tuple[Context, list[Stage]]] = []
+    embeddings: list[torch.Tensor] = []
+    flat: list[FlatParameters] = []
+    run.run_dir.mkdir(exist_ok=True)
+    with (
+        unittest.mock.patch.object(worker, "process_group", return_value=contextlib.nullcontext()),
+        unittest.mock.patch.object(worker, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
+        unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
+        unittest.mock.patch.object(lazy, "_embed", _noting_result(lazy._embed, embeddings)),
+        unittest.mock.patch.object(loop, "flat_parameters", _noting_result(loop.flat_parameters, flat)),
+    ):
+        job = worker.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+        summary = worker.run(rank, job)
+    context, stages = contexts[0]
+    sent = account(context.comm)
+    context.comm.meter = TrafficMeter(WORLD)
+    for layer, rows in enumerate(embeddings[:-1], 1):
+        exchange = lazy.layer_exchange(context, layer, stages[layer], rows)
+        exchange.run(ROUNDS)
+        exchange.run(EMBED)
+    rows = [each.numpy() for each in embeddings]
+    return Outcome(summary, sent, account(context.comm), rows, [each.used() is None for each in flat])
+
+
+def _noting_arguments(function: Any, noted: list[Any]) -> Any:
+    def note(*arguments: Any) -> Any:
+        noted.append(arguments)
+        return function(*arguments)
+
+    return note
+
+
+def _noting_result(function: Any, noted: list[Any]) -> Any:
+    def note(*arguments: Any) -> Any:
+        noted.append(function(*arguments))
+        return noted[-1]
+
+    return note
+
+
+def account(comm: Communicator) -> Counter[Key]:
+    def key(purpose: Purpose, receiver: int) -> Key:
+        wave = WAVES[purpose.wave] if purpose.kind in ("features", "embeddings") else None
+        layer = None if purpose.layer == WHOLE_RUN else purpose.layer
+        return purpose.kind, layer, wave, comm.rank, receiver
+
+    return Counter({key(purpose, receiver): sent for (purpose, receiver), sent in comm.meter.entries.items()})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run that was forecast, then made."""
+
+    run: Run
+    forecast: Forecast
+    workers: list[Outcome]
+
+    @property
+    def rounds(self) -> list[int]:
+        return list(self.workers[0].summary["rounds"])
+
+    @cached_property
+    def sent(self) -> Counter[Key]:
+        return sum((worker.sent for worker in self.workers), Counter())
+
+    def predicted(self, entry: Entry) -> int:
+        return entry.num_bytes * (self.rounds[entry.layer or 0] if entry.each_round else 1)
+
+
+def key_of(entry: Entry) -> Key:
+    return entry.kind, entry.layer, entry.wave, entry.sender, entry.receiver
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
+    """All cases, forecast in this process, run in one set of worker processes; those of PATIENCE may stop early."""
+    folder = tmp_path_factory.mktemp("forecast")
+    cases = [*CASES, *PATIENCE]
+    known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
+    early = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
+    runs = [
+        Run(known[case.data], case.settings(*early.get(case, ())), folder / f"run{place}")
+        for place, case in enumerate(cases)
+    ]
+    outcomes = run_workers(WORLD, train_runs, folder, runs)
+    return {
+        case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
+        for place, (case, run) in enumerate(zip(cases, runs, strict=True))
+    }
+
+
+def forecast_of(run: Run) -> Forecast:
+    return forecast(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
+
+
+# --- the comparison --------------------------------------------------------------------------------------------------
+
+CUT = 6 * 4
+"""Bytes a round that one worker may send another above the bound of gradients, see Entry.exact."""
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@each_case
+def test_what_was_sent_is_what_was_forecast(measured: dict[Case, Measured], case: Case) -> None:
+    found = measured[case]
+    assert {key_of(entry) for entry in found.forecast.entries} >= set(found.sent)
+    assert len({key_of(entry) for entry in found.forecast.entries}) == len(found.forecast.entries)
+    for entry in found.forecast.entries:
+        sent = found.sent[key_of(entry)]
+        if entry.exact:
+            assert sent == found.predicted(entry), entry
+        elif entry.kind != "gradients":
+            assert sent <= found.predicted(entry), entry
+        else:
+            assert sent <= found.predicted(entry) + CUT * found.rounds[entry.layer or 0], entry
+    for layer in range(1, case.num_layers):
+        assert sum_of(found.sent, "gradients", layer) <= found.forecast.total(found.rounds, ["gradients"], layer)
+
+
+def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
+    return sum(num_bytes for key, num_bytes in sent.items() if key[:2] == (kind, layer))
+
+
+@each_case
+def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], case: Case) -> None:
+    bounds = {(entry.kind, entry.layer) for entry in measured[case].forecast.entries if not entry.exact}
+    later = range(1, case.num_layers)
+    rows = {("embeddings", layer) for layer in later if case.exchange != "plain"}
+    assert bounds == rows | {("gradients", layer) for layer in later}
+
+
+@each_case
+def test_gradients_are_exact_where_no_unit_is_dead(measured: dict[Case, Measured], case: Case) -> None:
+    found = measured[case]
+    for entry in found.forecast.entries:
+        if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
+            assert found.sent[key_of(entry)] == found.predicted(entry), entry
+
+
+def test_there_are_dead_units_and_layers_without(measured: dict[Case, Measured]) -> None:
+    used = [used for found in measured.values() for used in found.workers[0].everything_used[1:]]
+    assert True in used
+    assert False in used
+
+
+@each_case
+def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
+    found = measured[case]
+    counted, predicted, rounds = found.workers[0].summary["bytes"], found.forecast, found.rounds
+    assert rounds == [*LIMITS[: case.num_layers]]
+    for kind, sent in counted["by_kind"].items():
+        exact = all(entry.exact for entry in predicted.entries if entry.kind == kind)
+        assert sent == predicted.total(rounds, [kind]) if exact else sent <= predicted.total(rounds, [kind])
+    assert counted["by_layer"][0] == predicted.total(rounds, layer=0)
+    assert counted["total"] <= predicted.total(rounds) < predicted.total([number + 1 for number in rounds])
+    assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
+
+
+@pytest.mark.parametrize(("case", "most"), [(EARLY, 9), (BLIND, 8)], ids=["early", "blind"])
+def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured], case: Case, most: int) -> None:
+    """They go alone where a layer is over, and before that wherever it may be."""
+    found = measured[case]
+    counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
+    alone = 2 * (WORLD - 1) * 8 * 4
+    assert {entry.exact for entry in counts} == {False}
+    assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
+    for layer in (0, 1):
+        assert found.forecast.total(found.rounds, ["metrics"], layer) == most * alone
+
+
+def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
+    sent = [sum_of(measured[EARLY].sent, "metrics", layer) for layer in (0, 1)]
+    assert max(sent) > 2 * (WORLD - 1) * 8 * 4
+
+
+def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
+    run = measured[CASES[0]].run
+    settings = replace(run.settings, cluster=replace(run.settings.cluster, device="cuda"))
+    assert forecast_of(replace(run, settings=settings)) == measured[CASES[0]].forecast
+
+
+# --- equality after --------------------------------------------------------------------------------------------------
+
+
+@each_case
+def test_embeddings_sent_again_take_the_same_bytes(measured: dict[Case, Measured], case: Case) -> None:
+    found = measured[case]
+    again = sum((worker.again for worker in found.workers), Counter())
+    assert rows_sent(again) == rows_sent(found.sent) != {}
+
+
+def rows_sent(sent: Counter[Key]) -> dict[Key, int]:
+    return {key: num_bytes for key, num_bytes in sent.items() if key[0] == "embeddings"}
+
+
+ROWS_ONLY = [case for case in CASES if case.model in ("sage-pool", "gat-mean", "gat-concat") and case.num_layers == 2]
+
+
+@pytest.mark.parametrize("case", ROWS_ONLY, ids=str)
+def test_embeddings_of_the_last_layer_by_hand(measured: dict[Case, Measured], case: Case) -> None:
+    """Where rows alone are sent: first those of the labelled nodes' neighbours, then the rest of the test nodes'."""
+    found = measured[case]
+    partitions = [found.run.directory.read(rank) for rank in range(WORLD)]
+    wanted: dict[Key, int] = {}
+    for receiver, partition in enumerate(partitions):
+        first = edges_from_halo(partition, partition.train_mask | partition.val_mask)
+        second = edges_from_halo(partition, partition.test_mask) & ~first
+        if case.exchange == "plain":
+            first, second = torch.ones_like(first), torch.zeros_like(first)
+        for sender in range(WORLD):
+            rows = torch.from_numpy(found.workers[sender].embeddings[0])
+            theirs = partition.halo_owner == sender
+            for wave, halo in (("rounds", first), ("embed", second)):
+                sent = rows[partition.halo_index[halo & theirs]]
+                wanted["embeddings", 1, wave, sender, receiver] = fewest_bytes(case, sent, wave)
+    assert rows_sent(found.sent) == {key: num_bytes for key, num_bytes in wanted.items() if num_bytes}
+
+
+def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
+    """Halo nodes, bool [H], with an edge to a node of the mask."""
+    sources = partition.src[mask[partition.dst]]
+    return torch.isin(torch.arange(partition.num_halo) + partition.num_inner, sources)
+
+
+def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
+    """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes, or pooled vectors."""
+    precision: Precision = "full" if case.exchange in ("fp32", "plain") else case.exchange  # type: ignore[assignment]
+    value, scale = {"full": (4, 0), "bf16": (2, 0), "int8": (1, 4)}[precision]
+    sizes = [len(rows) * (rows.shape[1] * value + scale)]
+    if case.exchange != "plain":
+        sizes.append(len(encode(rows, RowFormat("sparse", precision))))
+        if wave == "embed":
+            sizes.append(len(rows) * ((8 if case.model == "sage-pool" else 2 * 3) * value + scale))
+    return min(sizes)

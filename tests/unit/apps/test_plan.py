@@ -1,0 +1,331 @@
+"""app=plan: the prediction beside a run of the same command, other ways to train, options, memory, and mistakes."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import (
+    Ended,
+    finish,
+    group_members,
+    make_graph,
+    random_graph,
+    run_cli,
+    save_npz,
+    start_cli,
+    thirds,
+    train_settings,
+    write_partitions,
+)
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.storage import PartitionDirectory
+from retexo.apps import partition_data, plan
+from retexo.cluster import launch
+from retexo.config.settings import Settings, compose
+from retexo.estimate import traffic as forecast_module
+from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
+from retexo.estimate.traffic import architecture_of, forecast
+
+WORLD = 3
+DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", f"num_partitions={WORLD}")
+SMALL = ("hidden_dim=8", "num_rounds=[3]", "stopping=none", "device=cpu")
+
+
+# --- by command line -------------------------------------------------------------------------------------------------
+
+PLAN, TRAIN = ("app=plan", *DATA, *SMALL, "plan.rounds=[5,2,9]"), ("app=train", *DATA, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with toy.npz, its partitions below parts/, and a copy of these below damaged/ that is."""
+    folder = Path(tmp_path_factory.mktemp("plan"))
+    save_npz(folder / "toy.npz", random_graph(), thirds(40))
+    partition_data.run(compose([*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]).partition)
+    shutil.copytree(folder / "parts", folder / "damaged")
+    path = folder / "damaged" / f"toy-random-vol-{WORLD}" / "part1" / "node_feat.dgl"
+    path.write_bytes(path.read_bytes()[:-1])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(place: Path) -> str:
+    """What app=plan prints; it leaves no process behind, not for a moment."""
+    process = start_cli(*PLAN, "hydra.run.dir=plan", cwd=place)
+    ended = finish(process)
+    assert ended.rc == 0, ended.output
+    assert group_members(process.pid) == []
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def planned(place: Path, printed: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "plan" / "plan.json").read_text())
+    return found
+
+
+def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> None:
+    ended = run_cli(*TRAIN, "hydra.run.dir=train", cwd=place)
+    assert ended.rc == 0, ended.output
+    sent = json.loads((place / "train" / "summary.json").read_text())["bytes"]
+    assert planned["rounds"]["limit"] == [3, 3]
+    entries = [{**entry, "total": entry["num_bytes"] * (3 if entry["kind"] == "gradients" else 1)}
+               for entry in planned["entries"]]  # fmt: skip
+    assert sum(entry["total"] for entry in entries) == planned["bytes"]["limit"] >= sent["total"]
+    for kind in ("setup", "features", "metrics"):
+        own = [entry for entry in entries if entry["kind"] == kind]
+        assert all(entry["exact"] for entry in own)
+        assert sum(entry["total"] for entry in own) == sent["by_kind"][kind]
+    assert sum(entry["total"] for entry in entries if entry["layer"] == 0) == sent["by_layer"][0]
+    assert sum(entry["total"] for entry in entries if entry["layer"] is None) == sent["outside_layers"]
+    least, most = (by_peer(entries, exact) for exact in (True, False))
+    assert (least <= np.array(sent["by_peer"])).all()
+    assert (np.array(sent["by_peer"]) <= most).all()
+    assert least.sum() > 0.5 * most.sum()
+
+
+def by_peer(entries: Sequence[dict[str, Any]], only_exact: bool) -> np.ndarray:
+    table = np.zeros((WORLD, WORLD), dtype=np.int64)
+    for entry in entries:
+        table[entry["sender"], entry["receiver"]] += entry["total"] * (entry["exact"] or not only_exact)
+    return table
+
+
+def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    entries = planned["entries"]
+    features = [entry for entry in entries if (entry["kind"], entry["wave"]) == ("features", "rounds")]
+    embeddings = [entry for entry in entries if (entry["kind"], entry["wave"]) == ("embeddings", "embed")]
+    assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
+    assert f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most" in lines
+    for name, number in (("limit", "3, 3"), ("given", "5, 2")):
+        assert f"all bytes, rounds a layer {number} ({name})" in lines
+        assert f"this configuration {planned['bytes'][name]:,} at most" in lines
+        assert any(line.startswith(f"gather {planned['rivals'][name]['gather']:,}") for line in lines)
+    assert "by sender (down) and receiver (given)" in lines
+    assert any(line.startswith("memory a worker, private, about:") for line in lines)
+
+
+MISTAKES = {
+    "partition_dir=elsewhere": ("no partition directory at elsewhere", "app=partition_data"),
+    "partition_dir=damaged": ("part1", "node_feat.dgl", "checksum"),
+    "plan.rounds=[-1]": ("plan.rounds=-1", "at least 0"),
+}
+
+
+@pytest.fixture(scope="module")
+def mistakes(place: Path) -> dict[str, Ended]:
+    def run(name: str) -> Ended:
+        return run_cli(*PLAN, name, "hydra.run.dir=mistake", cwd=place)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(MISTAKES, pool.map(run, MISTAKES), strict=True))
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_with_status_2(place: Path, mistakes: dict[str, Ended], name: str) -> None:
+    ended = mistakes[name]
+    assert ended.rc == 2, ended.output
+    assert "Traceback" not in ended.output
+    for words in MISTAKES[name]:
+        assert words in ended.stderr
+    assert not (place / "mistake" / "plan.json").exists()
+
+
+# --- in this process -------------------------------------------------------------------------------------------------
+
+
+def toy_settings(place: Path, *overrides: str) -> Settings:
+    return compose([*DATA, *SMALL, f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds"), [("[5]", (5, 5, 5)), ("[5,2]", (5, 2, 5)), ("[5,2,1]", (5, 2, 1)), ("[0,1,2,3]", (0, 1, 2))]
+)
+def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
+    settings = compose(["num_layers=3", f"plan.rounds={given}", f"num_rounds={given}"])
+    assert settings.plan_rounds == settings.train.num_rounds == rounds
+    assert compose([]).plan_rounds is None
+
+
+def test_no_rounds_at_all_are_refused() -> None:
+    with pytest.raises(InputError, match=r"plan\.rounds"):
+        compose(["plan.rounds=[]"])
+
+
+def test_bytes_follow_the_rounds(planned: dict[str, Any]) -> None:
+    first, second = planned["bytes_each_round"]
+    assert planned["bytes"]["given"] - planned["bytes"]["limit"] == 2 * first - second > 0
+
+
+def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: Any) -> None:
+        raise AssertionError("a process is started")
+
+    for module, name in ((launch, "warm_up"), (launch, "run_workers"), (launch.multiprocessing.Process, "start")):
+        monkeypatch.setattr(module, name, start)
+    found = plan.run(toy_settings(place), tmp_path)
+    assert list(found["rounds"]) == ["limit"]
+    assert json.loads((tmp_path / "plan.json").read_text()) == json.loads(json.dumps(found))
+
+
+OPTIONS = {
+    ("exchange=plain",): {
+        "exchange=exact", "exchange.precision=bf16", "exchange.precision=int8", "gradient.precision=bf16",
+        "gradient.compression=powersgd",
+    },
+    ("exchange.precision=bf16", "gradient.compression=powersgd"): {
+        "exchange.precision=int8", "gradient.precision=bf16",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", OPTIONS)
+def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: Path, base: tuple[str, ...]) -> None:
+    options = plan.run(toy_settings(place, *base, "plan.rounds=[4,1]"), tmp_path)["options"]
+    assert set(options) == OPTIONS[base]
+    assert list(options.values()) == sorted(options.values())
+    for name, total in options.items():
+        exchange = [*base[1:], "exchange=exact"] if name.startswith("exchange") else base
+        changed = toy_settings(place, *exchange, name)
+        directory = plan.open_directory(changed)
+        partitions = [directory.read(part) for part in range(WORLD)]
+        assert forecast(changed.train, directory, partitions).total([4, 1]) == total
+
+
+def test_what_takes_long_is_not_tried(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "SLOW", -1.0)
+    options = plan.run(toy_settings(place), tmp_path)["options"]
+    assert set(options) == {"gradient.precision=bf16", "gradient.compression=powersgd"}
+    assert "takes long" in capsys.readouterr().out
+
+
+def test_nothing_is_rehearsed_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This configuration and exchange=plain, whatever the rounds; and the two precisions."""
+    calls: Counter[int] = Counter()
+    really_rehearse = forecast_module.rehearse
+
+    def rehearse(world_size: int, target: Any) -> Any:
+        calls[world_size] += 1
+        return really_rehearse(world_size, target)
+
+    monkeypatch.setattr(forecast_module, "rehearse", rehearse)
+    plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
+    assert calls == {WORLD: 4}
+
+
+# --- other ways to train ---------------------------------------------------------------------------------------------
+
+
+def small_graph() -> GraphData:
+    """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4; 0 and 1 are sources of edges into part 1, 3 of one into 0."""
+    edges = [(0, 3), (0, 4), (1, 3), (3, 2), (3, 4), (0, 1), (1, 1)]
+    return make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> PartitionDirectory:
+    masks = {name: np.arange(5) % 3 == third for third, name in enumerate(("train_mask", "val_mask", "test_mask"))}
+    return write_partitions(tmp_path, small_graph(), masks, [0, 0, 0, 1, 1], 2)
+
+
+def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
+    return compose([
+        f"partition_dir={directory.path}", "num_partitions=2", "hidden_dim=8", "num_rounds=[10,4,3]", "num_layers=3",
+        "device=cpu", *overrides,
+    ])  # fmt: skip
+
+
+def test_rivals_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
+    settings = small_settings(small)
+    rivals = plan.run(settings, tmp_path / "run")["rivals"]["limit"]
+    halo, epochs = 3, 10
+    features, embeddings = 4 * halo * 4, 2 * 4 * halo * 8 * 2  # forwards and backwards, after each layer but the last
+    parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
+    gradients = 2 * 1 * 4 * parameters
+    partitions = [small.read(part) for part in (0, 1)]
+    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain"))
+    assert rivals == {
+        "plain lazy exchange": forecast(plain, small, partitions).total([10, 4, 3]),
+        "full graph, end to end": features + epochs * (embeddings + gradients),
+        "boundary node sampling at 0.1": features + epochs * (int(0.1 * embeddings) + gradients),
+        "gather": plan.part_bytes(partitions[1], partitions, 3),
+    }
+
+
+def test_a_part_by_hand(small: PartitionDirectory) -> None:
+    """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places; 4 bits a node."""
+    partitions = [small.read(part) for part in (0, 1)]
+    assert plan.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
+    assert plan.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
+
+
+def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
+    rows = np.zeros((40, 200))
+    rows[:, 7] = 1
+    graph = make_graph([(0, 39)], rows, [0, 1] * 20)
+    directory = write_partitions(tmp_path, graph, thirds(40), [0] * 39 + [1], 2)
+    partitions = [directory.read(part) for part in (0, 1)]
+    assert 39 * 3 < plan.part_bytes(partitions[0], partitions, 2) < 39 * 10
+
+
+@pytest.mark.parametrize(("rounds", "smaller"), [(1000, True), (0, False)])
+def test_gather_is_remarked_on_where_it_is_smaller(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: int, smaller: bool
+) -> None:
+    graph = make_graph([(0, 39), (1, 2)], np.random.default_rng(0).random((40, 500)), [0, 1] * 20)
+    directory = write_partitions(tmp_path, graph, thirds(40), [0] * 20 + [1] * 20, 2)
+    found = plan.run(small_settings(directory, f"num_rounds=[{rounds}]"), tmp_path / "run")
+    assert (found["rivals"]["limit"]["gather"] < found["bytes"]["limit"]) is smaller
+    assert ("shipping all parts to one worker takes" in capsys.readouterr().out) is smaller
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_memory_keeps() -> None:
+    memory = Memory()
+    memory.hold("rows", 100)
+    memory.use(30, 20)
+    assert memory.peak == 150
+    memory.hold("rows", 10)
+    memory.hold("large", KEPT + 1)
+    assert memory.peak == 150 + KEPT + 1  # the room of small blocks is not given back
+    memory.hold("large")
+    memory.use(2 * KEPT)
+    assert memory.peak == 150 + 2 * KEPT  # that of large ones is
+
+
+def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, width: int = 6) -> int:
+    graph = random_graph(nodes, edges, width)
+    name = f"{nodes}-{edges}-{width}"
+    directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
+    partitions = [directory.read(part) for part in (0, 1)]
+    settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
+    return worker_memory(partitions[0], architecture_of(settings, directory, partitions), settings)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
+    least = needed(tmp_path, f"model={model}")
+    assert BASE < least < BASE + 200_000
+    for more in ({"nodes": 80}, {"edges": 320}, {"width": 60}):
+        assert needed(tmp_path / str(more), f"model={model}", **more) > least
+    assert needed(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
+
+
+def test_attention_holds_every_projected_source_twice(tmp_path: Path) -> None:
+    """Once as it is, once times the attention: 500 nodes, most of the others' rows, 8 heads of 32."""
+    found = needed(tmp_path, "model=gat", "hidden_dim=256", nodes=1000, edges=4000)
+    assert found > BASE + 2 * 4 * 256 * 900

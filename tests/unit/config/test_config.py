@@ -1,0 +1,202 @@
+"""Every check of a setting: what is wrong is named, with its value and a remedy."""
+
+import re
+
+import pytest
+
+from partitioning.errors import InputError
+from retexo.config.settings import Settings, compose
+
+CONFIGS = ("node_classification", "node_classification_gcn", "node_classification_sage", "node_classification_gat",
+           "node_classification_gin")  # fmt: skip
+
+
+def refused(*overrides: str) -> str:
+    """The message for settings that are refused."""
+    with pytest.raises(Exception, match=r".") as error:
+        compose(overrides)
+    assert not isinstance(error.value, AssertionError | TypeError | AttributeError | KeyError)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_loads(name: str) -> None:
+    model = name.removeprefix("node_classification").lstrip("_") or "gcn"
+    assert compose([], name).train.model.name == model
+
+
+def test_published_defaults() -> None:
+    settings = compose()
+    train, partition = settings.train, settings.partition
+    assert (settings.app, partition.dataset.name, partition.num_partitions) == ("train", "reddit", 4)
+    assert (partition.dir, partition.dataset.dir) == ("../retexo-datasets/partitions/", "../retexo-datasets/")
+    assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
+    assert (train.model.num_layers, train.model.hidden_dim, train.model.heads) == (2, 256, 8)
+    assert (train.num_rounds, train.learning_rate) == ((200, 200), (0.003, 0.003))
+    assert (train.optimizer.target, train.optimizer.weight_decay) == ("torch.optim.Adam", 0.0005)
+    assert (train.seed, train.log_every, train.best_val_model) == (42, 100, True)
+    assert (train.gradient.mode, train.gradient.local_epochs) == ("sync", 1)
+    assert (train.measure_dv, train.sleep_time) == (False, 0.0)
+    cluster = train.cluster
+    assert (cluster.backend, cluster.master_addr, cluster.master_port) == ("gloo", "127.0.0.1", 10011)
+    assert (cluster.interface, cluster.init_timeout, cluster.timeout) == (None, 120, 1800)
+    assert cluster.local_ranks == range(4)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("num_rounds=[-1]", ["num_rounds=-1", "at least 0"]),
+        ("num_rounds=[]", ["num_rounds=[]", "at least one"]),
+        ("num_rounds=[1.5]", ["num_rounds", "1.5"]),
+        ("learning_rate=[-0.1]", ["learning_rate=-0.1"]),
+        ("learning_rate=[nan]", ["learning_rate=nan"]),
+        ("learning_rate=[inf]", ["learning_rate=inf", "finite"]),
+        ("learning_rate=[]", ["learning_rate=[]"]),
+        ("num_layers=0", ["num_layers=0", "at least 1"]),
+        ("hidden_dim=0", ["hidden_dim=0"]),
+        ("hidden_dim=many", ["hidden_dim", "many"]),
+        ("heads=0", ["heads=0"]),
+        ("dropout=1", ["dropout=1"]),
+        ("dropout=-0.1", ["dropout=-0.1"]),
+        ("dropout=nan", ["dropout=nan"]),
+        ("weight_decay=-1", ["weight_decay=-1"]),
+        ("weight_decay=nan", ["weight_decay=nan"]),
+        ("seed=-1", ["seed=-1"]),
+        ("seed=a", ["seed", "a"]),
+        ("log_every=0", ["log_every=0"]),
+        ("sleep_time=-1", ["sleep_time=-1"]),
+        ("sleep_time=inf", ["sleep_time=inf"]),
+        ("best_val_model=maybe", ["best_val_model", "maybe"]),
+        ("measure_dv=often", ["measure_dv", "often"]),
+        ("local_epochs=0", ["local_epochs=0"]),
+        ("local_epochs=3", ["local_epochs=3", "gradient=local"]),
+        ("stopping.patience=0", ["stopping.patience=0"]),
+        ("stopping.min_delta=-1", ["stopping.min_delta=-1"]),
+        ("stopping.min_delta=nan", ["stopping.min_delta=nan"]),
+        ("device=tpu", ["device=tpu", "auto, cpu, cuda"]),
+        ("distributed.backend=nccl", ["distributed.backend=nccl", "gloo"]),
+        ("distributed.master_port=0", ["distributed.master_port=0"]),
+        ("distributed.master_port=65536", ["distributed.master_port=65536"]),
+        ("distributed.timeout=0", ["distributed.timeout=0"]),
+        ("distributed.init_timeout=0", ["distributed.init_timeout=0"]),
+        ("distributed.init_timeout=nan", ["distributed.init_timeout=nan"]),
+        ("num_partitions=0", ["num_partitions=0"]),
+        ("num_partitions=-2", ["num_partitions=-2"]),
+        ("num_partitions=two", ["num_partitions", "two"]),
+        ("parts_per_node=0", ["parts_per_node=0"]),
+        ("node_rank=1", ["node_rank=1", "parts_per_node"]),
+        ("node_rank=-1", ["node_rank=-1"]),
+        ("cluster.threads=0", ["cluster.threads=0"]),
+        ("app=fly", ["app=fly", "train"]),
+        ("task._target_=os.system", ["task._target_=os.system"]),
+        ("model.name=gru", ["model", "gru", "gcn"]),
+        ("partition_method=chance", ["partition_method=chance", "random, metis"]),
+        ("partition_method=file", ["partition_file"]),
+        ("part_obj=edges", ["part_obj=edges", "vol"]),
+        ("partition.seed=-1", ["partition.seed=-1"]),
+        ("split.kind=any", ["split=any", "per_class"]),
+        ("split.num_val=-1", ["split.num_val=-1"]),
+        ("synthetic.nodes=0", ["synthetic.nodes=0"]),
+        ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
+    ],
+)
+def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
+    message = refused(override)
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator=pool", "sage"]),
+        (["model=sage", "+model.head_merge=mean"], ["model.head_merge=mean", "gat"]),
+        (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
+        (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
+        (["model=gat", "hidden_dim=10", "heads=4"], ["hidden_dim=10", "heads=4"]),
+        (["num_partitions=5", "parts_per_node=2", "node_rank=3"], ["node_rank=3", "[0, 3)"]),
+    ],
+)
+def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]) -> None:
+    message = refused(*overrides)
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize("name", ["num_round", "hiden_dim", "distributed.master_adr", "stopping.patiense", "split.sed"])
+def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str) -> None:
+    nearest = {"num_round": "num_rounds", "hiden_dim": "hidden_dim", "distributed.master_adr": "distributed.master_addr",  # noqa: E501
+               "stopping.patiense": "stopping.patience", "split.sed": "split.seed"}[name]  # fmt: skip
+    message = refused(f"+{name}=1")
+    assert name in message
+    assert f"did you mean {nearest}?" in message
+
+
+@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "torch.optim.Optimizer", "torch.optim.lr_scheduler.StepLR",  # noqa: E501
+                                    "torch.optim.Adm", "torch.load", "Adam", "", "torch.optim.functional"])  # fmt: skip
+def test_only_optimizers_of_torch_are_called(target: str) -> None:
+    assert "must be a class of torch.optim" in refused(f"optimizer._target_='{target}'")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["+optimizer.momentum=0.9"], ["optimizer.momentum", "torch.optim.Adam", "betas"]),
+        (["+optimizer.lr=0.1"], ["optimizer.lr", "learning_rate"]),
+        (["+optimizer.weight_decay=0.1"], ["optimizer.weight_decay", "weight_decay"]),
+        (["+optimizer.params=[]"], ["optimizer.params"]),
+        (["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=-1"], ["momentum"]),
+        (["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=big"], ["momentum"]),
+        (["+optimizer.betas=[2,2]"], ["beta"]),
+        (["optimizer._target_=torch.optim.LBFGS"], ["weight_decay"]),
+        (["optimizer._target_=torch.optim.LBFGS", "weight_decay=0"], ["LBFGS"]),  # needs a closure
+        (["optimizer._target_=torch.optim.SparseAdam", "weight_decay=0"], ["SparseAdam"]),  # needs sparse gradients
+    ],
+)
+def test_optimizer_arguments_are_checked(overrides: list[str], words: list[str]) -> None:
+    message = refused(*overrides)
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_momentum_as_published() -> None:
+    settings = compose(["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9"]).train.optimizer
+    assert (settings.target, settings.arguments) == ("torch.optim.SGD", {"momentum": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("given", "layers", "wanted"),
+    [("[5,6,7]", 2, (5, 6)), ("[5,6,7]", 3, (5, 6, 7)), ("[5,6]", 4, (5, 6, 5, 5)), ("[5]", 3, (5, 5, 5))],
+)
+def test_lists_a_layer(given: str, layers: int, wanted: tuple[int, ...]) -> None:
+    settings = compose([f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]).train
+    assert settings.num_rounds == wanted
+    assert settings.learning_rate == wanted
+
+
+@pytest.mark.parametrize(
+    ("parts", "per_node", "node", "ranks"),
+    [(4, "null", 0, [0, 1, 2, 3]), (4, 2, 1, [2, 3]), (5, 2, 2, [4]), (3, 8, 0, [0, 1, 2]), (1, 1, 0, [0])],
+)
+def test_ranks_of_a_node(parts: int, per_node: object, node: int, ranks: list[int]) -> None:
+    settings = compose([f"num_partitions={parts}", f"parts_per_node={per_node}", f"node_rank={node}"])
+    assert list(settings.train.cluster.local_ranks) == ranks
+
+
+def test_what_was_given_is_known() -> None:
+    settings: Settings = compose(["split.seed=3", "+optimizer.eps=1e-5", "model=sage"])
+    assert settings.given == {"split.seed", "optimizer.eps", "model"}
+
+
+def test_seeds_follow_the_seed() -> None:
+    dataset = compose(["seed=7"]).partition.dataset
+    assert (dataset.split.seed, dataset.synthetic.seed, compose(["seed=7"]).partition.seed) == (7, 7, 7)
+    assert compose(["seed=7", "split.seed=1"]).partition.dataset.split.seed == 1
+
+
+def test_no_stopping() -> None:
+    assert compose(["stopping=none"]).train.stopping.patience is None
+    assert compose().train.stopping.patience
+
+
+def test_user_errors_are_input_errors() -> None:
+    with pytest.raises(InputError, match=re.escape("dropout=2")):
+        compose(["dropout=2"])

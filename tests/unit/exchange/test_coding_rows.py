@@ -1,0 +1,228 @@
+"""Rows to bytes and back: nothing lost, sizes foretold, bad bytes refused."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from retexo.exchange.coding import rows
+from retexo.exchange.coding.rows import RowFormat, decode, decode_csr, encode, row_sizes
+
+ENCODINGS = ("dense", "sparse")
+FORMATS = [RowFormat(encoding, precision) for encoding in ENCODINGS for precision in ("full", "bf16", "int8")]
+SPARSE = RowFormat("sparse")
+formats = st.sampled_from(FORMATS)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> torch.Tensor:
+    """Rows [R, D] whose share of zeros differs from row to row; some all zero, all ones, all nonzero."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    num_rows = draw(st.integers(0, 8))
+    width = draw(st.sampled_from([0, 1, 2, 7, 8, 9, 64, 127, 128, 300]))
+    filled = np.array(draw(st.lists(st.sampled_from([0, 0.02, 0.5, 0.97, 1]), min_size=num_rows, max_size=num_rows)))
+    rows = rng.standard_normal((num_rows, width)) * 10.0 ** draw(st.sampled_from([-30, 0, 30]))
+    rows[rng.random(num_rows) < 0.3] = 1.0
+    rows[rng.random((num_rows, width)) >= filled[:, None].reshape(num_rows, 1)] = 0
+    return torch.from_numpy(rows).to(draw(st.sampled_from([torch.float32, torch.float64])))
+
+
+def round_trip(rows: torch.Tensor, row_format: RowFormat) -> torch.Tensor:
+    return decode(encode(rows, row_format), tuple(rows.shape), rows.dtype, row_format)
+
+
+def bits(rows: torch.Tensor) -> torch.Tensor:
+    return rows.view({4: torch.int32, 8: torch.int64}[rows.dtype.itemsize])
+
+
+@given(blocks(), st.sampled_from(ENCODINGS))
+def test_full_precision_loses_nothing(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+    back = round_trip(rows, RowFormat(encoding))
+    assert back.dtype == rows.dtype
+    assert torch.equal(bits(back), bits(rows))
+
+
+@given(blocks(), formats)
+def test_csr_is_written_as_its_dense_rows_are(rows: torch.Tensor, row_format: RowFormat) -> None:
+    sparse = csr_array(rows.numpy())
+    written = encode(sparse, row_format)
+    assert torch.equal(written, encode(rows, row_format))
+    assert row_sizes(sparse, row_format).tolist() == row_sizes(rows, row_format).tolist()
+    back = decode_csr(written, tuple(rows.shape), rows.dtype, row_format)
+    assert back.dtype == sparse.dtype
+    assert np.array_equal(back.toarray(), round_trip(rows, row_format).numpy())
+
+
+@given(blocks(), formats)
+def test_sizes_are_foretold_row_by_row(rows: torch.Tensor, row_format: RowFormat) -> None:
+    sizes = row_sizes(rows, row_format)
+    assert sizes.sum() == len(encode(rows, row_format))
+    assert sizes.tolist() == [len(encode(row[None], row_format)) for row in rows]
+
+
+@given(blocks(), st.sampled_from(["full", "bf16", "int8"]))
+def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: rows.Precision) -> None:
+    header = 1 if rows.shape[1] < 128 else 2
+    dense, sparse = (row_sizes(rows, RowFormat(encoding, precision)) for encoding in ENCODINGS)
+    assert (sparse <= dense + header).all()
+
+
+@given(blocks(), st.sampled_from(ENCODINGS))
+def test_bf16_is_the_nearest(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+    back = round_trip(rows, RowFormat(encoding, "bf16"))
+    assert torch.equal(back, rows.to(torch.bfloat16).to(rows.dtype))
+
+
+@given(blocks(), st.sampled_from(ENCODINGS))
+def test_int8_errs_by_half_a_step_at_most(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+    back = round_trip(rows, RowFormat(encoding, "int8"))
+    peak = rows.abs().amax(dim=1, keepdim=True) if rows.numel() else rows
+    assert ((back - rows).abs() <= peak / 127 * 0.50001).all()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_not_finite_survives_or_is_refused(encoding: rows.Encoding) -> None:
+    rows = torch.tensor([[float("nan"), 0.0, float("inf"), 0.0], [0.0, -float("inf"), 1.0, 1e-45]])
+    for precision in ("full", "bf16"):
+        expected = rows if precision == "full" else rows.to(torch.bfloat16).float()
+        torch.testing.assert_close(
+            round_trip(rows, RowFormat(encoding, precision)), expected, rtol=0, atol=0, equal_nan=True
+        )
+    for row in rows:
+        with pytest.raises(ValueError, match="finite"):
+            encode(row[None], RowFormat(encoding, "int8"))
+    with pytest.raises(ValueError, match="finite"):
+        encode(torch.tensor([[1e300]], dtype=torch.float64), RowFormat(encoding, "int8"))
+
+
+def test_negative_zero_is_a_zero_to_sparse_only() -> None:
+    rows = torch.tensor([[-0.0, 2.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0]])
+    assert torch.equal(bits(round_trip(rows, RowFormat("dense"))), bits(rows))
+    assert torch.equal(bits(round_trip(rows, SPARSE)), bits(rows + 0.0))
+    assert row_sizes(rows, SPARSE).tolist() == row_sizes(rows.abs(), SPARSE).tolist()
+
+
+def test_bytes_of_a_binary_list_by_hand() -> None:
+    """Columns 3 and 9 of 12: 1 low bit would take 2 * 2 + 5 = 9 bits, 2 low bits 3 * 2 + 2 = 8, so one byte.
+
+    High bits: 3 >> 2 = 0 sets bit 0 + 0, 9 >> 2 = 2 sets bit 2 + 1, of four. Low bits: 3 & 3 = 11, 9 & 3 = 01.
+    """
+    rows = torch.zeros(1, 12)
+    rows[0, [3, 9]] = 1
+    assert encode(rows, SPARSE).tolist() == [2 * 2 + 1, 0b0111_1001]
+
+
+def test_bytes_of_bitmap_scale_and_values_by_hand() -> None:
+    rows = torch.tensor([[0.0, 127.0, 0.0, 0.0, -2.0, 3.0, 0.0]])
+    written = encode(rows, RowFormat("sparse", "int8"))
+    one = torch.tensor([1.0]).view(torch.uint8).tolist()
+    assert written.tolist() == [2 * 3, 0b0110010, *one, 127, 256 - 2, 3]
+
+
+def test_cora_like_rows_take_21_bytes() -> None:
+    """18 ones in 1433 columns: a 2-byte header and 18 * 7 + 22 = 148 bits, wherever the ones stand."""
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.random((50, 1433)).argsort(axis=1) < 18).float()
+    assert row_sizes(rows, SPARSE).tolist() == [21] * 50
+    assert torch.equal(round_trip(rows, SPARSE), rows)
+
+
+def test_relu_rows_take_a_bitmap_and_their_values() -> None:
+    rows = torch.zeros(1, 256)
+    rows[0, ::2] = 0.5
+    assert row_sizes(rows, SPARSE).tolist() == [2 + 256 // 8 + 128 * 4]
+    assert row_sizes(rows, RowFormat("sparse", "bf16")).tolist() == [2 + 256 // 8 + 128 * 2]
+    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [2 + 256 // 8 + 4 + 128]
+
+
+def test_rows_with_few_zeros_are_written_whole() -> None:
+    rows = torch.full((1, 256), 2.0)
+    rows[0, 7] = 0
+    assert row_sizes(rows, SPARSE).tolist() == [2 + 256 * 4]
+    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [2 + 4 + 256]
+    assert torch.equal(round_trip(rows, SPARSE), rows)
+
+
+def test_what_int8_rounds_to_zero_is_not_written() -> None:
+    """The 1 is a hundredth of a step: neither a value nor a reason to call the row binary."""
+    rows = torch.zeros(1, 64)
+    rows[0, [3, 5]] = torch.tensor([1.0, 12_700.0])
+    assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [1 + 1 + 4 + 1]
+    assert round_trip(rows, RowFormat("sparse", "int8")).nonzero().tolist() == [[0, 5]]
+    assert round_trip(rows, RowFormat("sparse", "int8"))[0, 5] == 12_700
+
+
+def test_wide_rows_have_long_headers() -> None:
+    rows = torch.zeros(2, 40_000)
+    rows[0, [0, 39_999]] = 1
+    rows[1] = 3
+    assert torch.equal(round_trip(rows, SPARSE), rows)
+    assert row_sizes(rows, SPARSE).tolist() == [4 + 4, 4 + 160_000]
+
+
+@given(blocks(), formats)
+def test_blocks_of_many_chunks(rows: torch.Tensor, row_format: RowFormat) -> None:
+    whole, sizes = round_trip(rows, row_format), row_sizes(rows, row_format)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "_CHUNK_CELLS", 3 * max(1, rows.shape[1]))
+        assert torch.equal(round_trip(rows, row_format), whole)
+        assert row_sizes(rows, row_format).tolist() == sizes.tolist()
+
+
+@given(blocks(), formats, st.data())
+def test_truncated_and_overlong_blocks_are_refused(
+    rows: torch.Tensor, row_format: RowFormat, data: st.DataObject
+) -> None:
+    written = encode(rows, row_format)
+    with pytest.raises(ValueError, match="block of"):
+        decode(torch.cat([written, torch.zeros(1, dtype=torch.uint8)]), tuple(rows.shape), rows.dtype, row_format)
+    if len(written):
+        cut = written[: data.draw(st.integers(0, len(written) - 1))]
+        with pytest.raises(ValueError, match="block of"):
+            decode(cut, tuple(rows.shape), rows.dtype, row_format)
+
+
+@given(blocks(), formats, st.integers(0, 2**32 - 1))
+def test_garbled_blocks_raise_nothing_but_value_error(rows: torch.Tensor, row_format: RowFormat, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    written = encode(rows, row_format)
+    where = rng.random(len(written)) < rng.choice([0.01, 0.1, 1.0])
+    written[torch.from_numpy(where)] = torch.from_numpy(rng.integers(0, 256, int(where.sum()), dtype=np.uint8))
+    try:
+        back = decode(written, tuple(rows.shape), rows.dtype, row_format)
+    except ValueError:
+        return
+    assert back.shape == rows.shape
+
+
+@pytest.mark.parametrize(
+    ("block", "width", "message"),
+    [
+        ([2 * 13], 12, "announces 13 columns in rows of 12"),
+        ([2 * 2 + 1, 0b0111_0001], 12, "does not have as many columns"),  # one high bit for two columns
+        ([2 * 2 + 1, 0b0111_0011], 12, "out of order"),  # columns 3 and 1
+        ([2 * 2 + 1, 0b1111_0011], 12, "out of order"),  # column 3 twice
+        ([2 * 2 + 1, 0b0111_1001], 11, None),  # columns 3 and 9
+        ([2 * 2 + 1, 0b1111_1001], 11, "beyond the width"),  # columns 3 and 11
+        ([2 * 3 + 1, 0b0011], 7, "bitmap"),
+        ([2 * 3 + 1, 0b1000_0011], 7, "bitmap"),  # a bit beyond the last column
+    ],
+)
+def test_impossible_columns_are_refused(block: list[int], width: int, message: str | None) -> None:
+    buffer = torch.tensor(block, dtype=torch.uint8)
+    if message is None:
+        assert decode(buffer, (1, width), torch.float32, SPARSE).nonzero()[:, 1].tolist() == [3, 9]
+        return
+    with pytest.raises(ValueError, match=message):
+        decode(buffer, (1, width), torch.float32, SPARSE)
+
+
+def test_other_rows_and_buffers_are_refused() -> None:
+    with pytest.raises(ValueError, match="float32 or float64"):
+        encode(torch.zeros(1, 2, dtype=torch.int64), SPARSE)
+    with pytest.raises(ValueError, match="two dimensions"):
+        encode(torch.zeros(3), SPARSE)
+    with pytest.raises(ValueError, match="uint8 vector"):
+        decode(torch.zeros(4), (1, 1), torch.float32, RowFormat())

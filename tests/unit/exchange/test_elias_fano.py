@@ -1,0 +1,101 @@
+"""Ascending integers to bytes and back: nothing lost, the size foretold and near the least, bad bytes refused."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retexo.exchange.coding.elias_fano import Ints, code_size, read_ascending, write_ascending
+
+without_hurry = settings(deadline=None)  # other processes may hold the cores
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> tuple[Ints, int]:
+    """Ascending values, some of them equal, and how many there could be."""
+    universe = draw(st.sampled_from([1, 2, 3, 8, 100, 1 << 20, 1 << 40]))
+    values = draw(st.lists(st.integers(0, universe - 1), max_size=40))
+    return np.array(sorted(values), dtype=np.int64), universe
+
+
+def log2_of_choices(count: int, universe: int) -> float:
+    """Bits that tell one multiset of `count` values below `universe` from all others."""
+    ways = math.lgamma(universe + count) - math.lgamma(count + 1) - math.lgamma(universe)
+    return ways / math.log(2)
+
+
+@without_hurry
+@given(sets())
+def test_values_come_back(given: tuple[Ints, int]) -> None:
+    values, universe = given
+    code = write_ascending(values, universe)
+    assert code.dtype == np.uint8
+    assert len(code) == code_size(len(values), universe)
+    assert read_ascending(code, len(values), universe).tolist() == values.tolist()
+
+
+@without_hurry
+@given(st.integers(0, 10_000), st.integers(1, 1 << 40))
+def test_a_code_is_at_most_two_bits_a_value_and_their_logarithm(count: int, universe: int) -> None:
+    bits = count * (2 + max(0.0, math.log2(universe / max(count, 1)))) if count else 0
+    assert code_size(count, universe) <= (bits + 7.001) / 8
+
+
+@pytest.mark.parametrize("universe", [1_500, 100_000, 10_000_000])
+def test_random_sets_take_half_a_bit_above_the_least_possible(universe: int) -> None:
+    values = np.sort(np.random.default_rng(0).integers(universe, size=1000))
+    least = log2_of_choices(1000, universe)
+    assert least <= 8 * len(write_ascending(values, universe)) <= least + 0.6 * 1000
+
+
+@pytest.mark.parametrize(
+    ("values", "universe", "code"),
+    [
+        ([], 9, []),
+        ([], 0, []),
+        ([0], 1, [0b1]),
+        ([0, 1, 3], 4, [0b100101]),  # 0, 1, 3 and their ranks 0, 1, 2: bits 0, 2, 5
+        ([2, 2, 2], 3, [0b11100]),
+        ([5], 8, [0b0110]),  # 5 >> 2 sets bit 1 of two; then 01, what is left of 5, in two bits
+    ],
+)
+def test_codes_by_hand(values: list[int], universe: int, code: list[int]) -> None:
+    assert write_ascending(np.array(values, dtype=np.int64), universe).tolist() == code
+
+
+@pytest.mark.parametrize(
+    ("code", "count", "universe", "message"),
+    [
+        ([0b1, 0], 1, 1, "1 values below 1 take 1 bytes, not 2"),
+        ([], 1, 1, "take 1 bytes, not 0"),
+        ([0], 0, 5, "take 0 bytes, not 1"),
+        ([0b0], 1, 1, "1 values are announced, the code has 0"),
+        ([0b100101], 2, 5, "2 values are announced, the code has 3"),
+        ([0b1110], 1, 7, "not ascending below 7"),  # 7
+        ([0b1101100, 0], 2, 16, "not ascending below 16"),  # 11, then 8: the last four bits are 11 00
+        ([], 1, 0, "1 values are announced, the code has 0"),
+    ],
+)
+def test_bad_codes_are_refused(code: list[int], count: int, universe: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_ascending(np.array(code, dtype=np.uint8), count, universe)
+
+
+@without_hurry
+@given(sets(), st.data())
+def test_what_is_read_would_be_written_so(given: tuple[Ints, int], data: st.DataObject) -> None:
+    """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
+    values, universe = given
+    code = write_ascending(values, universe)
+    for bit in data.draw(st.sets(st.integers(0, max(8 * len(code) - 1, 0)), max_size=3)) if len(code) else ():
+        code[bit // 8] ^= 1 << bit % 8
+    try:
+        read = read_ascending(code, len(values), universe)
+    except ValueError:
+        return
+    assert all(0 <= value < universe for value in read)
+    written = write_ascending(read, universe)
+    assert written.tolist()[:-1] == code.tolist()[:-1]
+    assert not len(code) or written[-1] & code[-1] == written[-1]

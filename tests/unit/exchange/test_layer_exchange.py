@@ -1,0 +1,601 @@
+"""One layer's exchange on random graphs: what its output becomes, which rows travel, how often, in how many bytes."""
+
+import copy
+import dataclasses
+import unittest.mock
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support import train_settings
+from test_plan import NOTHING, TEST, TRAIN, VAL, Mask, Whole, cut_edges, pairs, random_whole, uses, wholes
+from torch import Tensor
+
+from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.traffic import Purpose
+from retexo.config.settings import TrainSettings
+from retexo.exchange import layer_exchange
+from retexo.exchange.coding.rows import Precision, RowFormat, row_sizes
+from retexo.exchange.layer_exchange import LayerExchange
+from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
+from retexo.exchange.selection import Owned
+from retexo.nn.accumulate import Accumulator
+from retexo.nn.block import Block, InEdges, Sources, rows_of
+from retexo.nn.conv.gat import GAT
+from retexo.nn.conv.gcn import GCN
+from retexo.nn.conv.gin import GIN
+from retexo.nn.conv.sage import SAGEMean, SAGEPool
+from retexo.nn.convolution import Convolution, SumConvolution
+from retexo.nn.stage import build_stage
+from retexo.trainers import lazy
+from retexo.trainers.context import Clock, Context
+from retexo.training.graph_info import Facts
+from retexo.worker.train import make_architecture, make_context
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
+F64 = torch.float64
+quickly = settings(deadline=None, max_examples=50)
+Ints = NDArray[np.int64]
+
+
+# --- whole graphs ------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def gcn(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+    own_too = count + torch.eye(len(x), dtype=F64)
+    norm = torch.diag(own_too.sum(1) ** -0.5) @ own_too @ torch.diag(own_too.sum(0) ** -0.5)
+    return norm @ x @ conv.weight + conv.bias
+
+
+def sage_mean(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+    mean = count @ x / count.sum(1, keepdim=True).clamp(min=1)
+    return x @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+
+
+def sage_pool(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+    messages = torch.relu(x @ conv.weight_pool + conv.bias_pool)
+    pooled = torch.where(count[:, :, None] > 0, messages[None], 0).amax(dim=1)
+    return x @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+
+
+def gin(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+    hidden = conv.norm((count + torch.eye(len(x), dtype=F64)) @ x @ conv.weight_in + conv.bias_in)
+    return torch.relu(hidden) @ conv.weight_out + conv.bias_out
+
+
+def gat(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+    heads = []
+    for z, source, target in zip(
+        (x @ conv.weight).chunk(conv.heads, dim=1), conv.attention_src[0], conv.attention_dst[0], strict=True
+    ):
+        weight = count * torch.exp(torch.nn.functional.leaky_relu((z @ target)[:, None] + (z @ source)[None, :], 0.2))
+        total = weight.sum(1, keepdim=True)
+        heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
+    return torch.stack(heads).mean(0) + conv.bias
+
+
+MODELS: dict[str, tuple[Callable[[int, int], Convolution], Callable[..., Tensor]]] = {
+    "gcn": (lambda width, out: GCN(width, out, 0.0), gcn),
+    "sage-mean": (lambda width, out: SAGEMean(width, out, 0.0), sage_mean),
+    "gin": (lambda width, out: GIN(width, out, 0.0, width=out + 1), gin),
+    "gat": (lambda width, out: GAT(width, out, 0.0, 2, "mean"), gat),
+    "sage-pool": (lambda width, out: SAGEPool(width, out, 0.0), sage_pool),
+}
+
+
+def convolution(name: str, width: int, out: int) -> Convolution:
+    conv = MODELS[name][0](width, out).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in conv.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)  # biases, too
+    return conv.requires_grad_(False)
+
+
+def features(kind: str, num_nodes: int, width: int, seed: int = 0) -> Tensor:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((num_nodes, width))
+    return torch.from_numpy(rows if kind == "dense" else np.ceil(rows) * (rng.random(rows.shape) < 0.06))
+
+
+# --- an exchange -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Which layer is exchanged, of how many, and how."""
+
+    conv: Convolution
+    layer: int = 0
+    num_layers: int = 1
+    plain: bool = False
+    precision: Precision = "full"
+    use: Use = "train"
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """What a worker has of a layer's exchange."""
+
+    edges: InEdges
+    own: Tensor
+    """[I, F]"""
+    waves: tuple[Sources, Sources]
+    """After ROUNDS and after EMBED."""
+    pieces: list[Sources]
+    """What came in EMBED, if it is not kept: then nothing is known after it."""
+    sent: dict[tuple[Purpose, int], int]
+    """Bytes by purpose and peer, without those of the plan."""
+
+    def rows_sent(self, wave: int, peer: int) -> int:
+        return sum(
+            size
+            for (purpose, to), size in self.sent.items()
+            if (purpose.wave, to) == (wave, peer) and purpose.kind != "setup"
+        )
+
+
+def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
+    demand = whole.demand(case.num_layers, sums=case.conv.adds_up, plain=case.plain, use=case.use)
+
+    def work(comm: RehearsalCommunicator) -> Side:
+        part = whole.partition(comm.rank, rows)
+        plan = make_plan(part, demand, comm)
+        edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
+        scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
+        owned = Owned(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
+        exchange = LayerExchange(plan, case.layer, owned, comm)
+        first = exchange.run(ROUNDS)
+        pieces = list(exchange.stream(EMBED)) if stream else []
+        waves = first, first if stream else exchange.run(EMBED)
+        sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
+        return Side(edges, part.features, waves, pieces, sent)
+
+    return rehearse(whole.num_parts, work)
+
+
+def wanted(whole: Whole, case: Layer) -> tuple[Mask, Mask]:
+    """The nodes that the rounds work on, and the others that this layer embeds, bool [N]."""
+    embedded = whole.embedded(case.num_layers)[case.layer] | case.plain | (case.use == "predict")
+    rounds = whole.labelled & (case.use == "train")
+    return rounds, embedded & ~rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """What a worker computes a wave's nodes from."""
+
+    nodes: Ints
+    """Of the whole graph."""
+    block: Block
+    early: Tensor
+    """[num_early, F], and of the other sources [m, D]."""
+    late: Tensor
+
+
+def computed(whole: Whole, rank: int, side: Side, case: Layer) -> list[Computed]:
+    """Wave by wave."""
+    ids = whole.nodes_of(rank)
+    local = [np.flatnonzero(mask[ids]) for mask in wanted(whole, case)]
+    blocks = [side.edges.block(torch.from_numpy(own), side.waves[wave]) for wave, own in enumerate(local)]
+    return [
+        Computed(ids[local[wave]], block, *rows_of(block, side.own, side.waves[wave]))
+        for wave, block in enumerate(blocks)
+    ]
+
+
+modes = st.sampled_from([("dense", 70, 2), ("dense", 8, 2), ("dense", 3, 6), ("sparse", 60, 8), ("sparse", 60, 1)])
+seldom = st.sampled_from([False, False, False, True])
+layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
+"""Number of the layer, and number of layers."""
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), modes, seldom, uses)
+def test_a_layer_equals_that_of_the_whole_graph(
+    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int], plain: bool, use: Use
+) -> None:
+    kind, width, out = mode
+    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, plain, use=use)
+    expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
+    for rank, side in enumerate(exchanged(whole, rows, case)):
+        ids = whole.nodes_of(rank)
+        for wave, sources in enumerate(side.waves):
+            nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
+            if len(nodes):
+                got = layer_output(case.conv, side, torch.from_numpy(nodes), [sources], after_rounds=wave == EMBED)
+                torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
+
+
+def layer_output(
+    conv: Convolution, side: Side, nodes: Tensor, pieces: Iterable[Sources], *, after_rounds: bool
+) -> Tensor:
+    """As retexo.trainers.lazy computes it, [n, D]; at least one node."""
+    if not isinstance(conv, SumConvolution):
+        (sources,) = pieces
+        block = side.edges.block(nodes, sources)
+        return conv(conv.gather(block, *rows_of(block, side.own, sources)))
+    projected = conv.project(side.own) if after_rounds and conv.projected_width < side.own.shape[1] else None
+    total = Accumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
+    for sources in pieces:
+        total.add(sources)
+    return conv(total.inputs())
+
+
+@quickly
+@given(wholes(), st.sampled_from(["gcn", "sage-mean", "gin"]), modes, seldom, uses)
+def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
+    whole: Whole, name: str, mode: tuple[str, int, int], plain: bool, use: Use
+) -> None:
+    kind, width, out = mode
+    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), plain=plain, use=use)
+    expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
+    at_once = exchanged(whole, rows, case)
+    with unittest.mock.patch.object(layer_exchange, "AT_ONCE", 1):  # one peer after the other
+        one_by_one = exchanged(whole, rows, case, stream=True)
+    for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
+        assert side.sent == other.sent
+        assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
+        nodes = np.flatnonzero(wanted(whole, case)[EMBED][whole.nodes_of(rank)])
+        if len(nodes):
+            got = layer_output(case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True)
+            torch.testing.assert_close(got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10)
+
+
+# --- rows that name their nodes ----------------------------------------------------------------------------------------  # noqa: E501
+
+
+class Telling(Convolution):
+    """Of rows [one-hot id, rest] the weights keep the ids: so every vector tells of which nodes it is the sum."""
+
+    def __init__(self, num_nodes: int, adds_up: bool) -> None:
+        super().__init__()
+        self.num_nodes, self.adds_up = num_nodes, adds_up  # type: ignore[misc]
+
+    def project(self, rows: Tensor) -> Tensor:
+        return rows[:, : self.num_nodes]
+
+    @property
+    def projected_width(self) -> int:
+        return self.num_nodes
+
+
+def telling_rows(num_nodes: int, rest: int) -> Tensor:
+    """With a rest the rows are dense, and shorter after the weights; without one they are sparse."""
+    return torch.cat((torch.eye(num_nodes, dtype=F64), torch.rand(num_nodes, rest, dtype=F64)), dim=1)
+
+
+@st.composite
+def tellings(draw: st.DrawFn) -> tuple[Whole, Layer, Tensor]:
+    whole, adds_up = draw(wholes()), draw(st.booleans())
+    case = Layer(Telling(whole.num_nodes, adds_up), *draw(layers), plain=draw(seldom), use=draw(uses))
+    return whole, case, telling_rows(whole.num_nodes, draw(st.sampled_from([0, 30])))
+
+
+@quickly
+@given(tellings())
+def test_each_edge_is_served_exactly_once(given: tuple[Whole, Layer, Tensor]) -> None:
+    whole, case, rows = given
+    for rank, side in enumerate(exchanged(whole, rows, case)):
+        for wave in computed(whole, rank, side, case):
+            told = torch.cat((wave.early[:, : whole.num_nodes], wave.late))
+            if not case.conv.adds_up:
+                assert (told.sum(dim=1) == 1).all()  # each a row
+            served = torch.zeros(len(wave.nodes), whole.num_nodes, dtype=F64).index_add(
+                0, wave.block.dst, told[wave.block.src]
+            )
+            assert served.tolist() == whole.count()[wave.nodes].tolist()
+
+
+def arrived(whole: Whole, rank: int, side: Side) -> list[list[tuple[int, list[int]]]]:
+    """Wave by wave what came: the node whose row or sum it is (-1 - node for a sum), and the nodes that are in it."""
+    ids, halo = whole.nodes_of(rank), whole.halo(rank)
+    counts, waves = {False: 0, True: 0}, []
+    for sources in side.waves:
+        came = []
+        for late, vectors in ((False, sources.early), (True, sources.late)):
+            names = np.full(len(vectors.values), whole.num_nodes)  # what is overwritten stays nobody's
+            places = vectors.halo.numpy()
+            names[places[places >= 0]] = halo[places >= 0]
+            names[vectors.sums] = -1 - ids[vectors.sum_dst]
+            told = [row.nonzero()[:, 0].tolist() for row in vectors.values[:, : whole.num_nodes]]
+            came += list(zip(names.tolist(), told, strict=True))[counts[late] :]
+            counts[late] = len(names)
+        waves.append(came)
+    return waves
+
+
+@quickly
+@given(tellings())
+def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer, Tensor]) -> None:
+    whole, case, rows_of_all = given
+    for rank, side in enumerate(exchanged(whole, rows_of_all, case)):
+        own = whole.part == rank
+        known: list[int] = []
+        masks = (np.ones(whole.num_nodes, bool), own & False) if case.plain else wanted(whole, case)
+        for came, mask in zip(arrived(whole, rank, side), masks, strict=True):
+            fed = whole.count()[mask & own].any(axis=0) & ~own  # nodes of others with an edge into these
+            rows = [name for name, _ in came if name >= 0]
+            assert all(told == [name] for name, told in came if name >= 0)
+            assert len(set(rows)) == len(rows)
+            assert not set(rows) & set(known)
+            assert fed[rows].all()
+            known += rows
+            sums = [(-1 - name, told) for name, told in came if name < 0]
+            assert case.conv.adds_up or not sums
+            for node, told in sums:
+                assert mask[node]
+                assert len({int(whole.part[source]) for source in told}) == 1
+                assert whole.count()[node, told].all()
+                assert not set(told) & set(known)
+            assert len({(node, int(whole.part[told[0]])) for node, told in sums}) == len(sums)
+
+
+# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def wave_edges(whole: Whole, owner: int, asker: int, mask: Mask, held: set[int]) -> list[tuple[int, int]]:
+    """Edges from one part to wanted nodes, bool [N], of another whose source is not held there."""
+    return [edge for edge in cut_edges(whole, owner, asker, mask) if edge[0] not in held]
+
+
+def fewest_vectors(edges: list[tuple[int, int]], adds_up: bool) -> int:
+    """Rows and sums that serve all edges: as many as a maximum matching has (Koenig); without sums every source."""
+    if not adds_up:
+        return len({source for source, _ in edges})
+    graph = nx.Graph((("from", source), ("to", target)) for source, target in edges)
+    sources = [vertex for vertex in graph if vertex[0] == "from"]
+    return len(nx.bipartite.maximum_matching(graph, sources)) // 2
+
+
+def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
+    """Nodes of others whose row came in the first wave."""
+    return set(whole.halo(rank)[side.waves[ROUNDS].early.halo.numpy() >= 0].tolist())
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), st.sampled_from([(8, 2), (3, 6), (4, 4), (70, 3)]), uses)
+def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
+    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int], use: Use
+) -> None:
+    case = Layer(convolution(name, *shape), *place, use=use)
+    sides = exchanged(whole, features("dense", whole.num_nodes, shape[0]), case)
+    widths = shape[0], min(shape[0], case.conv.projected_width)
+    for owner, asker in pairs(whole):
+        held: set[int] = set()
+        for wave, mask in enumerate(wanted(whole, case)):
+            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.adds_up)
+            assert sides[owner].rows_sent(wave, asker) == 8 * widths[wave] * count
+            held = held_rows(whole, asker, sides[asker])
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
+def test_a_plain_exchange_sends_every_halo_row_once(
+    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
+) -> None:
+    kind, width, out = mode
+    sides = exchanged(whole, features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, True))
+    for owner, asker in pairs(whole):
+        rows = {source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))}
+        assert sides[owner].rows_sent(ROUNDS, asker) == 8 * width * len(rows)
+        assert sides[owner].rows_sent(EMBED, asker) == 0
+        assert {purpose.kind for purpose, _ in sides[owner].sent} <= {"features" if place[0] == 0 else "embeddings"}
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
+def test_no_wave_is_longer_than_its_rows(
+    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
+) -> None:
+    """So where only rows are sent, exchange=exact never takes more bytes for them than exchange=plain."""
+    kind, width, out = mode
+    case = Layer(convolution(name, width, out), *place)
+    sides = exchanged(whole, features(kind, whole.num_nodes, width), case)
+    for owner, asker in pairs(whole):
+        held: set[int] = set()
+        for wave, mask in enumerate(wanted(whole, case)):
+            rows = {source for source, _ in wave_edges(whole, owner, asker, mask, held)}
+            assert sides[owner].rows_sent(wave, asker) <= 8 * width * len(rows)
+            held = held_rows(whole, asker, sides[asker])
+
+
+def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:
+    """Not wished for, but known: the first wave does not look at the second.
+
+    0 and 1 have an edge to 2, which trains: one sum. Then each has one to a node of its own: two rows, or two sums.
+    """
+    whole = Whole(np.array([0, 1, 0, 1]), np.array([2, 2, 3, 4]), np.array([TEST, TEST, TRAIN, TEST, TEST]),
+                  np.array([0, 0, 1, 1, 1]), 2)  # fmt: skip
+    sender, _ = exchanged(whole, features("dense", 5, 3), Layer(convolution("gcn", 3, 3)))
+    assert [sender.rows_sent(wave, 1) for wave in (ROUNDS, EMBED)] == [3 * 8, 2 * 3 * 8]
+
+
+def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
+    """0 and 1 are each other's negative, so whole sums of both are short; but once 0 is sent, 1 is left of them."""
+    src = np.array([0] * 30 + [1] * 10)
+    dst = np.concatenate((np.arange(2, 32), np.arange(2, 12)))
+    whole = Whole(src, dst, np.full(32, TRAIN), np.minimum(np.arange(32) // 2, 1), 2)
+    rows = features("dense", 32, 40)
+    rows[:, ::10] = 0  # else nothing is written sparse
+    rows[1] = -rows[0]
+    sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
+    assert sender.rows_sent(ROUNDS, 1) <= 2 * 40 * 8
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), st.sampled_from([(60, 8), (60, 1), (300, 2)]))
+def test_sparse_rows_take_the_bytes_of_their_values(
+    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int]
+) -> None:
+    case = Layer(convolution(name, *shape), *place)
+    sides = exchanged(whole, features("sparse", whole.num_nodes, shape[0]), case)
+    for rank, side in enumerate(sides):
+        size, seen = 0, 0
+        for sources in side.waves:
+            sizes = row_sizes(sources.early.values[seen:], RowFormat("sparse"))
+            assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
+            size, seen = size + int(sizes.sum()), len(sources.early.values)
+        size += 8 * case.conv.projected_width * len(side.waves[EMBED].late.values)
+        assert sum(other.rows_sent(wave, rank) for other in sides for wave in (ROUNDS, EMBED)) == size
+
+
+@quickly
+@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
+def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
+    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
+) -> None:
+    kind, width, out = mode
+    case = Layer(convolution(name, width, out), *place)
+    sides = exchanged(whole, features(kind, whole.num_nodes, width), case)
+    for owner, asker in pairs(whole):
+        size = 0
+        for mask in wanted(whole, case):
+            edges = cut_edges(whole, owner, asker, mask)
+            bits = len({source for source, _ in edges}) + len({target for _, target in edges})
+            size += (9 + (-(-bits // 8) if case.conv.adds_up else 0)) if edges else 0
+        assert sides[owner].sent.get((Purpose("setup", place[0]), asker), 0) == size
+
+
+# --- rounded rows ------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
+    """Within the codec's bound: half of bfloat16's last digit, or half of a 127th of the largest value in the row."""
+    bound = {"bf16": true.abs() * 2**-8, "int8": true.abs().amax(dim=1, keepdim=True) / 254}[precision]
+    assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
+
+
+def true_sums(whole: Whole, rank: int, sources: Sources, late: bool, rows: Tensor, case: Layer) -> list[Tensor]:
+    """For each sum that arrived the possible ones: of one owner's nodes that have no row there, scaled."""
+    vectors = sources.late if late else sources.early
+    present = (sources.early.halo >= 0) | (sources.late.halo >= 0)
+    absent = np.zeros(whole.num_nodes, bool)
+    absent[whole.halo(rank)[~present.numpy()]] = True
+    scale = case.conv.source_scale(torch.from_numpy(whole.count().sum(0)))
+    scaled = rows if scale is None else rows * scale[:, None]
+    possible = []
+    for node in whole.nodes_of(rank)[vectors.sum_dst.numpy()]:
+        each = [whole.count()[node] * (absent & (whole.part == owner)) for owner in range(whole.num_parts)]
+        possible.append(torch.from_numpy(np.stack(each)) @ scaled)
+    return possible
+
+
+@quickly
+@given(wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["bf16", "int8"]), st.integers(0, 99))
+def test_rounded_vectors_are_rounded_once(
+    whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision, seed: int
+) -> None:
+    kind, width, out = mode
+    case = Layer(convolution(name, width, out), precision=precision)
+    rows = features(kind, whole.num_nodes, width, seed)
+    for rank, side in enumerate(exchanged(whole, rows, case)):
+        halo, both = whole.halo(rank), (side.waves[EMBED].early, side.waves[EMBED].late)
+        for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
+            came = vectors.halo.numpy() >= 0
+            assert_near(vectors.values[vectors.halo[came]], own[halo[came]], precision)
+        assert_sums_near(whole, rank, side, rows, case)
+
+
+def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: Layer) -> None:
+    """Each sum lies near the sum of what one owner did not send by itself in that wave."""
+    seen = {False: 0, True: 0}
+    for sources in side.waves:
+        for late, vectors in ((False, sources.early), (True, sources.late)):
+            possible = true_sums(whole, rank, sources, late, rows, case)
+            for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[seen[late] :]:
+                true = case.conv.project(sums) if late else sums
+                nearest = true[[int((true - vectors.values[place]).abs().sum(dim=1).argmin())]]
+                assert_near(vectors.values[[place]], nearest, case.precision)
+            seen[late] = len(possible)
+
+
+@quickly
+@given(wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["full", "bf16", "int8"]))
+def test_a_row_arrives_alike_at_every_peer(
+    whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision
+) -> None:
+    """Bit for bit; but not after the weights, where a product of few rows is added up in another order than of many."""
+    kind, width, out = mode
+    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), precision=precision)
+    known: dict[int, list[float]] = {}
+    for rank, side in enumerate(exchanged(whole, rows, case)):
+        vectors = side.waves[EMBED].early
+        for node, place in zip(whole.halo(rank).tolist(), vectors.halo.tolist(), strict=True):
+            if place >= 0:
+                values = vectors.values[place].tolist()
+                assert known.setdefault(node, values) == values
+
+
+# --- what nobody needs -------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+class Silent:
+    """A log that keeps nothing."""
+
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        pass
+
+
+def facts_of(whole: Whole, width: int) -> Facts:
+    trains = whole.role == TRAIN
+    return Facts(
+        num_train=int(trains.sum()),
+        num_val=int((whole.role == VAL).sum()),
+        num_test=int((whole.role == TEST).sum()),
+        num_features=width,
+        num_classes=2,
+        multilabel=False,
+        part_sizes=tuple(len(whole.nodes_of(part)) for part in range(whole.num_parts)),
+        untrained=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
+        degrees_stored=True,
+        ogb_name=None,
+    )
+
+
+def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
+    """Of every worker what each layer embeds, [I, D]."""
+    facts = facts_of(whole, rows.shape[1])
+    architecture = make_architecture(settings, facts)
+    stages = [build_stage(architecture, layer, 0).double() for layer in range(architecture.num_layers)]
+    found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
+
+    def embed(context: Context, *arguments: Any) -> Tensor:
+        found[context.comm.rank].append(own_embed(context, *arguments))
+        return found[context.comm.rank][-1]
+
+    def work(comm: RehearsalCommunicator) -> None:
+        part = whole.partition(comm.rank, rows)
+        context = make_context(
+            settings, part, facts, comm, stages[0].conv,
+            clock=Clock(), log=Silent(), run_dir=Path("nowhere"), dtype=F64,
+        )  # fmt: skip
+        lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
+
+    own_embed = lazy._embed
+    with unittest.mock.patch.object(lazy, "_embed", embed):
+        rehearse(whole.num_parts, work)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("exchange", ["exact", "plain"])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(model: str, exchange: str, seed: int) -> None:
+    whole = random_whole([seed, 1], (NOTHING, NOTHING, TRAIN, VAL, TEST))
+    whole.role[0] = TRAIN
+    options = "num_layers=3", "hidden_dim=4", "heads=2", "num_rounds=[2]", "stopping=none", "device=cpu"
+    run = train_settings(*options, f"model={model}", f"exchange={exchange}", f"num_partitions={whole.num_parts}")
+    found = embeddings(whole, features("dense", whole.num_nodes, 5), run)
+    for layer, needed in enumerate(whole.embedded(3)):
+        for rank, worker in enumerate(found):
+            wanted = needed[whole.nodes_of(rank)] | (exchange == "plain")
+            assert worker[layer].isfinite().all(dim=1).tolist() == wanted.tolist()
+            assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()

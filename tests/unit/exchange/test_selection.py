@@ -1,0 +1,231 @@
+"""What is sent for a boundary: against every other choice, and against dense sums of what was chosen."""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from retexo.exchange import selection as choice_module
+from retexo.exchange.coding.rows import Precision, decode, row_sizes
+from retexo.exchange.selection import DENSE, PROJECTED, SPARSE, Choice, Form, Ints, Mask, Owned, choose, write
+from retexo.nn.matrix import is_sparse
+
+F64 = torch.float64
+FORMS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
+PRECISIONS: tuple[Precision, ...] = ("full", "bf16", "int8")
+quickly = settings(deadline=None, max_examples=100)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A boundary with the rows that it is served from, and their dense sums."""
+
+    owned: Owned
+    nodes: Ints
+    source: Ints
+    target: Ints
+    num_targets: int
+
+    @property
+    def rows(self) -> Tensor:
+        return self.owned.rows[self.nodes]
+
+    def sums(self, rows: Mask) -> Tensor:
+        """What is left of each target's sum if these rows are sent, [R, F]."""
+        count = torch.zeros(self.num_targets, len(self.nodes), dtype=F64)
+        for row, target in zip(self.source, self.target, strict=True):
+            count[target, row] += not rows[row]
+        scale = torch.ones(len(self.owned.rows), dtype=F64) if self.owned.scale is None else self.owned.scale
+        return (count * scale[self.nodes]) @ self.rows
+
+    def choose(self, *, sums: bool = True, late: bool = False) -> Choice:
+        return choose(self.owned, self.nodes, self.source, self.target, self.num_targets, sums=sums, late=late)
+
+    def write(self, choice: Choice) -> Tensor:
+        return write(self.owned, choice, self.nodes, self.source, self.target)
+
+    def targets_left(self, rows: Mask) -> Mask:
+        """The targets with an edge from a row that is not sent."""
+        left = np.zeros(self.num_targets, bool)
+        left[self.target[~rows[self.source]]] = True
+        return left
+
+    def sizes(self, form: Form) -> tuple[Ints, Ints]:
+        """Bytes of each row [L] and of each target's whole sum [R]."""
+        precision, rows = self.owned.precision, self.rows
+        if form == SPARSE:
+            whole = self.sums(np.zeros(len(rows), bool))
+            return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(whole, SPARSE.row_format(precision))
+        width = self.owned.projected_width if form.after_weights else rows.shape[1]
+        size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4}[precision]
+        return np.full(len(rows), size), np.full(self.num_targets, size)
+
+    def weight(self, choice: Choice) -> int:
+        rows, sums = self.sizes(choice.form)
+        return int(rows[choice.rows].sum() + sums[choice.sums].sum())
+
+
+def owner(rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full") -> Owned:
+    weight = torch.randn(rows.shape[1], projected_width, dtype=F64, generator=torch.Generator().manual_seed(1))
+    return Owned(rows, scale, lambda rows: rows @ weight, projected_width, precision)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Up to 5 rows and 4 targets with small counts as features, all edges of them occurring up to twice."""
+    ends = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=14))
+    (left, source), (right, target) = (np.unique(side, return_inverse=True) for side in np.array(ends).T)
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    shape = 8, draw(st.sampled_from([1, 3, 9, 40, 200]))
+    filled = rng.choice([0.03, 0.1, 0.5, 1.0] if draw(st.booleans()) else [0.02, 0.05], (8, 1))
+    rows = torch.from_numpy(rng.integers(1, 4, shape) * (rng.random(shape) < filled)).double()
+    # Not such that counts times scales, added up, can be exactly 1, which is a shorter value.
+    scale = torch.from_numpy(rng.choice([0.7, 1.3], 8)) if draw(st.booleans()) else None
+    owned = owner(rows, draw(st.sampled_from([1, 4, 30])), scale, draw(st.sampled_from(PRECISIONS)))
+    nodes = np.sort(rng.choice(8, len(left), replace=False))
+    return Case(owned, nodes, source, target, len(right))
+
+
+def covers(case: Case) -> list[tuple[Mask, Mask]]:
+    """Every set of rows, with the sums that it leaves to be sent."""
+    masks = [np.array(bits) for bits in product((False, True), repeat=len(case.nodes))]
+    return [(rows, case.targets_left(rows)) for rows in masks]
+
+
+def least_weight(case: Case, form: Form) -> int:
+    row_size, sum_size = case.sizes(form)
+    return min(int(row_size[rows].sum() + sum_size[sums].sum()) for rows, sums in covers(case))
+
+
+def forms(late: bool) -> list[Form]:
+    return [DENSE, SPARSE, PROJECTED] if late else [DENSE, SPARSE]
+
+
+def assert_serves_all(case: Case, choice: Choice) -> None:
+    assert (choice.rows[case.source] | choice.sums[case.target]).all()
+
+
+@quickly
+@given(cases(), st.booleans())
+def test_no_other_choice_takes_fewer_bytes(case: Case, late: bool) -> None:
+    chosen = case.choose(late=late)
+    assert_serves_all(case, chosen)
+    assert case.weight(chosen) == min(least_weight(case, form) for form in forms(late))
+
+
+@quickly
+@given(cases(), st.booleans())
+def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, late: bool) -> None:
+    chosen = case.choose(sums=False, late=late)
+    assert chosen.rows.all()
+    assert not chosen.sums.any()
+    every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
+    assert case.weight(chosen) == min(case.weight(Choice(form, every, none)) for form in forms(late))
+    assert len(case.write(chosen)) == case.weight(chosen)
+
+
+@quickly
+@given(cases(), st.booleans())
+def test_a_message_is_as_long_as_was_weighed(case: Case, late: bool) -> None:
+    """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
+    chosen = case.choose(late=late)
+    length = len(case.write(chosen))
+    assert length == case.weight(chosen) or (chosen.form == SPARSE and length < case.weight(chosen))
+
+
+@quickly
+@given(cases(), st.sampled_from(sorted(FORMS)), st.integers(0, 31))
+def test_what_is_written_reads_as_rows_and_sums(case: Case, form: str, place: int) -> None:
+    """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
+    owned = Owned(case.owned.rows, case.owned.scale, case.owned.project, case.owned.projected_width, "full")
+    case = Case(owned, case.nodes, case.source, case.target, case.num_targets)
+    choice = Choice(FORMS[form], *covers(case)[place % 2 ** len(case.nodes)])
+    wanted = torch.cat((case.rows[choice.rows], case.sums(choice.rows)[choice.sums]))
+    wanted = owned.project(wanted) if choice.form.after_weights else wanted
+    row_format = choice.form.row_format("full")
+    back = decode(case.write(choice), (len(wanted), wanted.shape[1]), F64, row_format)
+    torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(2.0 * (np.arange(50) <= np.arange(30)[:, None] % 5))  # a sum is as long as its longest row
+    source, target = (np.unique(ends, return_inverse=True)[1] for ends in rng.integers(30, size=(2, 90)))
+    nodes, num_targets = np.arange(source.max() + 1), int(target.max()) + 1
+    case = Case(owner(rows, 4), nodes, source, target, num_targets)
+    whole = case.choose()
+    monkeypatch.setattr(choice_module, "CHUNK_CELLS", 7 * 50)
+    parts = case.choose()
+    assert whole.form == parts.form == SPARSE
+    assert 0 < whole.sums.sum() < num_targets
+    assert (whole.rows.tolist(), whole.sums.tolist()) == (parts.rows.tolist(), parts.sums.tolist())
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
+BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0
+
+
+def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> Case:
+    """Three rows with an edge to one target."""
+    return Case(owner(rows, projected_width, precision=precision), np.arange(3), np.arange(3), np.zeros(3, int), 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "projected_width", "early", "late"),
+    [
+        (torch.ones(3, 10, dtype=F64) * 2, 3, DENSE, PROJECTED),
+        (torch.ones(3, 10, dtype=F64) * 2, 30, DENSE, DENSE),
+        (torch.ones(3, 10, dtype=F64) * 2, 10, DENSE, DENSE),  # as long: before the weights, where all can use it
+        (BAG, 64, SPARSE, SPARSE),  # a word takes about 10 bits
+        (BAG, 1, SPARSE, SPARSE),  # 8 bytes of one value are longer than 2 + 3 of two words
+        (BAG * 2, 2, SPARSE, PROJECTED),  # 16 bytes against 2 + 3 + 16
+        (BAG * 2, 3, SPARSE, SPARSE),
+    ],
+)
+def test_the_form_of_rows(rows: Tensor, projected_width: int, early: Form, late: Form) -> None:
+    case = star(rows, projected_width)
+    assert is_sparse(rows) == (rows.shape[1] == 1000)
+    assert case.choose(sums=False).form == early
+    assert case.choose(sums=False, late=True).form == late
+
+
+def test_three_dense_rows_of_one_target_are_one_sum() -> None:
+    case = star(torch.randn(3, 6, dtype=F64), 6)
+    chosen = case.choose()
+    assert (chosen.rows.tolist(), chosen.sums.tolist()) == ([False] * 3, [True])
+    assert case.write(chosen).view(F64).tolist() == pytest.approx(case.rows.sum(dim=0).tolist())
+
+
+def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
+    """Six words in 2 + 8 bytes, but then six values of 8 bytes each where one of them is not 1."""
+    rows = BAG.clone()
+    rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
+    chosen = star(rows, 30).choose()
+    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.form) == ([True] * 3, [False], SPARSE)
+
+
+@pytest.mark.parametrize(("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7)])
+def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
+    case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
+    assert len(case.write(case.choose(sums=False))) == 3 * size
+    assert len(case.write(case.choose())) == size
+
+
+def test_nothing_to_serve() -> None:
+    none = np.zeros(0, dtype=np.int64)
+    case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
+    for late in (False, True):
+        assert len(case.write(case.choose(late=late))) == 0
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_form_has_a_code(form: Form) -> None:
+    assert Form.of_code(form.code) == form
+    assert len({other.code for other in FORMS.values()}) == 3

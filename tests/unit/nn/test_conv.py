@@ -1,0 +1,239 @@
+"""Convolutions against closed forms on dense matrices, written without DGL; sparse inputs against dense ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from retexo.nn.accumulate import Accumulator
+from retexo.nn.block import InEdges, Sources, Vectors, rows_of
+from retexo.nn.conv.gat import GAT
+from retexo.nn.conv.gcn import GCN
+from retexo.nn.conv.gin import GIN
+from retexo.nn.conv.sage import SAGEMean, SAGEPool
+from retexo.nn.convolution import Convolution, as_matrix, neighbour_sum
+from retexo.nn.matrix import SparseMatrix, drop, dropout, is_sparse
+
+NODES, WIDTH, OUT = 6, 9, 4
+# 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
+SRC = torch.tensor([0, 0, 2, 3, 4, 1, 4])
+DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
+F64 = torch.float64
+
+NOTHING = Sources(Vectors.none(0, WIDTH, F64), Vectors.none(0, OUT, F64))  # one part owns all nodes
+
+COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
+COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)
+
+
+def edges() -> InEdges:
+    in_degree, out_degree = (torch.bincount(ends, minlength=NODES) for ends in (DST, SRC))
+    return InEdges.build(SRC, DST, in_degree, out_degree, F64)
+
+
+def rows(kind: str) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    dense = torch.randn(NODES, WIDTH, dtype=F64, generator=generator)
+    return dense if kind == "dense" else dense * (torch.rand(NODES, WIDTH, generator=generator) < 0.1)
+
+
+def make(kind: type[Convolution], **arguments: Any) -> Convolution:
+    torch.manual_seed(0)
+    conv = kind(WIDTH, OUT, 0.0, **arguments).double()
+    for parameter in conv.parameters():
+        torch.nn.init.normal_(parameter)  # biases, too
+    return conv
+
+
+def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
+    block = edges().block(torch.tensor(nodes), NOTHING)
+    return conv(conv.gather(block, *rows_of(block, x, NOTHING)))
+
+
+def gcn(conv: Any, x: Tensor) -> Tensor:
+    own_too = COUNT + torch.eye(NODES, dtype=F64)
+    norm = torch.diag(own_too.sum(1) ** -0.5) @ own_too @ torch.diag(own_too.sum(0) ** -0.5)
+    return norm @ x @ conv.weight + conv.bias
+
+
+def sage_mean(conv: Any, x: Tensor) -> Tensor:
+    mean = COUNT @ x / COUNT.sum(1, keepdim=True).clamp(min=1)
+    return x @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
+
+
+def sage_pool(conv: Any, x: Tensor) -> Tensor:
+    messages = torch.relu(x @ conv.weight_pool + conv.bias_pool)
+    # messages are not negative, so a source that is none may count as 0
+    pooled = torch.where(COUNT[:, :, None] > 0, messages[None], 0).amax(dim=1)
+    return x @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+
+
+def gin(conv: Any, x: Tensor) -> Tensor:
+    hidden = conv.norm((COUNT + torch.eye(NODES, dtype=F64)) @ x @ conv.weight_in + conv.bias_in)
+    return torch.relu(hidden) @ conv.weight_out + conv.bias_out
+
+
+def gat(conv: Any, x: Tensor) -> Tensor:
+    width = conv.weight.shape[1] // conv.heads
+    heads = []
+    for head in range(conv.heads):
+        z = x @ conv.weight[:, head * width : (head + 1) * width]
+        e = (z @ conv.attention_dst[0, head])[:, None] + (z @ conv.attention_src[0, head])[None, :]
+        weight = COUNT * torch.exp(torch.nn.functional.leaky_relu(e, 0.2))
+        total = weight.sum(1, keepdim=True)
+        heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
+    merged = torch.stack(heads).mean(0) if conv.merge == "mean" else torch.cat(heads, dim=1)
+    return merged + conv.bias
+
+
+LAYERS = {
+    "gcn": (GCN, {}, gcn),
+    "sage-mean": (SAGEMean, {}, sage_mean),
+    "sage-pool": (SAGEPool, {}, sage_pool),
+    "gin": (GIN, {"width": 5}, gin),
+    "gat-mean": (GAT, {"heads": 3, "merge": "mean"}, gat),
+    "gat-concat": (GAT, {"heads": 3, "merge": "concat"}, gat),
+}
+
+
+NODE_SETS = ([0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3])
+CLOSED = [
+    pytest.param(name, nodes)
+    for name in LAYERS
+    for nodes in NODE_SETS
+]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(("name", "nodes"), CLOSED)
+def test_closed_form(name: str, nodes: list[int], kind: str) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    assert is_sparse(x) == (kind == "sparse")
+    got, wanted = outputs(conv, x, nodes), formula(conv, x)[nodes]
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", [pytest.param(name) for name in LAYERS])
+def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    parameters = list(conv.parameters())
+    every = outputs(conv, x, list(range(NODES)))
+    weight = torch.randn(every.shape, dtype=F64)
+    got = torch.autograd.grad((every * weight).sum(), parameters)
+    wanted = torch.autograd.grad((formula(conv, x) * weight).sum(), parameters)
+    for own, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
+@pytest.mark.parametrize("nodes", NODE_SETS)
+def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, late: bool) -> None:
+    layer, arguments, formula = LAYERS[name]
+    conv, x = make(layer, **arguments), rows(kind)
+    projected = conv.project(x) if late else None
+    total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
+    total.add(NOTHING)
+    got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])
+    torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
+
+
+def test_a_block_begins_with_its_destinations() -> None:
+    block = edges().block(torch.tensor([0, 1]), NOTHING)
+    assert block.nodes.tolist() == [0, 1, 2, 3, 4]
+    assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [(0, 1), (0, 1), (2, 1), (3, 0), (4, 0)]
+    assert block.in_degree.tolist() == [2, 3]
+    assert block.out_degree.tolist() == [2, 1, 1, 1, 2]
+
+
+def test_a_block_without_edges() -> None:
+    block = edges().block(torch.tensor([4, 5]), NOTHING)
+    assert block.nodes.tolist() == [4, 5]
+    assert len(block.src) == 0
+
+
+# --- sparse matrices ---------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:
+    return sp.csr_array(sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr"))
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3)])
+def test_a_sparse_product_and_its_gradient_are_the_dense_ones(shape: tuple[int, int]) -> None:
+    matrix = random_sparse(*shape)
+    weight = torch.randn(shape[1], 4, dtype=F64, requires_grad=True)
+    other = weight.detach().clone().requires_grad_()
+    sparse = SparseMatrix.from_scipy(matrix)
+    assert sparse.shape == shape
+    got, wanted = sparse @ weight, torch.from_numpy(matrix.toarray()) @ other
+    torch.testing.assert_close(got, wanted)
+    (got**2).sum().backward()
+    (wanted**2).sum().backward()
+    torch.testing.assert_close(weight.grad, other.grad)
+
+
+def test_gradcheck_of_the_sparse_product() -> None:
+    sparse = SparseMatrix.from_scipy(random_sparse(6, 8))
+    weight = torch.randn(8, 3, dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: sparse @ w, (weight,))
+
+
+def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
+    torch.manual_seed(1)
+    sparse = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20))))
+    dropped = sparse.dropout(0.25)
+    kept = dropped.values != 0
+    assert 0.6 < float(kept.double().mean()) < 0.9
+    assert set(dropped.values[kept].tolist()) == {1 / 0.75}
+    dense = dropped @ torch.eye(20, dtype=F64)
+    weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
+    (dropped @ weight).sum().backward()
+    torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
+def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
+    dropped = drop(values, rate)
+    dropped.sum().backward()
+    kept = (dropped != 0).double()
+    for axis in (0, 1):
+        spread = (rate * (1 - rate) * kept.shape[axis]) ** 0.5
+        assert (kept.sum(dim=axis) - (1 - rate) * kept.shape[axis]).abs().max() < 6 * spread
+    assert torch.equal(dropped, kept.to(dtype) * dropped.max())
+    assert float(dropped.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2)
+    torch.testing.assert_close(values.grad, dropped.detach(), rtol=1e-6, atol=0)
+    assert not torch.equal(drop(values, rate), dropped)
+
+
+def test_dropout_of_everything_and_of_nothing() -> None:
+    assert drop(torch.ones(5), 1.0).tolist() == [0.0] * 5
+    assert drop(torch.ones(5), 1e-9).tolist() == [1.0] * 5
+    assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_dropout_outside_of_training(kind: str) -> None:
+    matrix = as_matrix(rows(kind))
+    assert dropout(matrix, 0.5, training=False) is matrix
+    assert dropout(matrix, 0.0, training=True) is matrix
+    assert dropout(matrix, 0.5, training=True) is not matrix
+
+
+def test_neighbour_sums_of_sparse_rows_are_those_of_dense_ones() -> None:
+    block = edges().block(torch.arange(NODES), NOTHING)
+    x, scale = rows("sparse")[block.nodes], torch.arange(1.0, NODES + 1, dtype=F64)
+    got = neighbour_sum(block, x, scale, 2 * scale, 3 * scale)
+    dense = got @ torch.eye(WIDTH, dtype=F64) if isinstance(got, SparseMatrix) else got
+    wanted = torch.diag(2 * scale) @ COUNT @ torch.diag(scale) @ x + torch.diag(3 * scale) @ x
+    torch.testing.assert_close(dense, wanted)

@@ -1,0 +1,50 @@
+"""A checkpoint holds all that inference needs: convolution, norm and head of every layer."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from partitioning.errors import InputError
+from retexo.outputs.checkpoint import load_model, save_layer, save_model
+from retexo.nn.stage import Architecture, build_stage
+
+MODELS = [("gcn", "mean"), ("sage", "mean"), ("sage", "pool"), ("gat", "mean"), ("gin", "mean")]
+
+
+def architecture(name: str, aggregator: str) -> Architecture:
+    return Architecture(
+        name=name,
+        num_layers=2,
+        hidden_dim=8,
+        heads=2,
+        dropout=0.5,
+        aggregator=aggregator,
+        head_merge="mean",
+        num_features=5,
+        num_classes=3,
+    )
+
+
+@pytest.mark.parametrize(("name", "aggregator"), MODELS)
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str, aggregator: str) -> None:
+    shape = architecture(name, aggregator)
+    stages = [build_stage(shape, layer, seed=7) for layer in range(2)]
+    for layer, stage in enumerate(stages):
+        save_layer(tmp_path, layer, stage)
+    save_model(tmp_path, shape, {})
+    loaded_shape, loaded = load_model(tmp_path)
+    assert loaded_shape == shape
+    for stage, copy in zip(stages, loaded, strict=True):
+        assert not copy.training
+        assert stage.state_dict().keys() == copy.state_dict().keys()
+        assert all(torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items())
+    assert {key.split(".")[0] for key in loaded[0].state_dict()} == {"conv", "norm", "head"}
+
+
+def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
+    shape = architecture("gcn", "mean")
+    save_layer(tmp_path, 0, build_stage(shape, 0, seed=7))
+    save_model(tmp_path, shape, {})
+    with pytest.raises(InputError, match=r"not a complete checkpoint"):
+        load_model(tmp_path)

@@ -1,0 +1,188 @@
+"""partition_method=km1: its objective is the number of halo rows, its tolerances hold, and a seed decides."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import ROOT, make_graph, random_graph, thirds
+
+from partitioning import datasets, hypergraph, splits
+from partitioning.assign import metis
+from partitioning.graph_data import GraphData
+from retexo.config.settings import compose
+
+
+def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:
+    return make_graph(edges, np.zeros((num_nodes, 1)), np.zeros(num_nodes))
+
+
+def halo_rows(graph: GraphData, parts: np.ndarray) -> int:
+    """Counted one by one: a part needs the row of each source of an edge into it that it does not own."""
+    needed = {(u, parts[v]) for u, v in zip(graph.src.tolist(), graph.dst.tolist(), strict=True)}
+    return sum(part != parts[u] for u, part in needed)
+
+
+def within(counted: np.ndarray, parts: np.ndarray, num_parts: int) -> bool:
+    """No part has more than 5 % over its even share, or more than that share rounded up."""
+    share = counted.sum() / num_parts
+    return bool(np.bincount(parts[counted], minlength=num_parts).max() <= max(math.ceil(share), 1.05 * share + 1e-9))
+
+
+def everyone(parts: np.ndarray) -> np.ndarray:
+    return np.ones(len(parts), dtype=bool)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
+    """A directed graph with self loops and repeated edges, training nodes, and a number of parts."""
+    num_nodes = draw(st.integers(1, 40))
+    node = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=80))
+    training = draw(st.lists(st.booleans(), min_size=num_nodes, max_size=num_nodes))
+    return graph_of(edges, num_nodes), np.array(training), draw(st.integers(2, 7))
+
+
+# --- the objective -----------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_the_objective_is_the_number_of_halo_rows() -> None:
+    graph, num_parts = random_graph(200, 500, seed=3), 4
+    parts = hypergraph.partition(graph, thirds(200)["train_mask"], num_parts, np.random.default_rng(0))
+    nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
+    library = hypergraph.library()
+    kahypar = library.initialize(1, print_warnings=False)
+    context = kahypar.context_from_preset(library.PresetType.DEFAULT)
+    context.set_partitioning_parameters(num_parts, 1.0, library.Objective.KM1)
+    lists = hypergraph.pin_lists(nets)
+    its_own = kahypar.create_hypergraph(context, graph.num_nodes, len(lists), lists)
+    objective = its_own.create_partitioned_hypergraph(context, num_parts, parts.tolist()).km1()
+    assert objective == hypergraph.halo_rows(nets, parts, num_parts) == halo_rows(graph, parts)
+
+
+def test_nets_follow_the_direction_of_edges() -> None:
+    graph = graph_of([(0, 1), (0, 1), (0, 2), (3, 3), (2, 0)], 4)
+    assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [[0, 1, 2], [0, 2]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(problems(), st.randoms(use_true_random=False))
+def test_a_move_costs_what_it_is_said_to_cost(problem: tuple[GraphData, np.ndarray, int], random: object) -> None:
+    graph, _, num_parts = problem
+    parts = np.array([random.randrange(num_parts) for _ in range(graph.num_nodes)])  # type: ignore[attr-defined]
+    nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
+    nodes = np.flatnonzero(parts == parts[0])
+    cost = hypergraph.added_rows(nets, nets.T.tocsr()[nodes], parts, int(parts[0]), num_parts)
+    for row, node in enumerate(nodes):
+        for part in set(range(num_parts)) - {int(parts[0])}:
+            moved = parts.copy()
+            moved[node] = part
+            assert cost[row, part] == halo_rows(graph, moved) - halo_rows(graph, parts)
+
+
+def cora() -> tuple[GraphData, np.ndarray]:
+    dataset = compose(["dataset_name=cora"]).partition.dataset
+    graph = datasets.load(dataset)
+    return graph, splits.draw(graph, dataset.split, datasets.recipe("cora").split).train
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
+    graph, training = cora()
+    mask = training if balanced else None
+    parts = hypergraph.partition(graph, mask, 4, np.random.default_rng(0))
+    others = metis(graph, mask, 4, "vol", np.random.default_rng(0))
+    chance = np.random.default_rng(0).integers(4, size=graph.num_nodes)
+    assert halo_rows(graph, parts) <= 1.03 * halo_rows(graph, others)
+    assert halo_rows(graph, parts) <= 0.15 * halo_rows(graph, chance)
+    assert within(everyone(parts), parts, 4)
+    assert not balanced or within(training, parts, 4)
+
+
+# --- the balance -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@settings(deadline=None, max_examples=200)
+@given(problems(), st.integers(0, 2**32 - 1), st.booleans())
+def test_any_assignment_is_brought_within_the_tolerance(
+    problem: tuple[GraphData, np.ndarray, int], seed: int, crowded: bool
+) -> None:
+    graph, training, num_parts = problem
+    rng = np.random.default_rng(seed)
+    parts = np.zeros(graph.num_nodes, np.int64) if crowded else rng.integers(num_parts, size=graph.num_nodes)
+    before = parts.copy()
+    hypergraph.balance(parts, hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes), training, num_parts)
+    assert ((parts >= 0) & (parts < num_parts)).all()
+    assert within(everyone(parts), parts, num_parts)
+    assert within(training, parts, num_parts)
+    if within(everyone(before), before, num_parts) and within(training, before, num_parts):
+        assert (parts == before).all()
+
+
+@settings(deadline=None, max_examples=15)
+@given(problems(), st.booleans())
+def test_every_result_is_within_the_tolerance(problem: tuple[GraphData, np.ndarray, int], balanced: bool) -> None:
+    graph, training, num_parts = problem
+    parts = hypergraph.partition(graph, training if balanced else None, num_parts, np.random.default_rng(0))
+    assert parts.dtype == np.int64
+    assert parts.shape == (graph.num_nodes,)
+    assert within(everyone(parts), parts, num_parts)
+    assert not balanced or within(training, parts, num_parts)
+
+
+SHAPES = {
+    "star": graph_of([(0, leaf) for leaf in range(1, 60)] + [(leaf, 0) for leaf in range(1, 60)], 60),
+    "clique": graph_of([(u, v) for u in range(30) for v in range(30)], 30),
+    "pieces": graph_of([(node, node ^ 1) for node in range(40)], 40),
+    "no edges": graph_of([], 23),
+    "self loops alone": graph_of([(node, node) for node in range(23)], 23),
+    "fewer nodes than parts": graph_of([(0, 1), (1, 2)], 3),
+    "one node": graph_of([], 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["none", "few", "all"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_that_leave_little_choice(shape: str, kind: str) -> None:
+    graph = SHAPES[shape]
+    training = {"none": 0, "few": 5, "all": graph.num_nodes}[kind] > np.arange(graph.num_nodes)
+    parts = hypergraph.partition(graph, training, 4, np.random.default_rng(0))
+    assert within(everyone(parts), parts, 4)
+    assert within(training, parts, 4)
+
+
+# --- the library -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_it_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for num_parts in (3, 2):
+        hypergraph.partition(SHAPES["star"], None, num_parts, np.random.default_rng(0))
+    assert capfd.readouterr() == ("", "")
+
+
+PROGRAM = """
+import os, sys
+from types import SimpleNamespace
+import numpy as np
+from partitioning import hypergraph
+if sys.argv[1] == "one core":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+src, dst = np.random.default_rng(7).integers(400, size=(2, 1200))
+graph = SimpleNamespace(src=src, dst=dst, num_nodes=400, num_edges=1200)
+print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, np.random.default_rng(int(sys.argv[2]))).tolist())
+"""
+
+
+def assigned(*arguments: str) -> str:
+    """What another process makes of one graph."""
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_a_seed_decides_on_any_number_of_cores() -> None:
+    first = assigned("all cores", "1")
+    assert assigned("one core", "1") == first
+    assert assigned("all cores", "2") != first

@@ -1,0 +1,201 @@
+"""app=partition_data: made once, used again, and never lost without being asked."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from support import random_graph, run_cli, save_npz, thirds
+
+from partitioning import assign, datasets, hypergraph
+from partitioning.errors import InputError
+from partitioning.storage import Meta
+from retexo.apps import partition_data
+from retexo.config.settings import compose
+from retexo.exchange.cover import minimum_cover
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_npz(tmp_path / "toy.npz", random_graph(), thirds(40))
+    return tmp_path
+
+
+def made(folder: Path, *overrides: str) -> Meta:
+    arguments = [
+        "app=partition_data",
+        "dataset_name=file",
+        f"dataset_file={folder}/toy.npz",
+        f"partition_dir={folder}/parts",
+    ]
+    return partition_data.run(compose([*arguments, "num_partitions=2", *overrides]).partition)
+
+
+def modified(folder: Path) -> list[int]:
+    return [path.stat().st_mtime_ns for path in sorted((folder / "parts").rglob("*"))]
+
+
+def test_the_same_settings_use_what_is_there(folder: Path) -> None:
+    first = made(folder)
+    before = modified(folder)
+    assert made(folder) == first
+    assert modified(folder) == before
+
+
+@pytest.mark.parametrize("override", ["partition.seed=5", "split.seed=6", "symmetrize=true"])
+def test_other_settings_are_refused_and_named(folder: Path, override: str) -> None:
+    made(folder)
+    before = modified(folder)
+    with pytest.raises(InputError) as error:
+        made(folder, override)
+    name, value = override.split("=")
+    assert name in str(error.value)
+    assert str(True if value == "true" else value) in str(error.value)
+    assert "overwrite=true" in str(error.value)
+    assert modified(folder) == before
+    assert made(folder, override, "overwrite=true").request[name] == (True if value == "true" else int(value))
+
+
+def test_changed_data_are_refused(folder: Path) -> None:
+    made(folder)
+    save_npz(folder / "toy.npz", random_graph(seed=9), thirds(40))
+    with pytest.raises(InputError, match="dataset_file"):
+        made(folder)
+
+
+def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:
+    (folder / "parts" / "toy-random-vol-2").mkdir(parents=True)
+    (folder / "parts" / "toy-random-vol-2" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not written by this program"):
+        made(folder)
+    assert (folder / "parts" / "toy-random-vol-2" / "thesis.txt").exists()
+
+
+def test_damage_is_found_before_use(folder: Path) -> None:
+    made(folder)
+    path = folder / "parts" / "toy-random-vol-2" / "part0" / "graph.dgl"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError, match="missing or damaged"):
+        made(folder)
+
+
+# Not metis: a second call in one process can cut a small graph otherwise, depending on the call before.
+@pytest.mark.parametrize("method", ["random", "km1"])
+def test_equal_settings_make_equal_directories(folder: Path, method: str) -> None:
+    digests = [
+        made(folder, f"partition_dir={folder}/{name}", f"partition_method={method}").digest() for name in ("a", "b")
+    ]
+    assert digests[0] == digests[1]
+
+
+# --- partition_method=km1 ----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_km1_from_the_command_line(folder: Path) -> None:
+    ended = run_cli(
+        "app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts",
+        "num_partitions=2", "partition_method=km1", cwd=folder,
+    )  # fmt: skip
+    assert ended.rc == 0, ended.output
+    meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
+    assert meta is not None
+    halo = sum(part.halo for part in meta.parts)
+    line = f"halo rows {halo}; {meta.cover_rows} rows after the cover (partial sums where they are fewer)"
+    assert line in ended.stdout.splitlines()
+    assert meta.versions["mtkahypar"]
+    assert max(part.nodes for part in meta.parts) <= 21
+    assert max(part.train for part in meta.parts) <= 7
+
+
+def test_a_missing_extra_is_named_before_the_data_are_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)  # what makes an import fail
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load", lambda _: pytest.fail("loaded"))
+        with pytest.raises(InputError) as error:
+            made(folder, "partition_method=km1")
+    for words in ("partition_method=km1", "pip install -e '.[km1]' -c constraints.txt"):
+        assert words in str(error.value)
+    assert made(folder, "partition_method=random").num_nodes == 40
+
+
+def test_what_is_there_needs_no_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(folder, "partition_method=km1")
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)
+    assert made(folder, "partition_method=km1") == first
+
+
+@pytest.mark.parametrize("method", ["metis", "km1"])
+def test_a_method_that_does_not_fit_the_memory_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    class Memory:
+        available = 1000
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    monkeypatch.setattr(assign, "metis", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(hypergraph, "partition", lambda *_: pytest.fail("started"))
+    with pytest.raises(InputError, match=f"partition_method={method}: .* GiB are available; use partition_method=rand"):
+        made(folder, f"partition_method={method}")
+    assert not (folder / "parts").exists()
+    assert made(folder).num_nodes == 40  # random needs none
+
+
+def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
+    needed = assign.memory_needed("metis", 1000)
+    assign.check_memory("metis", 1000, int(needed / 1.25) + 1)
+    with pytest.raises(InputError):
+        assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
+
+
+# --- rows after the cover ----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+def test_cover_rows_of_a_drawn_graph() -> None:
+    """0, 1 and 2 -> 3 is one partial sum; 3 -> 0 and 1 is one row; 4 -> 2 is one of either."""
+    edges = np.array([(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (4, 2), (0, 1), (0, 3)])
+    assert partition_data.cover_rows(edges[:, 0], edges[:, 1], np.array([0, 0, 0, 1, 2]), 3) == 3
+
+
+def test_cover_rows_add_up_over_ordered_pairs_of_parts() -> None:
+    graph, num_parts = random_graph(120, 500), 4
+    parts = np.random.default_rng(1).integers(num_parts, size=120)
+    total = 0
+    for sender, receiver in itertools.permutations(range(num_parts), 2):
+        between = (parts[graph.src] == sender) & (parts[graph.dst] == receiver)
+        weight = np.ones(120, np.int64)
+        total += minimum_cover(graph.src[between], graph.dst[between], weight, weight).weight
+    assert partition_data.cover_rows(graph.src, graph.dst, parts, num_parts) == total
+
+
+def test_cover_rows_are_not_counted_where_it_takes_long() -> None:
+    ends, parts = np.array([0, 1]), np.array([0, 1])
+    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=2) == 2
+    assert partition_data.cover_rows(ends, ends[::-1], parts, 2, limit=1) is None
+    assert partition_data.cover_rows(ends, ends, parts, 2) == 0
+
+
+def forget_cover_rows(folder: Path, **changed: int) -> None:
+    """Make meta.json one of a version that did not count them."""
+    path = folder / "parts" / "toy-random-vol-2" / "meta.json"
+    fields = json.loads(path.read_text())
+    assert fields.pop("cover_rows") > 0
+    path.write_text(json.dumps({**fields, **changed}))
+
+
+def test_an_older_directory_is_used_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = made(folder)
+    forget_cover_rows(folder)
+    again = made(folder)
+    assert again.cover_rows is None
+    assert again.digest() == first.digest()
+    assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
+
+
+def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(folder)
+    forget_cover_rows(folder, cut_edges=30_000_000)
+    made(folder)
+    assert "rows after the cover not counted (more than 4,000,000 edges cut)" in capsys.readouterr().out

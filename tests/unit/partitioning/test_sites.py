@@ -1,0 +1,325 @@
+"""Site folders: what is read equals the partition directory of the same assignment, and each mistake is named."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import MASKS, make_graph, random_graph, thirds, write_partitions
+
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.sites import find_sites, write_sites
+from partitioning.storage import Partition
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import rehearse
+from retexo.sites.halo_rows import ask_owners
+from retexo.training.graph_info import Facts, agree_on_facts
+
+NAMES = ["north", "east", "south", "west"]
+SAME = ("src", "dst", "features", "labels", "train_mask", "val_mask", "test_mask", "node_ids", "halo_owner",
+        "halo_index", "in_degree", "num_inner", "num_halo", "self_loops", "num_parts", "rank")  # fmt: skip
+
+
+def parts_of(base: Path, num_parts: int) -> list[Partition]:
+    """Every part, once the owners were asked; by threads."""
+    folders = find_sites(base, num_parts)
+    read = [folders.read(rank) for rank in range(num_parts)]
+    sizes = tuple(partition.num_inner for partition in read)
+
+    def worker(comm: Communicator) -> Partition:
+        return ask_owners(read[comm.rank], sizes, comm)
+
+    return rehearse(num_parts, worker)
+
+
+def assert_same_part(found: Partition, wanted: Partition) -> None:
+    for name in SAME:
+        one, other = getattr(found, name), getattr(wanted, name)
+        if isinstance(one, torch.Tensor) and name == "features" and not len(one):
+            continue  # a site without nodes need not know the width
+        same = torch.equal(one.nan_to_num(7), other.nan_to_num(7)) if isinstance(one, torch.Tensor) else one == other
+        assert same, (name, one, other)
+        if isinstance(one, torch.Tensor):
+            assert one.dtype == other.dtype, name
+
+
+def compare(graph: GraphData, assignment: np.ndarray, num_parts: int) -> None:
+    masks = thirds(graph.num_nodes)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_partitions(Path(folder), graph, masks, assignment, num_parts)
+        write_sites(Path(folder) / "sites", graph, masks, assignment, NAMES[:num_parts])
+        for rank, found in enumerate(parts_of(Path(folder) / "sites", num_parts)):
+            assert_same_part(found, directory.read(rank))
+
+
+@st.composite
+def cut_graphs(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
+    """Graphs with ascending ids of a wide range, double edges and self loops, and an assignment."""
+    ids = sorted(draw(st.sets(st.integers(0, 2**62), min_size=1, max_size=12)))
+    node = st.integers(0, len(ids) - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=30))
+    num_parts = draw(st.integers(1, 4))
+    parts = draw(st.lists(st.integers(0, num_parts - 1), min_size=len(ids), max_size=len(ids)))
+    graph = make_graph(edges, np.arange(2.0 * len(ids)).reshape(-1, 2), [0, *range(len(ids) - 1)])
+    return replace(graph, node_ids=np.array(ids, dtype=np.int64)), np.array(parts, dtype=np.int64), num_parts
+
+
+@given(cut_graphs())
+@settings(max_examples=25, deadline=None)
+def test_a_part_is_that_of_the_partition_directory(case: tuple[GraphData, np.ndarray, int]) -> None:
+    compare(*case)
+
+
+def test_multilabel_parts() -> None:
+    compare(random_graph(multi=True), np.arange(40) % 3, 3)
+
+
+def test_sparse_features() -> None:
+    graph = random_graph()
+    dense = graph.features * (np.random.default_rng(0).random(graph.features.shape) < 0.2)
+    compare(replace(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4)
+
+
+# --- one site ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+IDS = [70, 2**62, 5]
+ARRAYS: dict[str, Any] = {
+    "node_id": np.array(IDS),
+    "src": np.array([5, 9, 8, 9]),
+    "dst": np.array([70, 5, 5, 5]),
+    "src_owner": np.array([0, 1, 1, 1]),
+    "feat": np.array([[70.0, 0], [62, 0], [5, 0]]),
+    "label": np.array([1, -1, 0]),
+    "train_mask": np.array([True, False, False]),
+    "val_mask": np.array([False, False, True]),
+    "test_mask": np.array([False, False, False]),
+}
+DESCRIBED: dict[str, Any] = {"version": 1, "site": "north", "sites": ["north", "east"]}
+
+
+def write_site(folder: Path, described: Any = None, **arrays: Any) -> Path:
+    """A site folder with some fields or arrays other than those above; None leaves an array out."""
+    (folder / "site.json").write_text(json.dumps({**DESCRIBED, **(described or {})}))
+    np.savez(folder / "part.npz", **{k: v for k, v in {**ARRAYS, **arrays}.items() if v is not None})
+    return folder
+
+
+def read_site(folder: Path, num_parts: int = 2) -> Partition:
+    return find_sites(folder, num_parts).read(0)
+
+
+def test_rows_are_sorted_by_id(tmp_path: Path) -> None:
+    part = read_site(write_site(tmp_path))
+    assert part.node_ids.tolist() == [5, 70, 2**62]
+    assert part.features[:, 0].tolist() == [5, 70, 62]
+    assert part.labels.tolist() == [0, 1, -1]
+    assert part.train_mask.tolist() == [False, True, False]
+    assert part.val_mask.tolist() == [True, False, False]
+    assert part.asked_halo is not None
+    assert part.asked_halo.ids.tolist() == [8, 9]
+    assert part.halo_owner.tolist() == [1, 1]
+    edges = list(zip(part.src.tolist(), part.dst.tolist(), strict=True))
+    assert edges == [(3, 0), (4, 0), (4, 0), (0, 1)]  # 9 -> 5 is there twice
+    assert part.in_degree.tolist() == [3, 1, 0]
+
+
+@pytest.mark.parametrize("described", [{}, {"task": "multilabel", "num_classes": 4}])
+def test_a_site_without_labels(tmp_path: Path, described: Any) -> None:
+    part = read_site(write_site(tmp_path, described, **dict.fromkeys(("label", *MASKS))))
+    assert part.labels.isnan().all() if described else bool((part.labels == -1).all())
+    assert part.labels.shape == ((3, 4) if described else (3,))
+    assert not (part.train_mask | part.val_mask | part.test_mask).any()
+
+
+@pytest.mark.parametrize("described", [{}, {"task": "multilabel", "num_classes": 4}])
+def test_a_site_without_nodes(tmp_path: Path, described: Any) -> None:
+    nothing = np.empty(0, np.int64)
+    left_out = dict.fromkeys(("feat", "label", *MASKS))
+    part = read_site(
+        write_site(tmp_path, described, **left_out, **dict.fromkeys(("node_id", "src", "dst", "src_owner"), nothing))
+    )
+    assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
+    assert part.multilabel == bool(described)
+
+
+def test_a_folder_of_folders_opens_only_the_part_that_is_asked_for(tmp_path: Path) -> None:
+    graph = random_graph()
+    folders = write_sites(tmp_path, graph, thirds(40), np.arange(40) % 2, ["north", "east"])
+    (folders[1] / "part.npz").unlink()
+    assert find_sites(tmp_path, 2).read(0).num_inner == 20
+    with pytest.raises(InputError, match=r"east/part.npz: missing"):
+        find_sites(tmp_path, 2).read(1)
+
+
+def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
+    digests = []
+    for place, described in enumerate(({}, {"site": "east"}, {"sites": ["north", "west"]}, {"num_classes": 2})):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        digests.append(find_sites(write_site(folder, described), 2).digest())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "version": ({"version": 2}, {}, "site.json: version is 2; this program reads version 1"),
+    "key": ({"classes": 2}, {}, "site.json: `classes` has no meaning here"),
+    "sites-kind": ({"sites": "north"}, {}, "site.json: sites is 'north'; expected a list of names"),
+    "sites-twice": ({"sites": ["north", "east", "east"]}, {}, "sites names east twice"),
+    "site": ({"site": "west"}, {}, "site is 'west'; expected one of its `sites`: north, east"),
+    "site-kind": ({"site": ["north"]}, {}, r"site is \['north'\]; expected one of"),
+    "sites-number": ({"sites": ["north", "east", "west"]}, {}, "names 3 sites, num_partitions=2; set num_partitions=3"),
+    "rank": ({"site": "east"}, {}, r"no folder of site north \(rank 0\), only of east \(rank 1\); set node_rank"),
+    "task": ({"task": "regression"}, {}, "task=regression: choose one of"),
+    "classes": ({"num_classes": 0}, {}, "num_classes is 0; expected an integer from 1"),
+    "multilabel": ({"task": "multilabel"}, {}, r"num_classes is None; expected .*multilabel needs it"),
+    "array": (None, {"lable": [1]}, "part.npz: array `lable` has no meaning here"),
+    "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found dst"),
+    "id-twice": (None, {"node_id": np.array([70, 5, 5])}, "`node_id`: row 2 is 5, an id that an earlier row has"),
+    "id-negative": (None, {"node_id": np.array([70, -3, 5])}, "`node_id`: row 1 is -3; expected ids from 0 on"),
+    "id-large": (None, {"node_id": np.array([70, 2**63, 5], np.uint64)}, r"expected integers below 2\*\*63"),
+    "id-text": (None, {"node_id": np.array(["a", "b", "c"])}, "`node_id` has dtype <U1; expected integers"),
+    "objects": (None, {"node_id": np.array([1, None, 2])}, "holds Python objects, which are never loaded"),
+    "lengths": (None, {"dst": np.array([70, 5, 5])}, "`dst` has 3 rows, `src` has 4"),
+    "dst": (None, {"dst": np.array([70, 5, 8, 5])}, "`dst`: row 2 is 8; expected a node of this site"),
+    "owner": (None, {"src_owner": np.array([0, 1, 2, 1])}, r"`src_owner`: row 2 is 2; expected a rank in \[0, 2\)"),
+    "own-src": (None, {"src_owner": np.array([0, 1, 0, 1])}, "`src`: row 2 is 8; `src_owner` says that north holds it"),
+    "foreign-src": (None, {"src_owner": np.array([1, 1, 1, 1])}, "`src`: row 0 is 5; it is in `node_id`, and"),
+    "two-owners": (
+        {"sites": ["north", "east", "west"]}, {"src_owner": np.array([0, 1, 1, 2])}, "names two sites for it"
+    ),
+    "no-features": (None, {"feat": None}, "there is no array `feat`; expected `feat`, or all of feat_data"),
+    "half-csr": (None, {"feat": None, "feat_data": np.ones(1)}, "there is no array `feat_indices`"),
+    "features": (None, {"feat": np.ones((2, 2))}, r"`feat` has shape \(2, 2\); `node_id` has 3 rows"),
+    "features-flat": (None, {"feat": np.ones(3)}, r"`feat` has shape \(3,\); expected \[nodes, features\]"),
+    "features-nan": (None, {"feat": np.array([[1.0], [np.nan], [0]])}, "row 1, column 0 is nan; expected a finite"),
+    "features-kind": (None, {"feat": np.array([["a"], ["b"], ["c"]])}, "`feat` has dtype <U1; expected numbers"),
+    "label-shape": (None, {"label": np.zeros((3, 2))}, r"`label` has shape \(3, 2\); task of site.json is multiclass"),
+    "label-columns": (
+        {"task": "multilabel", "num_classes": 3}, {"label": np.zeros((3, 2))}, "2 columns; num_classes .* is 3"
+    ),
+    "label-value": ({"num_classes": 2}, {"label": np.array([2, -1, 0])}, r"row 0 is 2; .*\(below 2\)"),
+    "label-float": (None, {"label": np.array([0.5, 0, 1])}, "row 0 is 0.5; expected integers"),
+    "no-masks": (None, dict.fromkeys(MASKS), "has `label` and no train_mask, val_mask, test_mask"),
+    "one-mask": (None, {"val_mask": None}, "`val_mask` is missing, train_mask, test_mask is there"),
+    "mask-values": (None, {"val_mask": np.array([0, 2, 0])}, "`val_mask`: row 1 is 2; expected a mask"),
+    "masks-overlap": (None, {"test_mask": np.array([True, False, False])}, "row 0 is 70; it is in more than one of"),
+    "mask-unlabelled": (None, {"val_mask": np.array([False, True, False])}, "row 1 is 4611686018427387904; it is in a"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
+    described, arrays, message = MISTAKES[name]
+    write_site(tmp_path, described, **arrays)
+    num_parts = len((described or {}).get("sites", [])) if name == "two-owners" else 2
+    with pytest.raises(InputError, match=message) as error:
+        read_site(tmp_path, num_parts)
+    assert str(tmp_path) in str(error.value)
+
+
+FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no-json": (lambda folder: (folder / "site.json").unlink(), "there is no .*site.json, nor one in a folder below"),
+    "bad-json": (lambda folder: (folder / "site.json").write_text("{"), "site.json: cannot be read as JSON"),
+    "json-list": (lambda folder: (folder / "site.json").write_text("[]"), "site.json: holds a JSON list"),
+    "no-npz": (lambda folder: (folder / "part.npz").unlink(), "part.npz: missing; write it with numpy.savez"),
+    "bad-npz": (lambda folder: (folder / "part.npz").write_bytes(b"PK no"), "part.npz: not a readable npz"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_spoilt_file_is_named(tmp_path: Path, name: str) -> None:
+    spoil, message = FILES[name]
+    spoil(write_site(tmp_path))
+    with pytest.raises(InputError, match=message):
+        read_site(tmp_path)
+
+
+def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
+    folders = write_sites(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, ["north", "east"])
+    described = json.loads((folders[1] / "site.json").read_text())
+    (folders[1] / "site.json").write_text(json.dumps({**described, "site": "north"}))
+    with pytest.raises(InputError, match="holds several folders of one site"):
+        find_sites(tmp_path, 2)
+    (folders[1] / "site.json").write_text(json.dumps({**described, "sites": ["east", "north"]}))
+    with pytest.raises(InputError, match="its sites, task or num_classes differ"):
+        find_sites(tmp_path, 2)
+
+
+# --- what sites find out together --------------------------------------------------------------------------------------  # noqa: E501
+
+
+def agree(base: Path) -> Facts:
+    """What three sites agree on; each read its own folder."""
+    folders = [find_sites(base / name, 3) for name in NAMES[:3]]
+    read = [folder.read(rank) for rank, folder in enumerate(folders)]
+
+    def worker(comm: Communicator) -> Facts:
+        return agree_on_facts(comm, read[comm.rank], folders[comm.rank], "0" * 64)
+
+    return rehearse(3, worker)[0]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    write_sites(tmp_path, random_graph(), thirds(40), np.arange(40) % 2 * 2, NAMES[:3])  # east has no node
+    return tmp_path
+
+
+def change(folder: Path, described: Any = None, **arrays: Any) -> None:
+    """Replace fields of site.json, and arrays."""
+    before = json.loads((folder / "site.json").read_text())
+    (folder / "site.json").write_text(json.dumps({**before, **(described or {})}))
+    with np.load(folder / "part.npz") as archive:
+        kept = dict(archive)
+    np.savez(folder / "part.npz", **{**kept, **arrays})
+
+
+def test_facts_are_sums_and_maxima(three: Path) -> None:
+    change(three / "south", label=np.where(np.arange(20) == 3, 8, 0))  # no site has the classes 3 ... 7
+    facts = agree(three)
+    assert (facts.num_classes, facts.num_features, facts.part_sizes) == (9, 6, (20, 0, 20))
+    assert (facts.num_train, facts.num_val, facts.num_test) == (14, 13, 13)
+    assert facts.untrained == {1}
+    assert not facts.degrees_stored
+
+
+def test_stated_classes_may_be_more_than_occur(three: Path) -> None:
+    for name in NAMES[:3]:
+        change(three / name, {"num_classes": 5})
+    assert agree(three).num_classes == 5
+
+
+def agree_on_descriptions(base: Path) -> None:
+    """Each with its own rank, also where they do not agree on the ranks."""
+    digests = [find_sites(base / name, 3) for name in NAMES[:3]]
+    part = digests[0].read(0)
+
+    def worker(comm: Communicator) -> None:
+        agree_on_facts(comm, part, digests[comm.rank], "0" * 64)
+
+    rehearse(3, worker)
+
+
+def test_unequal_widths_are_named(three: Path) -> None:
+    change(three / "south", feat=np.ones((20, 5)))
+    with pytest.raises(InputError, match=r"rank\(s\) 2 differ from rank 0: features of another width .*6, 0, 5"):
+        agree(three)
+
+
+@pytest.mark.parametrize("described", [{"num_classes": 9}, {"sites": ["north", "south", "east"]}])
+def test_another_description_is_named(three: Path, described: Any) -> None:
+    change(three / "north", described)
+    with pytest.raises(InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make version"):
+        agree_on_descriptions(three)

@@ -1,0 +1,150 @@
+"""What sites ask each other at the start: rows of ids, dangling ids, ids that two hold; and in how many bytes."""
+
+import unittest.mock
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioning.errors import InputError
+from partitioning.storage import AskedHalo, Partition
+from retexo.comm.collectives import Communicator, PeerLost
+from retexo.comm.threads import rehearse
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.sites import shared_ids
+from retexo.sites.halo_rows import ask_owners
+from retexo.sites.shared_ids import ids_held_twice
+
+NAMES = ("north", "east", "south", "west")
+
+
+def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int) -> Partition:
+    """A part with these ids, ascending, and halo nodes (owner, id), ascending."""
+    nothing, nodes = torch.empty(0, dtype=torch.int64), torch.zeros(len(ids), dtype=torch.bool)
+    owners, wanted = (
+        torch.tensor(column, dtype=torch.int64) for column in ([o for o, _ in halo], [i for _, i in halo])
+    )
+    return Partition(
+        rank=rank, num_parts=num_parts, num_inner=len(ids), num_halo=len(halo), src=nothing, dst=nothing,
+        features=torch.empty(len(ids), 1), labels=nodes.long(), train_mask=nodes, val_mask=nodes, test_mask=nodes,
+        node_ids=torch.tensor(ids, dtype=torch.int64), halo_owner=owners, halo_index=torch.full((len(halo),), -1),
+        in_degree=nodes.long(), out_degree=None, self_loops=0,
+        asked_halo=AskedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
+    )  # fmt: skip
+
+
+def ask(parts: list[Partition]) -> list[list[int] | str]:
+    """Each site's halo_index, or its error."""
+    sizes = tuple(each.num_inner for each in parts)
+
+    def worker(comm: Communicator) -> list[int] | str:
+        try:
+            return ask_owners(parts[comm.rank], sizes, comm).halo_index.tolist()
+        except (InputError, PeerLost) as error:
+            return f"{type(error).__name__}: {error}"
+
+    return rehearse(len(parts), worker)
+
+
+def test_rows_at_their_owners() -> None:
+    parts = [
+        part(0, [5, 8, 2**62], [(1, 0), (1, 2**63 - 1), (2, 6)], 3),
+        part(1, [0, 1, 3, 2**63 - 1], [(0, 2**62)], 3),
+        part(2, [6], [], 3),
+    ]
+    assert ask(parts) == [[0, 3, 0], [2], []]
+
+
+def test_one_site_asks_nobody() -> None:
+    assert ask([part(0, [4, 7], [], 1)]) == [[]]
+
+
+def test_dangling_ids_are_named_where_they_are_known() -> None:
+    parts = [
+        part(0, [5, 8], [(1, 1), (1, 2), (1, 3), (1, 4), (1, 9)], 3),
+        part(1, [1], [(0, 5), (2, 6)], 3),
+        part(2, [7], [], 3),
+    ]
+    north, east, south = ask(parts)
+    assert north == (
+        "InputError: north/part.npz: array `src`: east does not hold node 2, 3, 4 and 1 more; correct `src_owner`, or "
+        "leave these edges out"
+    )
+    assert "east/part.npz: array `src`: south does not hold node 6;" in east
+    assert south.startswith("PeerLost: ids at north, east contradict other sites'")
+    assert "6" not in south
+
+
+@pytest.mark.parametrize("num_parts", [2, 3, 4])
+def test_an_id_with_two_owners_is_named_at_both(num_parts: int) -> None:
+    ids = [[1, 40], [2, 40, 41], [3], [4]]
+    messages = ask([part(rank, ids[rank], [], num_parts) for rank in range(num_parts)])
+    assert "north/part.npz: array `node_id`: east holds node 40, too" in messages[0]
+    assert "east/part.npz: array `node_id`: north holds node 40, too" in messages[1]
+    assert all(message.startswith("PeerLost: ids at north, east contradict") for message in messages[2:])
+
+
+@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_ids_held_twice_are_those_of_both_sets(sets: list[set[int]]) -> None:
+    sizes = tuple(map(len, sets))
+
+    def worker(comm: Communicator) -> list[set[int]]:
+        own = np.array(sorted(sets[comm.rank]), dtype=np.int64)
+        return [set(both.tolist()) for both in ids_held_twice(own, sizes, comm)]
+
+    wanted = [[one & other if one is not other else set() for other in sets] for one in sets]
+    assert rehearse(len(sets), worker) == wanted
+
+
+@pytest.mark.parametrize("world", [3, 4, 5, 8])
+def test_the_judge_of_two_sites_is_a_third_one_without_their_key(world: int) -> None:
+    pairs = [(one, other) for one in range(world) for other in range(world) if one != other]
+    for one, other in pairs:
+        judge = shared_ids._judge(one, other, world)
+        assert judge not in (one, other)
+        assert judge == shared_ids._judge(other, one, world)
+    keys = rehearse(world, shared_ids._shared_keys)
+    assert all(keys[one][other] == keys[other][one] for one, other in pairs)
+    assert len({keys[one][other] for one, other in pairs if one < other}) == world * (world - 1) // 2
+
+
+def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
+    """Hashes of one id differ from pair to pair and from run to run."""
+    seen: list[np.ndarray] = []
+
+    def noted(received: list[torch.Tensor], sizes: tuple[int, ...], comm: Communicator) -> list[np.ndarray]:
+        seen.extend(hashes.numpy() for hashes in received)
+        return compare(received, sizes, comm)
+
+    compare = shared_ids._compare
+    with unittest.mock.patch.object(shared_ids, "_compare", noted):
+        for _ in range(2):
+            rehearse(3, lambda comm: ids_held_twice(np.array([7]), (1, 1, 1), comm))
+    values = np.concatenate(seen)
+    assert len(values) == 2 * 6
+    assert len(set(values.tolist())) == 2 * 3  # two of a pair agree, nothing else does
+    assert 7 not in values
+
+
+def test_bytes_by_hand() -> None:
+    halo = [[(1, 100), (1, 130), (2, 900)], [(0, 10)], []]
+    ids = [[10, 20, 30], [100, 130], list(range(900, 920))]
+
+    def worker(comm: Communicator) -> int:
+        ask_owners(part(comm.rank, ids[comm.rank], halo[comm.rank], 3), (3, 2, 20), comm)
+        return sum(comm.meter.entries.values())
+
+    heads = 6 * 3 * 8
+    asked = code_size(2, 31) + 1  # 100 and 130; one value in a span of one takes a bit, in a byte
+    found = 1 + 1 + 1  # bits for 0 by 1 and by 2, for 1 by 0
+    keys = 3 * 16
+    hashes = 8 * 2 * (3 + 2 + 20)
+    verdicts = 2 * (1 + 1 + 3)  # for each list a bit a hash
+    counts = 6 * 2 * 3 * 8
+    rows = code_size(2, 2) + code_size(1, 20) + code_size(1, 3)
+    asked += code_size(1, 1)
+    assert sum(rehearse(3, worker)) == heads + asked + found + keys + hashes + verdicts + counts + rows

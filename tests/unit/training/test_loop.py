@@ -1,0 +1,243 @@
+"""When a layer has converged, which round is the best, and which messages that takes."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from support import train_settings
+from torch import Tensor
+
+from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.traffic import KINDS
+from retexo.config.settings import TrainSettings
+from retexo.errors import TrainingError
+from retexo.nn.conv.gcn import GCN
+from retexo.nn.convolution import NO_LATE, Inputs, as_matrix
+from retexo.nn.stage import Stage
+from retexo.training.loop import Convergence, Labelled, LayerTask, Message, Totals, run_rounds
+from retexo.training.task import NodeClassification
+
+
+def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
+    """The best round and the last one, for the metrics after 0, 1, ... rounds."""
+    convergence = Convergence(patience, min_delta)
+    for number, metric in enumerate(metrics):
+        convergence.improved(number, metric)
+        if convergence.exhausted(number):
+            return convergence.best_round, number
+    return convergence.best_round, len(metrics) - 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "patience", "min_delta", "best", "last"),
+    [
+        ([0.1, 0.5, 0.5, 0.5], 2, 0.0, 1, 3),  # ties go to the earlier round
+        ([0.1, 0.2, 0.3, 0.2, 0.1], 2, 0.0, 2, 4),
+        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 0.0, 3, 5),  # patience begins anew
+        ([0.9, 0.1, 0.1], 2, 0.0, 1, 2),  # the untrained parameters are no candidate
+        ([0.0, 0.0, 0.0, 0.0], 3, 0.0, 1, 3),  # but the first round is, whatever its metric
+        ([0.0, 0.50, 0.55, 0.59, 0.60], None, 0.1, 1, 4),  # min_delta has to be passed, not reached in small steps
+        ([0.0, 0.50, 0.55, 0.61], None, 0.1, 3, 3),
+        ([0.0, 0.25, 0.5], None, 0.25, 1, 2),  # exactly min_delta is not more
+        ([0.0, 0.05, 0.0], 9, 0.1, 1, 2),  # the first round needs no min_delta
+        ([0.1, *[0.3] * 50], None, 0.0, 1, 50),  # no patience: never
+        ([0.1, 0.2], 1, 0.0, 1, 1),
+    ],
+)
+def test_convergence(metrics: list[float], patience: int | None, min_delta: float, best: int, last: int) -> None:
+    assert run(metrics, patience, min_delta) == (best, last)
+
+
+# --- the messages of a layer -------------------------------------------------------------------------------------------  # noqa: E501
+
+WORLD, WIDTH, CLASSES = 3, 4, 2
+PARAMETERS = WIDTH * CLASSES + CLASSES
+ONE_ALL_REDUCE = 2 * (WORLD - 1) * 4  # bytes for every float of it
+
+
+class Scripted(NodeClassification):
+    """Validation counts whose F1 is what the script says, however the parameters are."""
+
+    def __init__(self, metrics: list[float]) -> None:
+        super().__init__(CLASSES, False)
+        self._left = list(metrics)
+
+    def counts(self, logits: Tensor, labels: Tensor) -> Tensor:
+        hits = round(100 * self._left.pop(0))
+        return torch.tensor([[hits], [100 - hits], [100 - hits]])
+
+
+@dataclass
+class Course:
+    """What a worker saw of a layer."""
+
+    rounds: int = 0
+    final: Tensor = field(default_factory=lambda: torch.zeros(0))
+    lines: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+    """After 0, 1, ... rounds."""
+    sent: dict[str, int] = field(default_factory=dict)
+
+
+class CourseLog:
+    def __init__(self, course: Course, stage: Stage) -> None:
+        self._course, self._stage = course, stage
+
+    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+        self._course.lines.append((number, train_loss, val_metric))
+        self._course.parameters.append(flattened(self._stage))
+
+
+def flattened(stage: Stage) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in stage.parameters()]).clone()
+
+
+def labelled(rank: int, count: int) -> Labelled:
+    rows = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
+    inputs = Inputs((rows,), count, NO_LATE) if count else None
+    return Labelled.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
+
+
+def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Course]:
+    """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
+
+    def work(comm: RehearsalCommunicator) -> Course:
+        generator = torch.Generator().manual_seed(0)
+        stage, course = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), Course()
+        for parameter in stage.parameters():
+            torch.nn.init.normal_(parameter, generator=generator)
+        val = labelled(9, num_val if comm.rank == 0 else 0)
+        train = labelled(comm.rank, (2, 3, 0)[comm.rank])
+        totals = Totals(train=5, val=num_val, test=0, untrained=frozenset({2}))
+        layer_task = LayerTask(0, stage, Scripted(metrics), train, val, totals)
+        course.rounds = run_rounds(layer_task, settings, comm, CourseLog(course, stage))
+        course.final = flattened(stage)
+        course.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
+        return course
+
+    return rehearse(WORLD, work)
+
+
+def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
+    stopping = "stopping=none" if patience is None else f"stopping.patience={patience}"
+    one_layer = "num_layers=1", f"num_rounds=[{limit}]", "learning_rate=[0.1]"
+    return train_settings(*one_layer, "gradient=sync", "local_epochs=1", stopping, *more)
+
+
+def messages(courses: list[Course]) -> tuple[int, int]:
+    """Steps, and counts that went alone; a silent worker sends no share of a step."""
+    sent = {kind: sum(course.sent[kind] for course in courses) for kind in KINDS}
+    silent = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
+    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * silent
+    alone = ONE_ALL_REDUCE * Message.TAIL
+    assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
+    assert sent["setup"] == WORLD * (WORLD - 1)  # which of the 4 rows are used
+    return sent["gradients"] // step, sent["metrics"] // alone
+
+
+@pytest.mark.parametrize(
+    ("metrics", "patience", "limit", "rounds", "alone", "best"),
+    [
+        ([0.1, 0.5, 0.5, 0.5], 2, 50, 3, 1, 1),
+        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 50, 5, 2, 3),  # it might have ended after 3 rounds
+        ([0.1, 0.2, 0.2], 1, 50, 2, 2, 1),
+        ([0.1, 0.2, 0.3, 0.4, 0.3], 1, 50, 4, 4, 3),  # with patience 1 every round may be the last
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 3, 50, 4, 1, 1),
+        ([0.1, 0.2, 0.3, 0.4], None, 3, 3, 1, 3),
+        ([0.1, 0.9, 0.3, 0.4], None, 3, 3, 1, 1),
+        ([0.1, 0.5, 0.6], 5, 2, 2, 1, 2),  # the limit comes first
+        ([0.1, 0.5, 0.4, 0.4], 2, 3, 3, 1, 1),  # both at once
+        ([0.1, 0.5], 1, 1, 1, 1, 1),
+        ([0.7], None, 0, 0, 1, 0),
+        ([0.7], 1, 0, 0, 1, 0),
+    ],
+)
+def test_no_step_is_sent_that_nobody_takes(
+    metrics: list[float], patience: int | None, limit: int, rounds: int, alone: int, best: int
+) -> None:
+    courses = layer_courses(settings_of(patience, limit), metrics)
+    assert [course.rounds for course in courses] == [rounds] * WORLD
+    assert messages(courses) == (rounds, alone)
+    for course in courses:
+        assert [line[0] for line in course.lines] == list(range(rounds + 1))
+        assert [line[2] for line in course.lines] == pytest.approx(metrics)
+        assert [line[1] is None for line in course.lines] == [False] * rounds + [True]
+        assert torch.equal(course.final, course.parameters[best])
+        assert torch.equal(course.final, courses[0].final)
+        for before, after in zip(course.parameters, course.parameters[1:], strict=False):
+            assert not torch.equal(before, after)  # every round is a step
+
+
+def test_without_the_best_model_the_last_one_stays() -> None:
+    (course, *_) = layer_courses(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
+    assert torch.equal(course.final, course.parameters[3])
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None) -> None:
+    courses = layer_courses(settings_of(patience, 5), [], num_val=0)
+    assert [course.rounds for course in courses] == [5] * WORLD
+    steps, alone = messages(courses)
+    assert steps == 5
+    assert alone == 1
+    assert [line[2] for line in courses[0].lines] == [None] * 6
+    assert torch.equal(courses[0].final, courses[0].parameters[5])
+
+
+def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
+    (course, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
+    weight, bias = course.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES), course.parameters[0][-CLASSES:]
+    parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
+    rows = torch.cat([part.inputs(slice(None)).matrices[0] for part in parts])  # type: ignore[misc]
+    labels = torch.cat([part.labels for part in parts])
+    loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
+    assert course.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
+
+
+def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
+    """30 training and 7 validation nodes."""
+    torch.manual_seed(0)
+    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES)
+
+    def some(count: int) -> Labelled:
+        rows = torch.randn(count, WIDTH)
+        matrix = as_matrix(rows * (torch.arange(count)[:, None] % 8 == 0)) if sparse else rows
+        return Labelled.of(
+            torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NO_LATE), batch_size
+        )
+
+    totals = Totals(train=30, val=7, test=0, untrained=frozenset())
+    return LayerTask(0, stage, NodeClassification(CLASSES, False), some(30), some(7), totals, batch_size)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> None:
+    (whole,) = batch_task(None, sparse).losses()
+    batches = batch_task(8, sparse)
+    losses = torch.stack([loss.detach() for _ in range(2_000) for loss in batches.losses()])
+    error = losses.std() / len(losses) ** 0.5
+    assert 0 < error < 0.02 * whole
+    assert abs(losses.mean() - whole) < 5 * error
+    assert len(losses.unique()) > 20  # another batch each time
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 30, 99])
+def test_validation_takes_all_nodes_whatever_the_batch(batch_size: int) -> None:
+    assert batch_task(batch_size).val_counts().tolist() == batch_task(None).val_counts().tolist()
+
+
+def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
+    task = batch_task(None)
+    exact = task.stage.logits(task.train.inputs(slice(None)))
+    rounded = task.stage.logits(task.train.inputs(slice(None)).in_bf16())
+    assert rounded.dtype == torch.float32
+    error = (rounded - exact).abs().max() / exact.abs().max()
+    assert 1e-5 < error < 2e-2
+    rounded.sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in task.stage.parameters())
+
+
+def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
+    settings = settings_of(None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD")
+    with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
+        layer_courses(settings, [0.5] * 10)

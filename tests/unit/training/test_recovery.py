@@ -1,0 +1,205 @@
+"""What a worker keeps of a run on disk: states, the tape of messages, and what damage does to them."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from retexo.comm.replay_log import Tape, checksum
+from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.errors import TrainingError
+from retexo.training.recovery import Journal
+
+RUN, OTHER = "ab" * 32, "cd" * 32
+
+
+def journal(directory: Path, identity: str = RUN, every: int | None = 1) -> Journal:
+    return Journal(directory, identity, every)
+
+
+def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
+    """Where each of the workers in folder/0, folder/1 ... would go on."""
+
+    def work(comm: RehearsalCommunicator) -> tuple[int, int]:
+        return journal(folder / str(comm.rank)).agree(comm)
+
+    return rehearse(world, work)
+
+
+def equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right)
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**60), 2**60),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.builds(
+        lambda shape, dtype: torch.arange(shape[0] * shape[1]).view(shape).to(dtype),
+        st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]),
+    ),
+    st.builds(lambda: torch.tensor(3.0)),
+)
+states = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 5), inner, max_size=3)
+    ),
+    max_size=4,
+)
+
+
+@given(state=states)
+def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    journal(folder / "0").keep(0, 3, state)
+    again = journal(folder / "0")
+    assert rehearse(1, again.agree) == [(0, 3)]
+    found = again.started(0)
+    assert found is not None
+    assert equal(found, state)
+    assert again.started(1) is None
+
+
+def test_the_last_two_steps_are_kept(tmp_path: Path) -> None:
+    kept = journal(tmp_path)
+    for number in (1, 2, 10):
+        kept.keep(0, number, {})
+    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
+    kept.keep(1, 1, {})
+    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-10.state", "step1-1.state"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "goes_on"),
+    [
+        ([(0, 2), (0, 4)], [(0, 2), (0, 4)], (0, 4)),
+        ([(0, 2), (0, 4)], [(0, 4), (0, 6)], (0, 4)),  # one was faster
+        ([(0, 4)], [(0, 6)], (0, 0)),
+        ([(0, 4), 0], [(0, 4)], (0, 4)),  # one has ended the layer
+        ([(0, 4), 0], [(0, 4), 0], (1, 0)),
+        ([0, (1, 2)], [0], (1, 0)),
+        ([0, (1, 2)], [(0, 8)], (0, 0)),
+        ([0, (1, 2), (1, 4), 1], [0, (1, 2), (1, 4), 1], (2, 0)),
+        ([0, (1, 2)], [0, (1, 2)], (1, 2)),
+        ([1], [1], (0, 0)),  # a layer without the one before it
+    ],
+)
+def test_workers_agree_on_the_newest_that_all_have(
+    first: list[Any], second: list[Any], goes_on: tuple[int, int], tmp_path: Path
+) -> None:
+    """An entry is a step, or a layer that has ended."""
+    for rank, entries in enumerate((first, second)):
+        kept = journal(tmp_path / str(rank))
+        for entry in entries:
+            if isinstance(entry, tuple):
+                kept.keep(*entry, {"at": list(entry)})
+            else:
+                kept.finish(entry, {"layer": entry})
+    assert agreed(tmp_path) == [goes_on] * 2
+
+
+def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for rank in range(2):
+        kept = journal(tmp_path / str(rank))
+        kept.keep(0, 1, {"values": torch.arange(5)})
+        kept.keep(0, 2, {"values": torch.arange(5)})
+    whole = (tmp_path / "1" / "step0-2.state").read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        (tmp_path / "1" / "step0-2.state").write_bytes(damaged)
+        with caplog.at_level(logging.WARNING):
+            assert agreed(tmp_path) == [(0, 1)] * 2
+    assert "1/step0-2.state: damaged" in caplog.text
+    (tmp_path / "1" / "step0-2.state").write_bytes(whole)
+    assert agreed(tmp_path) == [(0, 2)] * 2
+    journal(tmp_path / "other", OTHER).keep(0, 2, {})
+    (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
+    with caplog.at_level(logging.WARNING):
+        assert agreed(tmp_path) == [(0, 1)] * 2
+    assert "1/step0-2.state: of another run" in caplog.text
+
+
+def test_when_a_step_is_due(tmp_path: Path) -> None:
+    assert [number for number in range(10) if journal(tmp_path, every=3).is_due(number)] == [3, 6, 9]
+    assert not any(journal(tmp_path, every=None).is_due(number) for number in range(10))
+
+
+# --- the tape ----------------------------------------------------------------------------------------------------------  # noqa: E501
+
+messages = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 255), max_size=4),
+        st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=3), min_size=2, max_size=2),
+    ),
+    max_size=5,
+)
+
+
+@given(messages=messages, share=st.floats(0, 1))
+def test_a_tape_is_read_as_far_as_it_is_whole(
+    messages: list[Any], share: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tape") / "tape"
+    tape = Tape(path, RUN)
+    ends = [32]
+    for sent, received in messages:
+        tape.append(checksum(out(sent)), [torch.tensor(part, dtype=torch.int64) for part in received])
+        ends.append(path.stat().st_size)
+    tape.close()
+    cut = round(share * path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:cut])
+    again = Tape(path, RUN)
+    intact = sum(end <= cut for end in ends[1:]) if cut >= 32 else 0
+    assert len(again) == intact
+    for sent, received in messages[:intact]:
+        found = again.next(checksum(out(sent)), torch.int64, [len(part) for part in received])
+        assert found is not None
+        assert [part.tolist() for part in found] == received
+    assert again.next(0, torch.int64, [0, 0]) is None
+    again.append(7, out([8]))  # goes on behind what was whole
+    again.close()
+    assert len(Tape(path, RUN)) == intact + 1
+
+
+def out(values: list[int]) -> list[Tensor]:
+    return [torch.tensor(values, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)]
+
+
+def test_a_tape_of_another_run_is_empty(tmp_path: Path) -> None:
+    Tape(tmp_path / "tape", OTHER).append(1, out([2]))
+    assert len(Tape(tmp_path / "tape", RUN)) == 0
+
+
+@pytest.mark.parametrize(("sent", "sizes"), [(2, [1, 0]), (1, [2, 0])])
+def test_a_run_that_does_something_else_is_told(sent: int, sizes: list[int], tmp_path: Path) -> None:
+    Tape(tmp_path / "tape", RUN).append(1, out([5]))
+    with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
+        Tape(tmp_path / "tape", RUN).next(sent, torch.int64, sizes)
+
+
+def test_a_flipped_bit_ends_the_tape(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "tape", RUN)
+    for value in range(3):
+        tape.append(value, out([value]))
+    tape.close()
+    whole = (tmp_path / "tape").read_bytes()
+    record = (len(whole) - 32) // 3
+    for place in range(32 + record + 16, 32 + 2 * record):  # in the body of the second
+        (tmp_path / "tape").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert len(Tape(tmp_path / "tape", RUN)) == 1
