@@ -54,7 +54,7 @@ def fit(
     return {"curve": curve, "val": best, "test": test, "rounds": number, "train": time.perf_counter() - start}
 
 
-def rival(run: Run) -> dict[str, Any]:
+def baseline(run: Run) -> dict[str, Any]:
     """Train with PyG or DGL on the graph that the parent wrote."""
     import torch
     from torch import nn

@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from alternative_runs import THREADS, Run, ours, rival
+from alternative_runs import THREADS, Run, baseline, ours
 from scale import data as products
 
 BELOW = 0.002
@@ -235,7 +235,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     if arguments.run:
         run = Run(**json.loads(arguments.run))
-        arguments.out.write_text(json.dumps((ours if run.method.startswith("ours") else rival)(run)))
+        arguments.out.write_text(json.dumps((ours if run.method.startswith("ours") else baseline)(run)))
     else:
         compare(arguments)
 

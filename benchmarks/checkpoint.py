@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from retexo.apps import partition_data, train
-from retexo.comm.replay_log import Tape
+from retexo.comm.replay_log import ReplayLog
 from retexo.config.settings import compose
-from retexo.training.recovery import Journal
+from retexo.training.recovery import Recovery
 from retexo.worker import train as worker
 
 
@@ -42,7 +42,9 @@ def timed(rank: int, job: worker.Job, parent: Connection) -> None:
 
         return call
 
-    Journal.keep, Journal.finish, Tape.append = (around(f) for f in (Journal.keep, Journal.finish, Tape.append))
+    Recovery.keep, Recovery.finish, ReplayLog.append = (
+        around(f) for f in (Recovery.keep, Recovery.finish, ReplayLog.append)
+    )
     run = worker.run
     worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
     worker.main(rank, job, parent)

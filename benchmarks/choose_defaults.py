@@ -28,7 +28,7 @@ from retexo.nn.stage import build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import agree_on_facts
+from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker import train as worker
 
 MODELS = ("gcn", "sage", "gat")
@@ -53,19 +53,17 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
             return _train(settings.train, directory, base)
 
 
-def _train(
-    settings: TrainSettings, directory: storage.PartitionDirectory, base: Path
-) -> tuple[float, list[int]]:
+def _train(settings: TrainSettings, directory: storage.PartitionDirectory, base: Path) -> tuple[float, list[int]]:
     settings = replace(settings, log_every=10**9)
     torch.manual_seed(settings.seed)
     comm = Communicator(0, 1)
     partition = directory.read(0)
-    facts = agree_on_facts(comm, partition, directory, "0" * 64)
+    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     log = RunLog(base, 1, settings)
-    architecture = worker.make_architecture(settings, facts)
+    architecture = worker.make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
     context = worker.make_context(
-        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base
+        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base
     )
     context = replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)

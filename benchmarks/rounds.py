@@ -57,7 +57,7 @@ def floor_seconds() -> float:
         for mask in (split.train, split.val):
             nothing = Sources(*(Vectors.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
             block = edges.block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
-            gathered.append(stage.conv.gather(block, *rows_of(block, rows, nothing)))
+            gathered.append(stage.conv.prepare(block, *rows_of(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
         rows = torch.randn(graph.num_nodes, model.hidden_dim).relu()
     return seconds

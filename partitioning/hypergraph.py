@@ -30,7 +30,7 @@ TOLERANCE = 0.05
 _LIBRARY_TOLERANCE = 0.03
 """What mt-KaHyPar may use of it, for nodes alone. The rest is left for the training nodes to move."""
 
-_MOST_TRIES = 10
+_MAX_TRIES = 10
 _EFFORT = 2_000_000
 """Edges and nodes times parts, over all tries. A small graph is tried several times and the fewest halo rows are kept:
 there, chance makes 10 %, and a try takes a second at most. Luck evens out on larger ones, which get one try."""
@@ -63,7 +63,7 @@ def partition(graph: GraphData, train_mask: Mask | None, num_parts: int, rng: np
     Depends on the state of rng, and on the versions of NumPy and mt-KaHyPar, not on the number of threads.
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
-    tries = max(1, min(_MOST_TRIES, _EFFORT // max(1, one_try)))
+    tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
     attempts = [_attempt(graph, train_mask, num_parts, rng.permutation(graph.num_nodes)) for _ in range(tries)]
     return min(attempts, key=lambda attempt: attempt[0])[1]
 

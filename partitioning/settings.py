@@ -8,7 +8,7 @@ from partitioning.errors import InputError
 SPLITS = ("default", "given", "per_class", "fraction", "files")
 METHODS = ("random", "metis", "km1", "file")
 OBJECTIVES = ("vol", "cut")
-MOST_PARTITIONS = 100_000
+MAX_PARTITIONS = 100_000
 """Each is a folder of three files; more are a slip of the finger."""
 
 
@@ -116,7 +116,7 @@ class PartitionSettings:
         check_choice("partition_method", self.method, METHODS)
         check_choice("part_obj", self.objective, OBJECTIVES)
         check_at_least("num_partitions", self.num_partitions, 1)
-        check_at_most("num_partitions", self.num_partitions, MOST_PARTITIONS)
+        check_at_most("num_partitions", self.num_partitions, MAX_PARTITIONS)
         check_seed("partition.seed", self.seed)
         if self.method == "file" and self.file is None:
             raise InputError("partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv")

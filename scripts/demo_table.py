@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One table of several training runs, made from the summary.json of each.
 
-    python scripts/demo_table.py RUN_DIR [RUN_DIR ...]
+python scripts/demo_table.py RUN_DIR [RUN_DIR ...]
 """
 
 import argparse

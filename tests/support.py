@@ -180,9 +180,7 @@ def write_partitions(
     return storage.find([directory], num_parts)
 
 
-def dgl_directory(
-    folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray
-) -> storage.PartitionDirectory:
+def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> storage.PartitionDirectory:
     """What DGL's own partition_graph makes of an assignment."""
     whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
     whole.ndata["feat"] = torch.from_numpy(graph.features)

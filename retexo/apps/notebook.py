@@ -21,14 +21,14 @@ from torch import Tensor
 from partitioning.errors import InputError
 from partitioning.storage import Partition, PartitionDirectory, find
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import rehearse
+from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings, compose
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import NO_DIGEST, agree_on_facts
+from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.infer import Shape, check_fits, make_context
 
 
@@ -68,16 +68,16 @@ class Run:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
         settings = self._settings(len(partitions))
 
-        def worker(comm: Communicator) -> lazy.Inferred:
+        def worker(comm: Communicator) -> lazy.InferenceResult:
             partition = partitions[comm.rank]
             if asked is not None:
                 partition = _asking(partition, asked)
-            facts = agree_on_facts(comm, partition, directory, NO_DIGEST, training=False)
+            graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST, training=False)
             context = make_context(
                 settings,
                 self.checkpoint,
                 partition,
-                facts,
+                graph_info,
                 comm,
                 self.stages,
                 use="predict" if asked is None else "evaluate",
@@ -85,7 +85,7 @@ class Run:
             )
             return lazy.infer(context, self.stages)
 
-        inferred = rehearse(len(partitions), worker)
+        inferred = run_threads(len(partitions), worker)
         return Predictions.of(
             torch.cat([partition.node_ids for partition in partitions]),
             torch.cat([each.logits for each in inferred]),

@@ -23,7 +23,7 @@ from retexo.outputs.files import write_json
 
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""
-MOST_SHOWN = 6
+MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
 SLOW = 20.0
 """Seconds of a rehearsal from which on other ways to send rows are not tried."""
@@ -47,7 +47,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         directory.verify(part)
     partitions = [directory.read(part) for part in range(directory.num_parts)]
     read = time.perf_counter()
-    predicted, options, rehearsed = _rehearse(settings.train, directory, partitions)
+    predicted, options, rehearsed = _dry_run(settings.train, directory, partitions)
     plain = forecast(_plain(settings.train), directory, partitions)
     architecture = architecture_of(settings.train, directory, partitions)
     limit = settings.train.num_rounds
@@ -71,7 +71,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     return result
 
 
-def _rehearse(
+def _dry_run(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> tuple[Forecast, dict[str, Forecast], float]:
     """The forecast, those with one of OPTIONS, and the seconds that the first took; it has the options of gradients."""
@@ -182,8 +182,8 @@ def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_
         print(f"\nall bytes, rounds a layer {', '.join(map(str, number))} ({name})")
         own = result["bytes"][name]
         _print_row("this configuration", own, "" if all(entry.exact for entry in predicted.entries) else "  at most")
-        for rival, num_bytes in result["rivals"][name].items():
-            _print_row(rival, num_bytes, _beside(rival, num_bytes, own))
+        for baseline, num_bytes in result["rivals"][name].items():
+            _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     _print_peers(predicted, result)
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
@@ -206,7 +206,7 @@ def _print_entries(predicted: Forecast) -> None:
 def _print_peers(predicted: Forecast, result: dict[str, Any]) -> None:
     """Sender by receiver, as far as it fits a terminal."""
     workers = result["workers"]
-    if workers > MOST_SHOWN:
+    if workers > MAX_SHOWN:
         return
     which, rounds = list(result["rounds"].items())[-1]
     table = np.zeros((workers, workers), dtype=np.int64)
@@ -217,8 +217,8 @@ def _print_peers(predicted: Forecast, result: dict[str, Any]) -> None:
         print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))
 
 
-def _beside(rival: str, num_bytes: int, own: int) -> str:
-    if rival == "gather" and num_bytes < own:
+def _beside(baseline: str, num_bytes: int, own: int) -> str:
+    if baseline == "gather" and num_bytes < own:
         return f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer bytes"
     return f"  {num_bytes / max(1, own):,.1f} times" if own else ""
 

@@ -24,7 +24,7 @@ HELLO_TIMEOUT = 5.0
 """seconds within which who connects has to say what it is"""
 LINGER = 5.0
 """seconds for which node 0 waits for the others after it found a mistake, to tell them as well"""
-MOST_STRANGERS = 64
+MAX_STRANGERS = 64
 """connections without a hello that are kept at a time"""
 
 
@@ -152,7 +152,7 @@ class Reception:
     def _accept(self) -> None:
         with suppress(OSError):
             channel = Channel(self._listener.accept()[0])
-            if len(self._strangers) < MOST_STRANGERS:
+            if len(self._strangers) < MAX_STRANGERS:
                 self._strangers[channel] = time.monotonic() + HELLO_TIMEOUT
             else:
                 channel.close()

@@ -82,11 +82,11 @@ class Pulse:
         self._stat = Path(f"/proc/{pid}/stat")
         self._usage: list[str] = []
         self._state = ""
-        self.silent = 0.0
+        self.idle_seconds = 0.0
         """seconds without a heartbeat and without using CPU time"""
 
     def heard(self) -> None:
-        self.silent = 0.0
+        self.idle_seconds = 0.0
 
     def wait(self, seconds: float) -> None:
         """So many seconds have passed without a heartbeat."""
@@ -94,7 +94,7 @@ class Pulse:
         # D waits for a disk, however slow; what loads its memory from there has major page faults.
         working = usage != self._usage or state == "D"
         self._state, self._usage = state, usage
-        self.silent = 0.0 if working else self.silent + seconds
+        self.idle_seconds = 0.0 if working else self.idle_seconds + seconds
 
     def _look(self) -> tuple[str, list[str]]:
         """State, and [major page faults, CPU time in user mode, in the kernel], as in proc(5)."""
@@ -106,7 +106,7 @@ class Pulse:
 
     def __str__(self) -> str:
         how = "was stopped (SIGSTOP, or a debugger)" if self._state in ("T", "t") else "hangs"
-        return f"{how}: no heartbeat and no CPU time for {self.silent:.0f} s"
+        return f"{how}: no heartbeat and no CPU time for {self.idle_seconds:.0f} s"
 
 
 class Ticker:

@@ -255,7 +255,7 @@ class Watch:
         for worker in self._workers.values():
             if worker.outcome is None:
                 worker.pulse.wait(seconds)
-                if worker.pulse.silent > self._timeout:
+                if worker.pulse.idle_seconds > self._timeout:
                     worker.outcome = {}
                     self._note(worker, "death", str(worker.pulse))
                     worker.process.kill()  # a stopped process would not end otherwise

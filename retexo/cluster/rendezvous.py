@@ -155,7 +155,7 @@ def _first_problem(cluster: ClusterSettings, seats: Mapping[int, Channel]) -> st
 
 
 def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
-    if cluster.external is not None and cluster.external.store:
+    if cluster.launcher_env is not None and cluster.launcher_env.store:
         listener = listen(address, 0)
         _launcher_store(cluster).put(_launcher_key(cluster), f"{address}:{listener.getsockname()[1]}")
         return listener
@@ -274,7 +274,7 @@ def _accept(listener: socket.socket, run_id: str, timeout: float) -> tuple[int, 
 
 def _master(cluster: ClusterSettings) -> tuple[str, int]:
     """Where node 0 listens."""
-    if cluster.external is not None and cluster.external.store:
+    if cluster.launcher_env is not None and cluster.launcher_env.store:
         where, _, port = _launcher_store(cluster).get(_launcher_key(cluster)).rpartition(":")
         return where, int(port)
     return interface_address(loopback()) if cluster.one_machine else cluster.master_addr, cluster.master_port

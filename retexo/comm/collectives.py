@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from retexo.comm.replay_log import Tape, checksum
+from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
 
 
@@ -37,7 +37,7 @@ class Summand:
     """[n], on any device; holds the sum afterwards."""
     wire: torch.dtype | None = None
     """The type that travels, if not the tensor's; bfloat16 is added up in the tensor's own type, and rounded twice."""
-    silent: frozenset[int] = frozenset()
+    zero_ranks: frozenset[int] = frozenset()
     """Ranks whose share is known to be zero: they send none."""
 
     @property
@@ -51,7 +51,7 @@ class Communicator:
     def __init__(self, rank: int, world_size: int, sleep_time: float = 0.0) -> None:
         self.rank, self.world_size = rank, world_size
         self.meter = TrafficMeter(world_size)
-        self.tape: Tape | None = None
+        self.replay_log: ReplayLog | None = None
         """Keeps the messages outside the rounds; those that are on it already are not sent again, but counted."""
         self._sleep_time = sleep_time
 
@@ -67,23 +67,23 @@ class Communicator:
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
                 self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
-        if self.tape is None or purpose.kind in OF_ROUNDS:
+        if self.replay_log is None or purpose.kind in OF_ROUNDS:
             return self._deliver(to_peers, from_sizes, purpose)
         sent, dtype = checksum(to_peers), to_peers[0].dtype
-        received = self.tape.next(sent, dtype, from_sizes)
+        received = self.replay_log.next(sent, dtype, from_sizes)
         if received is None:
             received = self._deliver(to_peers, from_sizes, purpose)
-            self.tape.append(sent, received)
+            self.replay_log.append(sent, received)
         return received
 
     @contextlib.contextmanager
-    def untaped(self) -> Iterator[None]:
+    def without_replay_log(self) -> Iterator[None]:
         """For messages of a resumed run that are not those of the run before."""
-        before, self.tape = self.tape, None
+        before, self.replay_log = self.replay_log, None
         try:
             yield
         finally:
-            self.tape = before
+            self.replay_log = before
 
     def _deliver(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         if self._sleep_time and self.world_size > 1:
@@ -127,7 +127,10 @@ class Communicator:
         everyone = range(self.world_size)
         chunks = [[_chunk(summand, rank, self.world_size) for summand in summands] for rank in everyone]
         shares = [
-            [0 if rank in summand.silent else size for summand, size in zip(summands, chunks[self.rank], strict=True)]
+            [
+                0 if rank in summand.zero_ranks else size
+                for summand, size in zip(summands, chunks[self.rank], strict=True)
+            ]
             for rank in everyone
         ]
         outgoing = [torch.cat([self._share(summand, rank) for summand in summands]) for rank in everyone]
@@ -142,7 +145,7 @@ class Communicator:
 
     def _share(self, summand: Summand, rank: int) -> Tensor:
         """What a rank is to add up of this worker's, as bytes."""
-        if self.rank in summand.silent:
+        if self.rank in summand.zero_ranks:
             return torch.empty(0, dtype=torch.uint8)
         first, end = _bounds(summand, rank, self.world_size)
         return summand.tensor[first:end].detach().to("cpu", summand.dtype).contiguous().view(torch.uint8)
@@ -152,7 +155,7 @@ class Communicator:
         received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], purpose)
         return [torch.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
 
-    def whole_account(self, num_layers: int) -> Tensor:
+    def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
         purpose = Purpose("metrics")
         own = self.meter.table(num_layers)

@@ -18,7 +18,7 @@ HEADER = struct.Struct("<QII")
 """Of a record: bytes that follow, their CRC-32, and the CRC-32 of what this worker sent."""
 
 
-class Tape:
+class ReplayLog:
     """A file that is read up to where it was kept, and written from there."""
 
     def __init__(self, path: Path, identity: str) -> None:

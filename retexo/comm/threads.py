@@ -24,7 +24,7 @@ class Board:
         self.messages: list[list[Tensor]] = [[] for _ in range(world_size)]
 
 
-class RehearsalCommunicator(Communicator):
+class ThreadCommunicator(Communicator):
     """One thread's end."""
 
     def __init__(self, rank: int, world_size: int, board: Board) -> None:
@@ -40,7 +40,7 @@ class RehearsalCommunicator(Communicator):
         return received
 
 
-def rehearse(world_size: int, target: Callable[[RehearsalCommunicator], T]) -> list[T]:
+def run_threads(world_size: int, target: Callable[[ThreadCommunicator], T]) -> list[T]:
     """Run target(communicator) once a rank, each in a thread of its own; their results by rank.
 
     The first exception of a thread is raised, once all have ended.
@@ -49,7 +49,7 @@ def rehearse(world_size: int, target: Callable[[RehearsalCommunicator], T]) -> l
 
     def worker(rank: int) -> T:
         try:
-            return target(RehearsalCommunicator(rank, world_size, board))
+            return target(ThreadCommunicator(rank, world_size, board))
         except BaseException:
             board.barrier.abort()
             raise

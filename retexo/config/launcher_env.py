@@ -8,7 +8,7 @@ from partitioning.errors import InputError
 
 
 @dataclass(frozen=True)
-class External:
+class LauncherEnv:
     """What the launcher says of this process; it is a node of its own, with one rank."""
 
     launcher: str
@@ -33,7 +33,7 @@ class External:
         return self.local_size == self.world_size
 
 
-def detect(environ: Mapping[str, str]) -> External | None:
+def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
     """What torchrun or srun set; None where neither started this process. InputError names a variable that is wrong."""
     if {"RANK", "WORLD_SIZE"} <= environ.keys():
         return _torchrun(environ)
@@ -42,10 +42,10 @@ def detect(environ: Mapping[str, str]) -> External | None:
     return None
 
 
-def _torchrun(environ: Mapping[str, str]) -> External:
+def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return _checked(
-        External(
+        LauncherEnv(
             launcher="torchrun",
             rank=_number(environ, "RANK"),
             world_size=_number(environ, "WORLD_SIZE"),
@@ -60,7 +60,7 @@ def _torchrun(environ: Mapping[str, str]) -> External:
     )
 
 
-def _slurm(environ: Mapping[str, str]) -> External:
+def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     world_size = _number(environ, "SLURM_NTASKS")
     hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     job = environ.get("SLURM_JOB_ID", "")
@@ -71,7 +71,7 @@ def _slurm(environ: Mapping[str, str]) -> External:
     if port is None and job.isdigit():  # two jobs may share a machine
         port = 10011 + int(job) % 20000
     return _checked(
-        External(
+        LauncherEnv(
             launcher="Slurm",
             rank=_number(environ, "SLURM_PROCID"),
             world_size=world_size,
@@ -86,12 +86,13 @@ def _slurm(environ: Mapping[str, str]) -> External:
     )
 
 
-def _checked(external: External) -> External:
-    if not 0 <= external.rank < external.world_size:
+def _checked(launcher_env: LauncherEnv) -> LauncherEnv:
+    if not 0 <= launcher_env.rank < launcher_env.world_size:
         raise InputError(
-            f"rank {external.rank} of {external.launcher}: must be in [0, {external.world_size}); start it anew"
+            f"rank {launcher_env.rank} of {launcher_env.launcher}: must be in [0, {launcher_env.world_size}); "
+            "start it anew"
         )
-    return external
+    return launcher_env
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

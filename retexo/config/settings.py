@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.settings import (
-    MOST_PARTITIONS,
+    MAX_PARTITIONS,
     DatasetSettings,
     PartitionSettings,
     SplitSettings,
@@ -27,7 +27,7 @@ from partitioning.settings import (
     check_choice,
     check_seed,
 )
-from retexo.config.launcher_env import External, detect
+from retexo.config.launcher_env import LauncherEnv, detect
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 T = TypeVar("T")
@@ -39,18 +39,18 @@ TABLE_FORMATS = ("parquet", "npy", "csv")
 TASKS = ("retexo.metrics.NodeClassification",)
 
 
-MOST_SECONDS = 1_000_000
+MAX_SECONDS = 1_000_000
 """Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
-MOST_THREADS = 1024
-MOST_LAYERS = 1000
-MOST_WIDTH = 1_000_000
-MOST_RATE = 1e30
+MAX_THREADS = 1024
+MAX_LAYERS = 1000
+MAX_WIDTH = 1_000_000
+MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""
 
 
 def check_seconds(name: str, value: float, least: float) -> None:
     check_finite(name, value, least)
-    check_at_most(name, value, MOST_SECONDS)
+    check_at_most(name, value, MAX_SECONDS)
 
 
 def check_finite(name: str, value: float, least: float) -> None:
@@ -80,8 +80,8 @@ class ModelSettings:
         check_choice("model.head_merge", self.head_merge, ("mean", "concat"))
         for name in ("num_layers", "hidden_dim", "heads"):
             check_at_least(name, getattr(self, name), 1)
-        check_at_most("num_layers", self.num_layers, MOST_LAYERS)
-        check_at_most("hidden_dim", self.hidden_dim, MOST_WIDTH)
+        check_at_most("num_layers", self.num_layers, MAX_LAYERS)
+        check_at_most("hidden_dim", self.hidden_dim, MAX_WIDTH)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout={self.dropout}: must be in [0, 1)")
         if self.name == "gat" and self.hidden_dim % self.heads:
@@ -98,7 +98,7 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         check_finite("weight_decay", self.weight_decay, 0)
-        check_at_most("weight_decay", self.weight_decay, MOST_RATE)
+        check_at_most("weight_decay", self.weight_decay, MAX_RATE)
 
 
 @dataclass  # OmegaConf cannot merge into a frozen one
@@ -209,7 +209,7 @@ class ClusterSettings:
     """seconds"""
     heartbeat_timeout: float
     """seconds of silence after which a worker or a node counts as dead"""
-    external: External | None = None
+    launcher_env: LauncherEnv | None = None
     """Set where torchrun or Slurm started this process."""
     run_key: str = ""
     """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
@@ -220,7 +220,7 @@ class ClusterSettings:
         check_at_least("parts_per_node", self.parts_per_node, 1)
         check_at_least("node_rank", self.node_rank, 0)
         check_at_least("cluster.threads", self.threads, 1)
-        check_at_most("cluster.threads", self.threads, MOST_THREADS)
+        check_at_most("cluster.threads", self.threads, MAX_THREADS)
         check_seconds("distributed.init_timeout", self.init_timeout, 1)
         check_seconds("distributed.timeout", self.timeout, 1)
         check_seconds("distributed.heartbeat_timeout", self.heartbeat_timeout, 1)
@@ -248,17 +248,17 @@ class ClusterSettings:
     @property
     def one_machine(self) -> bool:
         """Whether all workers are known to be on this machine, so that loopback is enough."""
-        return self.num_nodes == 1 or (self.external is not None and self.external.one_machine)
+        return self.num_nodes == 1 or (self.launcher_env is not None and self.launcher_env.one_machine)
 
     def threads_of(self, cores: int) -> int:
         """Torch threads of a worker, where its process may use so many cores: these are shared with its neighbours."""
-        if self.threads is not None or self.external is None:
+        if self.threads is not None or self.launcher_env is None:
             return self.threads or max(1, cores // len(self.local_ranks))
-        return self.external.cores or max(1, cores // max(1, self.external.local_size))
+        return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
 
     def local_index(self, rank: int) -> int:
         """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
-        return rank - self.local_ranks.start if self.external is None else self.external.local_rank
+        return rank - self.local_ranks.start if self.launcher_env is None else self.launcher_env.local_rank
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class TrainSettings:
             check_at_least("num_rounds", rounds, 0)
         for rate in self.learning_rate:
             check_finite("learning_rate", rate, 0)
-            check_at_most("learning_rate", rate, MOST_RATE)
+            check_at_most("learning_rate", rate, MAX_RATE)
         check_at_least("log_every", self.log_every, 1)
         check_at_least("batch_size", self.batch_size, 1)
         check_seed("seed", self.seed)
@@ -516,12 +516,14 @@ def load(
     if schema.app in ("plan", "evaluate", "predict") and trainer.name != "lazy":
         raise InputError(f"trainer={trainer.name}: app={schema.app} has no other trainer than lazy; leave it out")
     environ = environ or {}
-    external = detect(environ) if schema.app in DISTRIBUTED_APPS else None
+    launcher_env = detect(environ) if schema.app in DISTRIBUTED_APPS else None
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     return Settings(
         app=schema.app,
         partition=_partition_settings(schema),
-        train=_train_settings(schema, trainer, _cluster(schema, external, given, environ.get("RETEXO_RUN_KEY", ""))),
+        train=_train_settings(
+            schema, trainer, _cluster(schema, launcher_env, given, environ.get("RETEXO_RUN_KEY", ""))
+        ),
         plan_rounds=_plan_rounds(schema),
         checkpoint_dir=schema.checkpoint_dir,
         predict=schema.predict,
@@ -611,8 +613,8 @@ def _partition_settings(schema: _Schema) -> PartitionSettings:
     )
 
 
-def _cluster(schema: _Schema, external: External | None, given: frozenset[str], run_key: str) -> ClusterSettings:
-    cluster = _cluster_settings(schema) if external is None else _external_cluster(schema, external, given)
+def _cluster(schema: _Schema, launcher_env: LauncherEnv | None, given: frozenset[str], run_key: str) -> ClusterSettings:
+    cluster = _cluster_settings(schema) if launcher_env is None else _launcher_cluster(schema, launcher_env, given)
     return replace(cluster, run_key=run_key) if run_key else cluster
 
 
@@ -660,7 +662,7 @@ def _model_settings(schema: _Schema) -> ModelSettings:
 def _cluster_settings(schema: _Schema) -> ClusterSettings:
     distributed = schema.distributed
     check_at_least("num_partitions", schema.num_partitions, 1)
-    check_at_most("num_partitions", schema.num_partitions, MOST_PARTITIONS)
+    check_at_most("num_partitions", schema.num_partitions, MAX_PARTITIONS)
     return ClusterSettings(
         num_partitions=schema.num_partitions,
         parts_per_node=schema.num_partitions if schema.parts_per_node is None else schema.parts_per_node,
@@ -671,24 +673,24 @@ def _cluster_settings(schema: _Schema) -> ClusterSettings:
     )
 
 
-def _external_cluster(schema: _Schema, external: External, given: frozenset[str]) -> ClusterSettings:
+def _launcher_cluster(schema: _Schema, launcher_env: LauncherEnv, given: frozenset[str]) -> ClusterSettings:
     """The cluster as torchrun or Slurm says: each process is a node with one rank."""
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(
-                f"{name}={getattr(schema, name)}: {external.launcher} says who has which rank; leave it out"
+                f"{name}={getattr(schema, name)}: {launcher_env.launcher} says who has which rank; leave it out"
             )
-    if external.world_size != schema.num_partitions:
+    if launcher_env.world_size != schema.num_partitions:
         raise InputError(
-            f"num_partitions={schema.num_partitions}: {external.launcher} started {external.world_size} process(es), "
-            "and each has one partition; start as many as there are partitions"
+            f"num_partitions={schema.num_partitions}: {launcher_env.launcher} started {launcher_env.world_size} "
+            "process(es), and each has one partition; start as many as there are partitions"
         )
-    schema.parts_per_node, schema.node_rank = 1, external.rank
+    schema.parts_per_node, schema.node_rank = 1, launcher_env.rank
     for name in ("master_addr", "master_port"):
-        value = getattr(external, name)
+        value = getattr(launcher_env, name)
         if value is not None and f"distributed.{name}" not in given:
             setattr(schema.distributed, name, value)
-    return replace(_cluster_settings(schema), external=external, run_key=external.run_key)
+    return replace(_cluster_settings(schema), launcher_env=launcher_env, run_key=launcher_env.run_key)
 
 
 def _one_a_layer(name: str, values: list[T], num_layers: int) -> tuple[T, ...]:

@@ -17,14 +17,14 @@ from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.plan import renumbered
-from retexo.exchange.selection import DENSE, Owned
+from retexo.exchange.selection import DENSE, LocalRows
 from retexo.nn.block import InEdges
 from retexo.nn.matrix import dense, drop, row_sums
 from retexo.nn.stage import Architecture, build_stage
 from retexo.training.task import NodeClassification
 
 Constants = dict[str, float]
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
 
 
@@ -54,7 +54,7 @@ def measure(process: int = 0) -> Constants:
     place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, many + 1, 25, dtype=torch.int32)
 
     def look_up() -> None:
-        row = place.index_select(0, in_edges.into(nodes)[0])
+        row = place.index_select(0, in_edges.in_edges_of(nodes)[0])
         there = row >= 0
         there.cumsum(0, dtype=torch.int32)
         np.compress(there.numpy(), row.numpy())
@@ -73,7 +73,7 @@ def measure(process: int = 0) -> Constants:
     ends = source.numpy(), np.sort(rng.integers(40_000, size=many))
 
     def partial(width: int) -> float:
-        owned = Owned(torch.randn(200_000, width), None, dense, width, "full")
+        owned = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
         return _each(many, lambda: owned.add_up(*ends, 40_000, DENSE), 3)
 
     found["bag_edge"], found["bag_value"] = _line(bag)
@@ -82,8 +82,10 @@ def measure(process: int = 0) -> Constants:
     keys = rng.integers(200_000 * 40_000, size=many)
     found["sort_edge"] = _each(many, lambda: np.divmod(np.sort(keys), 40_000))
     found["renumber_end"] = _each(many, lambda: renumbered(ends[0]))
-    need = np.ones(40_000, np.uint8)
-    found["scan_edge"] = _each(many, lambda: np.flatnonzero((ends[0] >= 9) & (ends[0] < 99) & (need[ends[1]] > 0)))
+    required_layers = np.ones(40_000, np.uint8)
+    found["scan_edge"] = _each(
+        many, lambda: np.flatnonzero((ends[0] >= 9) & (ends[0] < 99) & (required_layers[ends[1]] > 0))
+    )
     keys.sort()
     code = write_ascending(keys, 200_000 * 40_000)
     found["write_edge"] = _each(many, lambda: write_ascending(keys, 200_000 * 40_000), 1)
@@ -161,7 +163,7 @@ def constants(file: Path | None) -> Constants:
         if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
             raise ValueError("holds other things than constants")
         return kept
-    processes = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)))
+    processes = min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:  # so that they share what cores share
         each = pool.map(measure, range(processes))
     found = {name: sum(one[name] for one in each) / processes for name in each[0]}

@@ -152,10 +152,10 @@ def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
 def waves(case: Case) -> list[Wave]:
     x, share = case.degrees()
     found = []
-    for layer, need in enumerate(needed(case, x, share)):
+    for layer, required_layers in enumerate(needed(case, x, share)):
         held = np.zeros(len(x))
         for embed in (False, True):
-            targets = need - case.labelled if embed else np.full(len(x), case.labelled)
+            targets = required_layers - case.labelled if embed else np.full(len(x), case.labelled)
             wave, held = _wave(case, layer, embed, x, share, targets, 1 - held)
             found.append(wave)
     return found
@@ -174,13 +174,13 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
     num_in, num_out = case.widths(layer)
     all_rows = inner * (share @ (v * (1 - np.exp(-k * x * into))))
     sizes = [FLOAT * num_in * cover]
-    late = num_out if embed else num_in
+    projected = num_out if embed else num_in
     if embed:
         sizes.append(FLOAT * num_out * cover)
     header = math.ceil(num_in / 8) + (2 if num_in >= 128 else 1)
     if layer and case.zeros:
         sizes.append((FLOAT * num_in * (1 - case.zeros) + header) * all_rows)
-    tries = len(sizes) > 1 + embed and FLOAT * num_in * (1 - case.zeros) + header < FLOAT * min(num_in, late)
+    tries = len(sizes) > 1 + embed and FLOAT * num_in * (1 - case.zeros) + header < FLOAT * min(num_in, projected)
     sparse = tries and sizes[-1] < min(sizes[:-1])
     if sparse:
         taken = 1 - np.exp(-k * x * into)
@@ -204,17 +204,17 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
 def sent(case: Case) -> dict[str, float]:
     """Bytes by kind, of all workers."""
     x, share = case.degrees()
-    need, kinds = needed(case, x, share), dict.fromkeys(KINDS, 0.0)
+    required_layers, kinds = needed(case, x, share), dict.fromkeys(KINDS, 0.0)
     k = case.edges / case.nodes * case.cut / max(1, case.workers - 1)
     for wave in waves(case):
         kinds["embeddings" if wave.layer else "features"] += case.pairs * wave.num_bytes
         kinds["setup"] += case.pairs * (9 + (wave.rows + wave.targets) / 8)
-    targets = round(case.inner * float(share @ (need[0] * (1 - np.exp(-k * x)))))
-    edges = round(case.inner * k * float(share @ (x * need[0])))
+    targets = round(case.inner * float(share @ (required_layers[0] * (1 - np.exp(-k * x)))))
+    edges = round(case.inner * k * float(share @ (x * required_layers[0])))
     planes = (case.layers + 1).bit_length()
     kinds["setup"] += case.pairs * (code_size(edges, round(case.inner) * targets) + targets * planes / 8)
     if case.labelled + case.test < 1:  # owners are told which of their nodes are reached
-        for later in need[1:]:
+        for later in required_layers[1:]:
             halo = round(case.inner * float(share @ (1 - np.exp(-k * x * (share @ (x * later))))))
             kinds["setup"] += case.pairs * (8 + code_size(halo, round(case.inner)))
     for layer, rounds in enumerate(case.rounds):

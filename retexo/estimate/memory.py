@@ -34,7 +34,7 @@ WIRE = {"fp32": 4, "bf16": 2, "int8": 1}
 def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
     """Private bytes at the peak, about."""
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
-    work = Work.of(partition, settings, adds_up=stages[0].conv.adds_up)
+    work = Work.of(partition, settings, sums_neighbours=stages[0].conv.sums_neighbours)
     memory = Memory()
     _load(memory, work)
     for layer, stage in enumerate(stages):
@@ -133,9 +133,9 @@ class Work:
         return max(1, self.partition.num_parts - 1)
 
     @classmethod
-    def of(cls, partition: Partition, settings: TrainSettings, *, adds_up: bool) -> Self:
+    def of(cls, partition: Partition, settings: TrainSettings, *, sums_neighbours: bool) -> Self:
         plain = settings.exchange.mode == "plain"
-        sums = adds_up and not plain
+        sums = sums_neighbours and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
         cut = partition.src.numpy() >= partition.num_inner
         none = np.zeros(partition.num_halo, dtype=np.bool_)
@@ -211,7 +211,7 @@ class _Layer:
         memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
         memory.use(*[parameters] * 3)  # the message of a round, there and back
         self._compute("train", train, training=True)
-        if self.stage.conv.adds_up:
+        if self.stage.conv.sums_neighbours:
             self._embed_sums()
         else:
             self._embed_neighbourhoods(first)
@@ -221,29 +221,29 @@ class _Layer:
 
     def _at_once(self, part: Neighbourhood) -> Neighbourhood:
         """What of labelled nodes goes through the layer at once, in a round."""
-        part = part if self.stage.conv.adds_up else part.chunk(EDGES_A_STEP)
+        part = part if self.stage.conv.sums_neighbours else part.chunk(EDGES_A_STEP)
         return part if self.batch_size is None else part.some(self.batch_size)
 
     def _embed_sums(self) -> None:
         """What comes is added up piece by piece."""
         memory, others = self.memory, self.work.others
-        late = self._projected < self._row
+        projected = self._projected < self._row
         width = min(self._row, self._projected)
         come = others.vectors * (self._row if self.sparse else width)
-        memory.hold("others", others.nodes * width, self.work.partition.num_inner * width * late)
+        memory.hold("others", others.nodes * width, self.work.partition.num_inner * width * projected)
         self._exchange(come, come // self._pieces)
         memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
         self._compute("others", others.some(NODES_AT_ONCE), training=False)
 
     def _embed_neighbourhoods(self, first: int) -> None:
-        is_late = self._projected < self._row and not self.sparse
-        late = self.work.others.vectors * self._projected * is_late
-        early = self.work.others.vectors * self._row * (not is_late)
-        self._exchange(early + late, first + early + late)
-        self.memory.hold("sources", first + early, late)
+        is_projected = self._projected < self._row and not self.sparse
+        projected = self.work.others.vectors * self._projected * is_projected
+        unprojected = self.work.others.vectors * self._row * (not is_projected)
+        self._exchange(unprojected + projected, first + unprojected + projected)
+        self.memory.hold("sources", first + unprojected, projected)
         self.memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
         chunk = self.work.others.chunk(EDGES_A_STEP)
-        self._gather("others", chunk, (chunk.inner + chunk.vectors * (not is_late)) * self._row, late)
+        self._gather("others", chunk, (chunk.inner + chunk.vectors * (not is_projected)) * self._row, projected)
         self._compute("others", chunk, training=False)
 
     def _exchange(self, come: int, kept: int) -> None:
@@ -254,13 +254,13 @@ class _Layer:
         self.memory.use(message, message)  # what comes meanwhile
         self.memory.use(message, kept)  # read into its place
 
-    def _gather(self, name: str, part: Neighbourhood, rows: int, late: int = 0) -> None:
+    def _gather(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
         """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""
         conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
         graph = [edges] * 4  # its ends, and once more by destination
-        if not conv.adds_up:
+        if not conv.sums_neighbours:
             self.memory.use(*[edges] * 6)  # on the way to a block
-            self.memory.hold(name, *graph, rows, late)
+            self.memory.hold(name, *graph, rows, projected)
             return
         if self.sparse:
             self.memory.use(*[edges] * 6, *graph, rows, total)
@@ -270,19 +270,19 @@ class _Layer:
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
         """From the input to the loss and back, or to the embeddings."""
         conv, memory = self.stage.conv, self.memory
-        rows, late = (part.nodes * self._row, 0) if conv.adds_up else memory.held[name][-2:]
+        rows, projected = (part.nodes * self._row, 0) if conv.sums_neighbours else memory.held[name][-2:]
         # After the weights, normalised, and what is not negative; of each its gradient. What dropout keeps, and where.
         width = FLOAT * max(self.stage.output_dim, conv.projected_width)
         out = [part.nodes * width] * 6 + [rows, rows // FLOAT] if training else [part.nodes * width] * 3
         memory.use(*out)
         before = out if training else []  # the loss is known when the gradient goes back to the projected rows
-        projected = rows // self._row * self._projected + late
+        projected = rows // self._row * self._projected + projected
         if isinstance(conv, GAT):
             # Projected rows times the attention of a source; for the gradient three shares and a product, too.
             scores = [part.edges * FLOAT * conv.heads] * 4
             memory.use(*[projected] * (5 if training else 2), *before)
             memory.use(projected, *scores, *out)
-        elif not conv.adds_up:
+        elif not conv.sums_neighbours:
             largest = part.nodes * self._projected
             memory.use(*[projected] * (3 if training else 2), *before)
             memory.use(projected, largest, 2 * largest, *out)  # an int64 says which it is

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator, Summand
-from retexo.comm.threads import rehearse
+from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
@@ -26,7 +26,7 @@ from retexo.nn.stage import Architecture, Stage, build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import layer_exchange, make_layer_task
-from retexo.training.graph_info import NO_DIGEST, agree_on_facts, check_same_parameters, num_classes
+from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, check_same_parameters, num_classes
 from retexo.training.loop import build_message, flat_parameters
 from retexo.worker.train import evaluate, make_context, measurements
 
@@ -90,11 +90,11 @@ def forecasts(
 
     def worker(comm: Communicator) -> list[list[Entry]]:
         steps = [Steps(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
-        _rehearse(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
+        _dry_run(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
         accounts = [{**comm.meter.entries, **each.meter.entries} for each in steps]
         return [_entries(comm.rank, sent, settings, validates=validates) for sent in accounts]
 
-    by_rank = rehearse(len(partitions), worker)
+    by_rank = run_threads(len(partitions), worker)
     return [Forecast(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
 
 
@@ -115,7 +115,7 @@ class Steps:
     meter: TrafficMeter
 
 
-def _rehearse(
+def _dry_run(
     settings: TrainSettings,
     directory: PartitionDirectory,
     partition: Partition,
@@ -125,20 +125,22 @@ def _rehearse(
     steps: Sequence[Steps],
 ) -> None:
     """The messages of retexo.worker.train.run, in its order."""
-    facts = agree_on_facts(comm, partition, directory, NO_DIGEST)
+    graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
     log = RunLog(Path(), 1, settings)
-    context = make_context(settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path())
+    context = make_context(
+        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path()
+    )
     rows = context.features
     for layer, stage in enumerate(stages):
-        rows = _rehearse_layer(context, layer, stage, rows, steps)
+        rows = _dry_run_layer(context, layer, stage, rows, steps)
     evaluate(context, rows)
-    if facts.ogb_name is not None:
+    if graph_info.ogb_name is not None:
         comm.all_reduce([Summand(torch.zeros(1, dtype=torch.int64))], Purpose("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
-def _rehearse_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
+def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
     """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
     layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))

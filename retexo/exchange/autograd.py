@@ -88,13 +88,13 @@ def make_swap(plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor
     scale: [I] what the aggregator multiplies a source with; None for ones. The message takes the rows of the inner
     nodes with plan.need >= layer, in their order; of the type and on the device of `like`.
     """
-    nodes = (plan.need >= layer).numpy()
+    nodes = (plan.required_layers >= layer).numpy()
     place = np.cumsum(nodes) - 1
     pieces: list[sp.csr_array] = []
     arrivals = []
     for peer, (outgoing, incoming) in enumerate(zip(plan.outgoing, plan.incoming, strict=True)):
-        sent = _Served.of(outgoing, layer, plan.sums, None if sample is None else sample.outgoing[peer])
-        come = _Served.of(incoming, layer, plan.sums, None if sample is None else sample.incoming[peer])
+        sent = _SentVectors.of(outgoing, layer, plan.sums, None if sample is None else sample.outgoing[peer])
+        come = _SentVectors.of(incoming, layer, plan.sums, None if sample is None else sample.incoming[peer])
         pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
         halo, targets = (torch.from_numpy(ids) for ids in (incoming.rows[come.rows], incoming.targets[come.sums]))
         arrivals.append(Arrival(halo, targets, read=lambda room: None))
@@ -109,7 +109,7 @@ def make_swap(plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class _Served:
+class _SentVectors:
     """Of a boundary the rows [L] and targets [R] that something is sent for, bool, and the edges that sums serve."""
 
     rows: Mask
@@ -118,12 +118,12 @@ class _Served:
     target: Places
 
     @classmethod
-    def of(cls, boundary: Boundary, layer: int, sums: bool, sampled: Mask | None) -> "_Served":
-        wanted = boundary.need[boundary.target] > layer
+    def of(cls, boundary: Boundary, layer: int, sums: bool, sampled: Mask | None) -> "_SentVectors":
+        wanted = boundary.required_layers[boundary.target] > layer
         if sampled is not None:
             wanted &= sampled[boundary.source]
         source, target = boundary.source[wanted], boundary.target[wanted]
-        rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.need), bool)
+        rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.required_layers), bool)
         if not sums:
             rows[source] = True
             return cls(rows, targets, source[:0], target[:0])

@@ -49,7 +49,7 @@ class Boundary:
     """[L] ascending; to the sender its inner nodes, to the receiver numbers of its halo nodes."""
     targets: Ints
     """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
-    need: NDArray[np.uint8]
+    required_layers: NDArray[np.uint8]
     """[R] see ExchangePlan.need."""
     source: Places
     """[E] in [0, L)."""
@@ -58,8 +58,12 @@ class Boundary:
 
     def wanted(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
-        need = self.need[self.target]
-        return need == num_layers + 1 if wave == ROUNDS else (need > layer) & (need <= num_layers)
+        required_layers = self.required_layers[self.target]
+        return (
+            required_layers == num_layers + 1
+            if wave == ROUNDS
+            else (required_layers > layer) & (required_layers <= num_layers)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +72,7 @@ class ExchangePlan:
 
     outgoing: tuple[Boundary, ...]
     incoming: tuple[Boundary, ...]
-    need: Tensor
+    required_layers: Tensor
     """uint8 [I]: L + 1 for what the rounds of every layer need; n in 1 ... L for what only layers 0 ... n - 1 embed; 0
     for what nobody needs."""
     num_layers: int
@@ -84,7 +88,7 @@ class ExchangePlan:
 
 
 @dataclass(frozen=True)
-class Demand:
+class PlanRequest:
     """What the plan depends on besides the partition; the same on every worker."""
 
     num_layers: int
@@ -110,72 +114,76 @@ class Demand:
         return (ROUNDS, EMBED) if self.use == "train" else (EMBED,)
 
 
-def make_plan(partition: Partition, demand: Demand, comm: Communicator, targets: Tensor | None = None) -> ExchangePlan:
+def make_plan(
+    partition: Partition, plan_request: PlanRequest, comm: Communicator, targets: Tensor | None = None
+) -> ExchangePlan:
     """Agree with every other worker on the edges between the two: how many, then which.
 
     targets: bool [I] the nodes whose output is wanted, in place of those that demand.use stands for (one wave, EMBED).
     """
-    need = _need(partition, demand, comm, targets)
-    sums = demand.sums and not demand.plain
-    incoming = [_wanted_of(peer, partition, need.numpy(), sums) for peer in range(comm.world_size)]
+    required_layers = _need(partition, plan_request, comm, targets)
+    sums = plan_request.sums and not plan_request.plain
+    incoming = [_wanted_of(peer, partition, required_layers.numpy(), sums) for peer in range(comm.world_size)]
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
     asked = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
-    formats = [_Request(edges, targets, partition.num_inner, demand.num_layers) for edges, targets in asked]
+    formats = [_Request(edges, targets, partition.num_inner, plan_request.num_layers) for edges, targets in asked]
     requests = [
-        _Request(len(boundary.source), len(boundary.targets), owned, demand.num_layers).write(
+        _Request(len(boundary.source), len(boundary.targets), owned, plan_request.num_layers).write(
             boundary, partition.halo_index.numpy()
         )
-        for boundary, owned in zip(incoming, demand.part_sizes, strict=True)
+        for boundary, owned in zip(incoming, plan_request.part_sizes, strict=True)
     ]
     received = comm.all_to_all(requests, [request.size for request in formats], SETUP)
     outgoing = [request.read(code) for request, code in zip(formats, received, strict=True)]
     return ExchangePlan(
         outgoing=tuple(outgoing),
         incoming=tuple(incoming),
-        need=need,
-        num_layers=demand.num_layers,
+        required_layers=required_layers,
+        num_layers=plan_request.num_layers,
         num_halo=partition.num_halo,
-        largest_part=max(demand.part_sizes),
+        largest_part=max(plan_request.part_sizes),
         sums=sums,
-        plain=demand.plain,
-        waves=demand.waves,
+        plain=plan_request.plain,
+        waves=plan_request.waves,
     )
 
 
-def _need(partition: Partition, demand: Demand, comm: Communicator, targets: Tensor | None) -> Tensor:
-    last = demand.num_layers
-    if demand.use == "nothing":
+def _need(partition: Partition, plan_request: PlanRequest, comm: Communicator, targets: Tensor | None) -> Tensor:
+    last = plan_request.num_layers
+    if plan_request.use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)
-    if demand.plain:
+    if plan_request.plain:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
     if targets is not None:
-        need = targets.to(torch.uint8) * last
+        required_layers = targets.to(torch.uint8) * last
         for layer in range(last - 1, 0, -1):
-            _reach(partition, demand, comm, need, layer)
-        return need
-    if demand.use == "predict":
+            _reach(partition, plan_request, comm, required_layers, layer)
+        return required_layers
+    if plan_request.use == "predict":
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)
-    need = partition.test_mask.to(torch.uint8) * last
-    need[partition.train_mask | partition.val_mask] = last + 1 if demand.use == "train" else last
+    required_layers = partition.test_mask.to(torch.uint8) * last
+    required_layers[partition.train_mask | partition.val_mask] = last + 1 if plan_request.use == "train" else last
     for layer in range(last - 1, 0, -1):
-        if not demand.all_nodes:
-            _reach(partition, demand, comm, need, layer)
-    return need
+        if not plan_request.all_nodes:
+            _reach(partition, plan_request, comm, required_layers, layer)
+    return required_layers
 
 
-def _reach(partition: Partition, demand: Demand, comm: Communicator, need: Tensor, layer: int) -> None:
+def _reach(
+    partition: Partition, plan_request: PlanRequest, comm: Communicator, required_layers: Tensor, layer: int
+) -> None:
     """What `layer` aggregates, the layer before it has to embed: mark that in need, also at other owners."""
-    halo = reach_here(partition, need, layer)
-    for nodes in tell_owners(partition, halo, demand.part_sizes, comm):
-        need[nodes[need[nodes] < layer]] = layer
+    halo = reach_here(partition, required_layers, layer)
+    for nodes in tell_owners(partition, halo, plan_request.part_sizes, comm):
+        required_layers[nodes[required_layers[nodes] < layer]] = layer
 
 
-def reach_here(partition: Partition, need: Tensor, layer: int) -> Tensor:
+def reach_here(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
     """Mark what `layer` aggregates of this part in need; the halo nodes that it aggregates, bool [H]."""
     reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-    reached[partition.src[need[partition.dst] > layer]] = True
+    reached[partition.src[required_layers[partition.dst] > layer]] = True
     inner, halo = reached[: partition.num_inner], reached[partition.num_inner :]
-    need[inner & (need < layer)] = layer
+    required_layers[inner & (required_layers < layer)] = layer
     return halo
 
 
@@ -194,18 +202,18 @@ def tell_owners(partition: Partition, halo: Tensor, part_sizes: tuple[int, ...],
     ]
 
 
-def _wanted_of(peer: int, partition: Partition, need: NDArray[np.uint8], per_node: bool) -> Boundary:
+def _wanted_of(peer: int, partition: Partition, required_layers: NDArray[np.uint8], per_node: bool) -> Boundary:
     """The needed edges from one peer, sorted by row, then target."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
     first, end = np.searchsorted(partition.halo_owner.numpy(), (peer, peer + 1)) + partition.num_inner
-    edges = np.flatnonzero((src >= first) & (src < end) & (need[dst] > 0))
+    edges = np.flatnonzero((src >= first) & (src < end) & (required_layers[dst] > 0))
     rows, source = renumbered(src[edges] - partition.num_inner)
     if per_node:
         targets, target = renumbered(dst[edges])
         key = source.astype(np.int64) * len(targets) + target
         key.sort()  # sorting and dividing takes a fifth of the time of np.lexsort
-        return Boundary(rows, targets, need[targets], *_divided(key, len(targets)))
-    needs, target = renumbered(need[dst[edges]])
+        return Boundary(rows, targets, required_layers[targets], *_divided(key, len(targets)))
+    needs, target = renumbered(required_layers[dst[edges]])
     key = np.unique(source.astype(np.int64) * max(len(needs), 1) + target)
     return Boundary(rows, np.full(len(needs), -1), needs.astype(np.uint8), *_divided(key, len(needs)))
 
@@ -254,7 +262,7 @@ class _Request:
     def write(self, boundary: Boundary, halo_index: Ints) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
         key = halo_index[boundary.rows[boundary.source]] * self.num_targets + boundary.target
-        bits = boundary.need[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
+        bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
         code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
 
@@ -265,11 +273,13 @@ class _Request:
         node, target = _divided(key, self.num_targets)
         rows, source = renumbered(node)
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
-        need = (bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
-        return Boundary(rows, np.full(self.num_targets, -1), need, source, target)
+        required_layers = (bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)).sum(
+            axis=1, dtype=np.uint8
+        )
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, source, target)
 
 
-def whole_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
+def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
     """Out-degrees in the whole graph, int64 [I + H], for a directory that does not store them.
 
     An edge is held by the part of its destination. So each part counts the edges that leave its halo nodes, the owner

@@ -27,29 +27,29 @@ CHUNK_CELLS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Form:
+class MessageFormat:
     """How a message of rows is written."""
 
-    after_weights: bool
+    projected: bool
     sparse: bool
 
     @property
     def code(self) -> int:
-        return 2 * self.after_weights + self.sparse
+        return 2 * self.projected + self.sparse
 
     @classmethod
-    def of_code(cls, code: int) -> "Form":
+    def of_code(cls, code: int) -> "MessageFormat":
         return cls(bool(code & 2), bool(code & 1))
 
     def row_format(self, precision: Precision) -> RowFormat:
         return RowFormat("sparse" if self.sparse else "dense", precision)
 
 
-DENSE, SPARSE, PROJECTED = Form(False, False), Form(False, True), Form(True, False)
+DENSE, SPARSE, PROJECTED = MessageFormat(False, False), MessageFormat(False, True), MessageFormat(True, False)
 
 
 @dataclass(frozen=True, eq=False)
-class Owned:
+class LocalRows:
     """The rows that a worker sends from: those of its inner nodes, before and after a layer's weights."""
 
     rows: Tensor
@@ -83,17 +83,17 @@ class Owned:
         """[I, D] all rows after the weights."""
         return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
 
-    def _all(self, form: Form) -> Rows:
+    def _all(self, form: MessageFormat) -> Rows:
         """All rows, as a message of the form is made from them."""
-        if form.after_weights:
+        if form.projected:
             return self.projected
         return self.rows if self.sparse is None else self.sparse
 
-    def take(self, nodes: Ints, form: Form) -> Rows:
+    def take(self, nodes: Ints, form: MessageFormat) -> Rows:
         values = self._all(form)
         return values.index_select(0, torch.from_numpy(nodes)) if isinstance(values, Tensor) else values[nodes]
 
-    def add_up(self, nodes: Ints, target: Ints, num_targets: int, form: Form) -> Rows:
+    def add_up(self, nodes: Ints, target: Ints, num_targets: int, form: MessageFormat) -> Rows:
         """Scaled rows of `nodes`, int64 [E], added up by target, int64 [E]: [num_targets, F], after the weights D."""
         dtype = self.rows.numpy().dtype
         weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
@@ -109,10 +109,10 @@ class Owned:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Selection:
     """Of the rows and targets with an edge to be served, those that something is sent for; all ascending."""
 
-    form: Form
+    form: MessageFormat
     rows: Mask
     """[L']"""
     sums: Mask
@@ -120,8 +120,8 @@ class Choice:
 
 
 def choose(
-    owned: Owned, nodes: Ints, source: Ints, target: Ints, num_targets: int, *, sums: bool, late: bool
-) -> Choice:
+    owned: LocalRows, nodes: Ints, source: Ints, target: Ints, num_targets: int, *, sums: bool, projected: bool
+) -> Selection:
     """Choose the form, and with it the rows and sums, that take the fewest bytes.
 
     Args:
@@ -130,13 +130,13 @@ def choose(
         sums: whether a partial sum may be sent for a target.
         late: whether the receiver can take rows after the weights.
     """
-    best: tuple[int, Choice] | None = None
-    for form, row_weight, sum_weight in _candidates(owned, nodes, source, target, num_targets, sums, late):
+    best: tuple[int, Selection] | None = None
+    for form, row_weight, sum_weight in _candidates(owned, nodes, source, target, num_targets, sums, projected):
         if sums:
             cover = minimum_cover(source, target, row_weight, sum_weight)
-            choice, weight = Choice(form, cover.left_mask, cover.right_mask), cover.weight
+            choice, weight = Selection(form, cover.left_mask, cover.right_mask), cover.weight
         else:
-            choice = Choice(form, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
+            choice = Selection(form, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
             weight = int(row_weight.sum())
         if best is None or weight < best[0]:
             best = weight, choice
@@ -145,17 +145,17 @@ def choose(
 
 
 def _candidates(
-    owned: Owned, nodes: Ints, source: Ints, target: Ints, num_targets: int, sums: bool, late: bool
-) -> list[tuple[Form, Ints, Ints]]:
+    owned: LocalRows, nodes: Ints, source: Ints, target: Ints, num_targets: int, sums: bool, projected: bool
+) -> list[tuple[MessageFormat, Ints, Ints]]:
     """Forms with the bytes of each row [L'] and of each sum [R'], without those that cannot be the best."""
     dtype = owned.rows.dtype
 
-    def fixed(form: Form, width: int) -> tuple[Form, Ints, Ints]:
+    def fixed(form: MessageFormat, width: int) -> tuple[MessageFormat, Ints, Ints]:
         size = dense_size(width, dtype, owned.precision)
         return form, np.full(len(nodes), size), np.full(num_targets, size)
 
     forms = [fixed(DENSE, owned.rows.shape[1])]
-    if late:
+    if projected:
         forms.append(fixed(PROJECTED, owned.projected_width))
     row_weight = owned.sparse_sizes[nodes]
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
@@ -165,14 +165,14 @@ def _candidates(
     return [form for form in forms if not any(_is_beaten(form, other) for other in forms if other is not form)]
 
 
-def _is_beaten(form: tuple[Form, Ints, Ints], other: tuple[Form, Ints, Ints]) -> bool:
+def _is_beaten(form: tuple[MessageFormat, Ints, Ints], other: tuple[MessageFormat, Ints, Ints]) -> bool:
     """Whether every row and sum is shorter in the other form; of equal ones the first stays."""
     shorter = bool((other[1] <= form[1]).all() and (other[2] <= form[2]).all())
     equal = shorter and bool((other[1] == form[1]).all() and (other[2] == form[2]).all())
     return shorter and (not equal or other[0].code < form[0].code)
 
 
-def _sum_sizes(owned: Owned, nodes: Ints, target: Ints, num_targets: int) -> Ints:
+def _sum_sizes(owned: LocalRows, nodes: Ints, target: Ints, num_targets: int) -> Ints:
     """Bytes of the sum of all rows of each target, int64 [R'], a chunk of targets at a time."""
     order = np.argsort(target, kind="stable")
     nodes, target = nodes[order], target[order]
@@ -186,7 +186,7 @@ def _sum_sizes(owned: Owned, nodes: Ints, target: Ints, num_targets: int) -> Int
     return np.concatenate(sizes)
 
 
-def write(owned: Owned, choice: Choice, nodes: Ints, source: Ints, target: Ints) -> Tensor:
+def write(owned: LocalRows, choice: Selection, nodes: Ints, source: Ints, target: Ints) -> Tensor:
     """The chosen rows, then the chosen sums of what no chosen row serves, as bytes; uint8 [B]. As in `choose`."""
     rest = choice.sums[target] & ~choice.rows[source]
     place = np.cumsum(choice.sums) - 1

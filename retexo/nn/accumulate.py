@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from retexo.nn.block import InEdges, Sources, Vectors
-from retexo.nn.convolution import NO_LATE, Inputs, SumConvolution, as_matrix
+from retexo.nn.convolution import NOT_PROJECTED, Inputs, SumConvolution, as_matrix
 from retexo.nn.matrix import row_sums
 
 SUMS_AT_ONCE = 1 << 16
@@ -50,12 +50,12 @@ class Accumulator:
 
     def add(self, sources: Sources) -> None:
         """Add what came of other parts; of each edge from there at most once."""
-        for vectors, late in ((sources.early, False), (sources.late, True)):
+        for vectors, projected in ((sources.unprojected, False), (sources.projected, True)):
             if not len(vectors.values):
                 continue
-            assert self._late or not late
+            assert self._late or not projected
             values = vectors.values.to(self._device)
-            if self._late and not late:
+            if self._late and not projected:
                 values = self._conv.project(as_matrix(values))
             self._add(values, torch.cat((self._elsewhere, vectors.halo.int())))
             self._add_sums(values, vectors)
@@ -69,15 +69,15 @@ class Accumulator:
             total = total * scale[:, None].to(self._device)
         if (scale := conv.own_scale(in_degree, edges.out_degree[nodes])) is not None:
             total = total + self._own[nodes.to(self._device)] * scale[:, None].to(self._device)
-        own = self._rows[nodes].to(self._device) if conv.takes_own else None
-        early, late = (total.new_zeros(len(total), 0), total) if self._late else (total, NO_LATE)
-        return conv.inputs(own, early, late)
+        own = self._rows[nodes].to(self._device) if conv.uses_own_row else None
+        unprojected, projected = (total.new_zeros(len(total), 0), total) if self._late else (total, NOT_PROJECTED)
+        return conv.inputs(own, unprojected, projected)
 
     def _add(self, values: Tensor, place: Tensor) -> None:
         """Add rows of values, [m, K], by edges; place: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
         for chunk in self._edges.chunks(self._nodes):
-            src, row_ptr = self._edges.into(chunk)
+            src, row_ptr = self._edges.in_edges_of(chunk)
             row = place.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
             there = row >= 0
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), there.cumsum(0, dtype=torch.int32)))

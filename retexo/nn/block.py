@@ -32,7 +32,7 @@ class Arrival:
     """int64 [sums] the inner nodes."""
     read: Callable[[Tensor], None]
     """Writes them into a tensor [rows + sums, F]: so they are not there twice."""
-    late: bool = False
+    projected: bool = False
     """Whether they come after the layer's weights; then D wide."""
 
 
@@ -74,12 +74,14 @@ class Vectors:
 class Sources:
     """All vectors of other parts' nodes: those of the layer's input, [n, F], and late ones, [m, D]."""
 
-    early: Vectors
-    late: Vectors
+    unprojected: Vectors
+    projected: Vectors
 
     def extended(self, arrivals: Sequence[Arrival]) -> "Sources":
-        early, late = ([arrival for arrival in arrivals if arrival.late is which] for which in (False, True))
-        return Sources(self.early.extended(early), self.late.extended(late))
+        unprojected, projected = (
+            [arrival for arrival in arrivals if arrival.projected is which] for which in (False, True)
+        )
+        return Sources(self.unprojected.extended(unprojected), self.projected.extended(projected))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,7 @@ class Block:
     """int64 [N_src] sources: inner nodes, then I + place of an early vector, then I + n + place of a late one. The
     first N_dst are the destinations; the others ascend."""
     num_dst: int
-    num_early: int
+    num_unprojected: int
     """Sources that are no late vectors; those come last."""
     src: Tensor
     """int64 [E] in [0, N_src)."""
@@ -110,7 +112,7 @@ class Block:
     def to(self, device: torch.device) -> "Block":
         tensors = (self.src, self.dst, self.out_degree, self.in_degree)
         src, dst, out_degree, in_degree = (tensor.to(device) for tensor in tensors)
-        return Block(self.nodes, self.num_dst, self.num_early, src, dst, out_degree, in_degree)
+        return Block(self.nodes, self.num_dst, self.num_unprojected, src, dst, out_degree, in_degree)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,15 +145,15 @@ class InEdges:
 
     def numbered(self, sources: Sources) -> "NumberedEdges":
         """What several blocks with the same sources are cut from."""
-        num_inner, num_early = len(self.in_degree), len(sources.early.values)
-        early, late = sources.early.halo, sources.late.halo
-        halo = torch.where(late >= 0, late + num_early, early)
+        num_inner, num_unprojected = len(self.in_degree), len(sources.unprojected.values)
+        unprojected, projected = sources.unprojected.halo, sources.projected.halo
+        halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
         number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
-        out_degree = self.out_degree.new_zeros(num_inner + num_early + len(sources.late.values))
+        out_degree = self.out_degree.new_zeros(num_inner + num_unprojected + len(sources.projected.values))
         out_degree[number[number >= 0]] = self.out_degree[number >= 0]
         return NumberedEdges(self, sources, number, out_degree)
 
-    def into(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def in_edges_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The in-edges of nodes, int64 [n]: sources (local ids), int32 [E'], and row pointers, int64 [n + 1]."""
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
@@ -179,19 +181,19 @@ class NumberedEdges:
 
     def block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
-        src, row_ptr = self.edges.into(nodes)
+        src, row_ptr = self.edges.in_edges_of(nodes)
         dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, src)
         src, dst = src[src >= 0], dst[src >= 0]
-        num_inner, early, late = len(self.edges.in_degree), self.sources.early, self.sources.late
-        for vectors, first in ((early, num_inner), (late, num_inner + len(early.values))):
+        num_inner, unprojected, projected = len(self.edges.in_degree), self.sources.unprojected, self.sources.projected
+        for vectors, first in ((unprojected, num_inner), (projected, num_inner + len(unprojected.values))):
             if len(vectors.sums):
                 place = torch.full((num_inner,), -1)
                 place[nodes] = torch.arange(len(nodes))
                 target = place[vectors.sum_dst]
                 src = torch.cat((src, vectors.sums[target >= 0] + first))
                 dst = torch.cat((dst, target[target >= 0]))
-        return self._compact(nodes, src, dst, num_inner + len(early.values))
+        return self._compact(nodes, src, dst, num_inner + len(unprojected.values))
 
     def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_late: int) -> Block:
         place = torch.full((len(self.out_degree),), -1)
@@ -203,7 +205,7 @@ class NumberedEdges:
         return Block(
             nodes=block_nodes,
             num_dst=len(nodes),
-            num_early=len(nodes) + int((others < first_late).sum()),
+            num_unprojected=len(nodes) + int((others < first_late).sum()),
             src=place[src],
             dst=dst,
             out_degree=self.out_degree[block_nodes],
@@ -213,9 +215,9 @@ class NumberedEdges:
 
 def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
     """Of a block's sources the rows [num_early, F], and the late vectors [N_src - num_early, D]; own are [I, F]."""
-    nodes, late = block.nodes[: block.num_early], block.nodes[block.num_early :]
+    nodes, projected = block.nodes[: block.num_unprojected], block.nodes[block.num_unprojected :]
     num_own = int((nodes < len(own)).sum())  # they come first
     rows = own.new_empty(len(nodes), own.shape[1])
     torch.index_select(own, 0, nodes[:num_own], out=rows[:num_own])
-    torch.index_select(sources.early.values, 0, nodes[num_own:] - len(own), out=rows[num_own:])
-    return rows, sources.late.values[late - len(own) - len(sources.early.values)]
+    torch.index_select(sources.unprojected.values, 0, nodes[num_own:] - len(own), out=rows[num_own:])
+    return rows, sources.projected.values[projected - len(own) - len(sources.unprojected.values)]

@@ -1,7 +1,7 @@
 """What a convolution is to the rest of the program.
 
-The inputs of a layer are fixed while it trains. So a convolution has two halves: `gather`, without parameters, is
-computed once before the rounds; `forward` is computed in each. For a linear aggregator `gather` does all the work on
+The inputs of a layer are fixed while it trains. So a convolution has two halves: `prepare`, without parameters, is
+computed once before the rounds; `forward` is computed in each. For a linear aggregator `prepare` does all the work on
 edges and a round is dense products only.
 """
 
@@ -24,7 +24,7 @@ class Inputs:
     matrices: tuple[Matrix, ...]
     num_rows: int
     """Rows of the output."""
-    late: Tensor
+    projected: Tensor
     """What came after the weights. Where the aggregator adds up: the sums [N_dst, D], and the matrix of sums is empty;
     else rows [m, D] of the block's last sources. [0, 0] for none."""
     block: Block | None = None
@@ -38,7 +38,7 @@ class Inputs:
     def at(self, place: Place) -> "Inputs":
         """Of some rows of the output; of a convolution without edges."""
         assert self.block is None
-        assert not len(self.late)
+        assert not len(self.projected)
         matrices = tuple(take(matrix, place) for matrix in self.matrices)
         return replace(self, matrices=matrices, num_rows=matrices[0].shape[0])
 
@@ -47,7 +47,7 @@ class Convolution(nn.Module):
     """A graph convolution, [N_src, F] -> [N_dst, D]."""
 
     dropout_rate: float
-    adds_up: ClassVar[bool] = False
+    sums_neighbours: ClassVar[bool] = False
     """Whether neighbours enter only by a sum of their rows, each with a factor of its own: then a partial sum can stand
     for several of them, and A(HW) = (AH)W."""
 
@@ -58,7 +58,7 @@ class Convolution(nn.Module):
         """The factor of each source, from its out-degree in the whole graph, float [n]; None for ones."""
         return None
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         """All that needs no parameters; [num_early, F] and [N_src - num_early, D] of the block's sources.
 
         Both may be overwritten.
@@ -146,15 +146,15 @@ def _sparse_sum(
     return adjacency @ sp.csr_array(rows.numpy())
 
 
-NO_LATE = torch.zeros(0, 0)
+NOT_PROJECTED = torch.zeros(0, 0)
 """[0, 0]"""
 
 
 class SumConvolution(Convolution):
     """One whose aggregator adds up: sum_scale[v] (sum of source_scale[u] x[u]) + own_scale[v] x[v], then weights."""
 
-    adds_up = True
-    takes_own: ClassVar[bool] = False
+    sums_neighbours = True
+    uses_own_row: ClassVar[bool] = False
     """Whether a node's own row is an input besides the sum, with a weight of its own."""
 
     def sum_scale(self, in_degree: Tensor) -> Tensor | None:
@@ -165,20 +165,20 @@ class SumConvolution(Convolution):
         """Likewise; None for zeros."""
         return None
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        assert not len(late)
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        assert not len(projected)
         out_degree, count = block.out_degree, block.num_dst
-        own = rows[:count].clone() if self.takes_own else None  # a view would keep all rows
+        own = rows[:count].clone() if self.uses_own_row else None  # a view would keep all rows
         scales = self.sum_scale(block.in_degree), self.own_scale(block.in_degree, out_degree[:count])
-        return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NO_LATE)
+        return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED)
 
-    def inputs(self, own: Tensor | None, total: Matrix, late: Tensor) -> Inputs:
+    def inputs(self, own: Tensor | None, total: Matrix, projected: Tensor) -> Inputs:
         """Own rows [n, F] where they are taken; sums [n, F], or [n, 0] and `late` [n, D] after the weights."""
-        return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], late)
+        return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], projected)
 
-    def weighted(self, total: Matrix, late: Tensor, bias: Tensor) -> Tensor:
+    def weighted(self, total: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
         """[N_dst, F] @ [F, D], or what came after the weights, + [D]"""
-        return late + bias if len(late) else product(self.dropped(total), self.neighbour_weight, bias)
+        return projected + bias if len(projected) else product(self.dropped(total), self.neighbour_weight, bias)
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

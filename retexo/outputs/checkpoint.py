@@ -18,7 +18,7 @@ from torch import nn
 from partitioning.errors import InputError
 from partitioning.storage import check_types, file_checksum
 from retexo.config.settings import ModelSettings
-from retexo.outputs.files import whole, write_json
+from retexo.outputs.files import atomic_write, write_json
 from retexo.nn.stage import Architecture, Stage, build_stage
 
 VERSION = 1
@@ -30,7 +30,7 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
     """Write the parameters of a trained stage; the file is there whole, or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
-    with whole(directory / f"layer{layer}.safetensors") as unfinished:
+    with atomic_write(directory / f"layer{layer}.safetensors") as unfinished:
         unfinished.write_bytes(save(tensors))
 
 

@@ -12,7 +12,7 @@ from retexo.errors import TrainingError
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails.
 
     TrainingError names the path where the block cannot write.
@@ -28,7 +28,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n")
 
 

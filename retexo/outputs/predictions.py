@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.outputs.files import whole
+from retexo.outputs.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -117,14 +117,14 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
         header, *rest = path.read_text().splitlines(keepends=True)
         lines += rest
     lines.sort(key=lambda line: int(line.partition(",")[0]))
-    with whole(target) as unfinished:
+    with atomic_write(target) as unfinished:
         unfinished.write_text("".join([header, *lines]))
 
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write a parquet, npy or csv file; it is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
 
 

@@ -20,10 +20,10 @@ MARKERS = "os^DvPX"
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "retexo", "axes.axisbelow": True}
 NAME_WIDTH = 34
 """Characters of a method's name a line."""
-MOST_TICKS = 6
+MAX_TICKS = 6
 LEGEND_LINE = 0.19
 """Inches."""
-MOST_NUMBERS = 8
+MAX_NUMBERS = 8
 """Parts up to which the bytes of each pair are written into the heat map."""
 
 
@@ -55,13 +55,13 @@ def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None
     figure, (axes,) = _new_figure(1, 1, width=7.0)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
-    silent = []
+    without_bytes = []
     for place, method in enumerate(data.methods):
         across, up = measured(method, measure), measured(method, "test accuracy")
         if across.mean is None or up.mean is None:
             continue
         if by_bytes and across.mean <= 0:
-            silent.append(method.name)
+            without_bytes.append(method.name)
             continue
         colour, marker = _look(place)
         pairs = [(run.measures[measure], run.measures["test accuracy"]) for run in method.done]
@@ -74,7 +74,7 @@ def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None
         drawn[place] = f"{method.name} (n = {up.n})"
     if not drawn:
         return None
-    remark = f"\n0 bytes, so not on this axis: {', '.join(silent)}" if silent else ""
+    remark = f"\n0 bytes, so not on this axis: {', '.join(without_bytes)}" if without_bytes else ""
     axes.set(xlabel=label + remark, ylabel="test accuracy", title=data.name)
     if by_bytes:
         _log_bytes(axes)
@@ -102,7 +102,7 @@ def _log_bytes(axes: "Axes") -> None:
     right = min((tick for tick in ticks if tick >= high), default=high)
     axes.set_xlim(left, right)
     shown = [tick for tick in ticks if left <= tick <= right]
-    if len(shown) > MOST_TICKS:
+    if len(shown) > MAX_TICKS:
         shown = [tick for tick in shown if f"{tick:.0f}".startswith("1")]
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -188,14 +188,14 @@ def bytes_by_pair(data: DataSet) -> "Figure | None":
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
         return None
-    figure, all_axes = _panels(len(shown), height=2.6 if parts <= MOST_NUMBERS else 3.0)
+    figure, all_axes = _panels(len(shown), height=2.6 if parts <= MAX_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
         top = max(float(table.max()), 1.0)
         image = axes.imshow(table, cmap="cividis", vmin=0, vmax=top)
         axes.grid(False)
         axes.set(xlabel="receiver", ylabel="sender")
         axes.set_title(_wrapped(method.name), fontsize=9)
-        if len(table) <= MOST_NUMBERS:
+        if len(table) <= MAX_NUMBERS:
             axes.set_xticks(range(len(table)))
             axes.set_yticks(range(len(table)))
             _write_numbers(axes, table, top)

@@ -13,7 +13,7 @@ from retexo.report.statistics import Difference, Sample, holm, paired_difference
 
 NOTHING = "-"
 """In place of a figure that is not there."""
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Of a table that the page shows unfolded."""
 Cell = str | int | float | None
 
@@ -38,7 +38,7 @@ class Table:
         body = "\n".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         note = f"<p class=note>{html.escape(self.note)}</p>" if self.note else ""
         table = f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-        if len(self.rows) > MOST_ROWS:
+        if len(self.rows) > MAX_ROWS:
             table = f"<details><summary>{len(self.rows)} rows</summary>{table}</details>"
         return f"<h3>{html.escape(self.title)}</h3>\n<div class=wide>{table}</div>{note}"
 

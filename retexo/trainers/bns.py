@@ -22,7 +22,7 @@ from retexo.nn.matrix import Matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -45,7 +45,7 @@ def check(settings: TrainSettings) -> None:
     end_to_end.refuse_rounding(settings)
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step an epoch, from a pass over the sampled graph."""
     partition, share = context.partition, typed_options(context.settings.trainer, Options).p
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
@@ -54,7 +54,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
         val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
     with context.phase("aggregate"):
         val_pass = end_to_end.joint_pass(context, stages, val_plan, features, partition.val_mask)
-    scale = 1 / share if stages[0].conv.adds_up and share else 1.0
+    scale = 1 / share if stages[0].conv.sums_neighbours and share else 1.0
     epoch = 0
 
     def sampled() -> end_to_end.Pass:
@@ -66,7 +66,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
     rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, joint=len(stages) > 1)
-    return Trained(rounds, end_to_end.infer(context, stages, features))
+    return TrainResult(rounds, end_to_end.infer(context, stages, features))
 
 
 def rows_only(plan: ExchangePlan) -> ExchangePlan:
@@ -89,12 +89,12 @@ def sampled_features(features: Sources, plan: ExchangePlan, sample: Sample, scal
     """Of the halo nodes' features, rows, those of the sample, multiplied by `scale`."""
     taken = [boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)]
     nodes = torch.from_numpy(np.concatenate(taken))
-    halo = torch.full_like(features.early.halo, -1)
+    halo = torch.full_like(features.unprojected.halo, -1)
     halo[nodes] = torch.arange(len(nodes))
-    values = features.early.values[features.early.halo[nodes]] * scale
-    return Sources(Vectors(values, halo, features.early.sums, features.early.sum_dst), features.late)
+    values = features.unprojected.values[features.unprojected.halo[nodes]] * scale
+    return Sources(Vectors(values, halo, features.unprojected.sums, features.unprojected.sum_dst), features.projected)
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
     """All rows that a first weight may see: a sum of them has a zero wherever all of them have."""
-    return (as_matrix(torch.cat((context.features, features.early.values))),)
+    return (as_matrix(torch.cat((context.features, features.unprojected.values))),)

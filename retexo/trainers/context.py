@@ -15,11 +15,11 @@ from partitioning.storage import Partition
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import Demand, ExchangePlan
+from retexo.exchange.plan import ExchangePlan, PlanRequest
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.training.loop import RoundLog, Totals
-from retexo.training.recovery import Journal
+from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
@@ -56,7 +56,7 @@ class Context:
     """[I] or [I, C], on the device."""
     edges: InEdges
     plan: ExchangePlan
-    demand: Demand
+    plan_request: PlanRequest
     """What the plan was made from."""
     totals: Totals
     num_features: int
@@ -67,7 +67,7 @@ class Context:
     log: RoundLog
     save_layer: Callable[[int, nn.Module], None]
     """Checkpoint a trained stage, or a network of the trainer's own; does nothing on workers other than rank 0."""
-    keeper: Journal | None = None
+    recovery: Recovery | None = None
     """Where rounds are kept, for a run that may be interrupted."""
     clock: Clock = field(default_factory=Clock)
 

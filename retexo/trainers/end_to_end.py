@@ -20,9 +20,9 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import Sample, Swap, make_swap
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, ExchangePlan, make_plan, reach_here
-from retexo.exchange.selection import Owned
+from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Block, InEdges, Sources, Vectors
-from retexo.nn.convolution import NO_LATE, Inputs
+from retexo.nn.convolution import NOT_PROJECTED, Inputs
 from retexo.nn.matrix import Matrix, dense
 from retexo.nn.stage import Stage
 from retexo.trainers import lazy
@@ -85,7 +85,7 @@ def _compute(step: Step, stage: Stage, table: Tensor) -> Tensor:
     if inputs is None:
         assert step.block is not None
         assert step.index is not None
-        inputs = stage.conv.gather(step.block, table[step.index], NO_LATE)
+        inputs = stage.conv.prepare(step.block, table[step.index], NOT_PROJECTED)
     return stage.embed(inputs)
 
 
@@ -106,33 +106,35 @@ def sampled_pass(
     scale: float,
 ) -> Pass:
     """The same with a sample of the boundary rows, multiplied by `scale`; of the features that is done already."""
-    steps = [first_step(context, stages[0], plan.need, features)]
+    steps = [first_step(context, stages[0], plan.required_layers, features)]
     for layer, stage in enumerate(stages[1:], start=1):
         own_scale = context.source_scale(stage.conv)
         like = context.features.new_zeros(0, device=context.device)
         swap = make_swap(plan, layer, own_scale, like, sample)
-        steps.append(later_step(context, context.edges, plan.need, layer, swap.received, swap=swap, scale=scale))
-    return make_pass(steps, plan.need, targets)
+        steps.append(
+            later_step(context, context.edges, plan.required_layers, layer, swap.received, swap=swap, scale=scale)
+        )
+    return make_pass(steps, plan.required_layers, targets)
 
 
-def make_pass(steps: Sequence[Step], need: Tensor, targets: Tensor) -> Pass:
+def make_pass(steps: Sequence[Step], required_layers: Tensor, targets: Tensor) -> Pass:
     """need: uint8 [I], the last layer computes the nodes with need >= L; targets: bool [I]."""
-    place = (need >= len(steps)).cumsum(0) - 1
+    place = (required_layers >= len(steps)).cumsum(0) - 1
     nodes = targets.nonzero()[:, 0]
     return Pass(steps, nodes, place[nodes])
 
 
-def first_step(context: Context, stage: Stage, need: Tensor, features: Sources) -> Step:
+def first_step(context: Context, stage: Stage, required_layers: Tensor, features: Sources) -> Step:
     """The first layer, for the nodes with need > 0."""
-    nodes = (need > 0).nonzero()[:, 0]
-    fixed = lazy.gather(context, stage, nodes, context.features, features) if len(nodes) else None
+    nodes = (required_layers > 0).nonzero()[:, 0]
+    fixed = lazy.layer_inputs(context, stage, nodes, context.features, features) if len(nodes) else None
     return Step(len(nodes), fixed)
 
 
 def later_step(
     context: Context,
     edges: InEdges,
-    need: Tensor,
+    required_layers: Tensor,
     layer: int,
     received: Vectors,
     *,
@@ -143,10 +145,10 @@ def later_step(
 
     Where there is no swap, what `received` describes are the last rows that the layer before makes.
     """
-    nodes = (need > layer).nonzero()[:, 0]
+    nodes = (required_layers > layer).nonzero()[:, 0]
     width = received.values.shape[1]
     block = edges.block(nodes, Sources(received, Vectors.none(len(received.halo), width, received.values.dtype)))
-    before = need >= layer
+    before = required_layers >= layer
     place = torch.cat((before.cumsum(0) - 1, int(before.sum()) + torch.arange(len(received.values))))
     return Step(len(nodes), None, block.to(context.device), place[block.nodes].to(context.device), swap, scale)
 
@@ -155,11 +157,11 @@ def nodes_within(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
     """What a pass needs if it stays within the part: uint8 [I] as in ExchangePlan.need; halo nodes that the second
     layer would reach, bool [H]."""
     num_layers = context.settings.model.num_layers
-    need = targets.to(torch.uint8) * num_layers
+    required_layers = targets.to(torch.uint8) * num_layers
     halo = torch.zeros(context.partition.num_halo, dtype=torch.bool)
     for layer in range(num_layers - 1, 0, -1):
-        halo = reach_here(context.partition, need, layer)
-    return need, halo
+        halo = reach_here(context.partition, required_layers, layer)
+    return required_layers, halo
 
 
 def no_vectors(context: Context) -> Vectors:
@@ -185,7 +187,7 @@ class NetworkTask:
     totals: Totals
     joint: bool
     layer: int = 0
-    account: int = WHOLE_RUN
+    traffic_layer: int = WHOLE_RUN
 
     @property
     def num_train(self) -> int:
@@ -264,7 +266,7 @@ def fit_stages(
     return rounds
 
 
-def train_within(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> lazy.Trained:
+def train_within(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> lazy.TrainResult:
     """Train, validate and test on passes that send nothing; `make` gives the one for some targets, bool [I]."""
     partition = context.partition
     with context.phase("aggregate"):
@@ -275,7 +277,7 @@ def train_within(context: Context, stages: Sequence[Stage], make: Callable[[Tens
         shape = partition.num_inner, stages[-1].output_dim
         logits = context.features.new_full(shape, torch.nan)
         logits[everything.targets] = everything.run(stages, context.comm, "embeddings")[0].cpu()
-    return lazy.Trained(rounds, logits)
+    return lazy.TrainResult(rounds, logits)
 
 
 def fixed_matrices(made: Pass) -> Sequence[Matrix]:
@@ -291,7 +293,7 @@ def exchange_rows(
 ) -> Sources:
     """Send rows [I, F] once, before training, as the lazy trainer sends a layer's; never after weights."""
     precision = lazy.PRECISIONS[context.settings.exchange.precision]
-    exchange = LayerExchange(plan, layer, Owned(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
+    exchange = LayerExchange(plan, layer, LocalRows(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
     with context.phase("exchange"):
         exchange.run(ROUNDS)
         return exchange.run(EMBED)
@@ -304,7 +306,7 @@ def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sou
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
     """What a pass for the targets, bool [I], needs of others."""
-    return make_plan(context.partition, context.demand.of_targets(sums=sums), context.comm, targets)
+    return make_plan(context.partition, context.plan_request.of_targets(sums=sums), context.comm, targets)
 
 
 def in_a_mask(context: Context) -> Tensor:
@@ -316,11 +318,13 @@ def in_a_mask(context: Context) -> Tensor:
 @torch.no_grad()
 def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
     """The logits [I, C] of the nodes in a mask, as app=evaluate makes them; of the features none is sent again."""
-    nodes = (context.plan.need > 0).nonzero()[:, 0]
+    nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
         if len(nodes):
-            rows[nodes] = stages[0].embed(lazy.gather(context, stages[0], nodes, context.features, features)).cpu()
+            rows[nodes] = (
+                stages[0].embed(lazy.layer_inputs(context, stages[0], nodes, context.features, features)).cpu()
+            )
     for layer, stage in enumerate(stages[1:], start=1):
         rows = lazy.run_layer(context, layer, stage, rows, lambda layer_task: None)
     return rows

@@ -17,12 +17,12 @@ from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings, typed_options
 from retexo.exchange.plan import Use
 from retexo.nn.block import Vectors
-from retexo.nn.convolution import NO_LATE, Inputs, as_matrix
+from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
 from retexo.nn.matrix import dense
 from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end, lazy
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -46,7 +46,7 @@ def check(settings: TrainSettings) -> None:
     )
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass over the aggregates that were exchanged."""
     aggregates = exchange_aggregates(context, stages, typed_options(context.settings.trainer, Options).hops)
     return end_to_end.train_within(
@@ -67,34 +67,36 @@ class Aggregates:
 def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Aggregates:
     """Of one hop sums and rows of features; of the second the rows that these make at boundary nodes."""
     features = end_to_end.exchange_features(context, stages[0], context.plan)
-    nodes = (context.plan.need > 0).nonzero()[:, 0]
-    made = lazy.gather(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
+    nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
+    made = lazy.layer_inputs(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
     for rows, matrix in zip(own, made, strict=False):
         rows[nodes] = dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         return Aggregates(own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1))
     rows_only = replace(context.plan, sums=False)
-    there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).early
+    there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).unprojected
     return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
 
 
 def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> end_to_end.Pass:
     """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
-    need, reached = end_to_end.nodes_within(context, targets)
-    nodes, halo = (need > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
+    required_layers, reached = end_to_end.nodes_within(context, targets)
+    nodes, halo = (required_layers > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
     places = aggregates.place[halo]
     matrices = [
         as_matrix(torch.cat((own[nodes], elsewhere[places])).to(context.device))
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
     ]
     count = len(nodes) + len(halo)
-    steps = [end_to_end.Step(count, Inputs(tuple(matrices), count, NO_LATE) if count else None)]
+    steps = [end_to_end.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)]
     none = end_to_end.no_vectors(context)
     second = Vectors(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
     for layer in range(1, len(stages)):
-        steps.append(end_to_end.later_step(context, context.edges, need, layer, second if layer == 1 else none))
-    return end_to_end.make_pass(steps, need, targets)
+        steps.append(
+            end_to_end.later_step(context, context.edges, required_layers, layer, second if layer == 1 else none)
+        )
+    return end_to_end.make_pass(steps, required_layers, targets)
 
 
 def _numbered(nodes: Tensor, size: int) -> Tensor:

@@ -8,7 +8,7 @@ from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -20,7 +20,7 @@ def check(settings: TrainSettings) -> None:
     end_to_end.refuse_rounding(settings)
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step an epoch, from one pass for the training nodes; the validation nodes take another one, without dropout."""
     partition, sums = context.partition, context.plan.sums
     features = end_to_end.exchange_features(context, stages[0], context.plan)
@@ -31,4 +31,4 @@ def train(context: Context, stages: list[Stage]) -> Trained:
         val_pass = end_to_end.joint_pass(context, stages, plans[1], features, partition.val_mask)
     matrices, joint = end_to_end.fixed_matrices(train_pass), len(stages) > 1
     rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, joint=joint)
-    return Trained(rounds, end_to_end.infer(context, stages, features))
+    return TrainResult(rounds, end_to_end.infer(context, stages, features))

@@ -20,14 +20,14 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.coding.rows import Precision
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, Use
-from retexo.exchange.selection import Owned
+from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of
 from retexo.nn.convolution import Inputs, SumConvolution
 from retexo.nn.matrix import Matrix, dense, is_sparse
 from retexo.nn.stage import Stage
 from retexo.trainers.context import Context
-from retexo.training.loop import Labelled, LayerTask, run_rounds
+from retexo.training.loop import LabelledNodes, LayerTask, run_rounds
 
 USE: Use = "train"
 OWN_MODEL = False
@@ -40,7 +40,7 @@ PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainResult:
     """What a trainer returns."""
 
     rounds: list[int]
@@ -50,7 +50,7 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
-class Inferred:
+class InferenceResult:
     """What a trained network makes of this worker's nodes; NaN at nodes that nobody needs."""
 
     logits: Tensor
@@ -63,23 +63,23 @@ def check(settings: TrainSettings) -> None:
     """Every combination of settings can be had."""
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
     rows = context.features
     rounds: list[int] = []
 
     def learn(layer_task: LayerTask) -> None:
         with context.phase("rounds"):
-            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log, context.keeper))
+            rounds.append(run_rounds(layer_task, context.settings, context.comm, context.log, context.recovery))
 
     for layer, stage in enumerate(stages):
         rows = run_layer(context, layer, stage, rows, learn)
         context.features = context.features[:0].clone()  # of no use after the first layer
         context.save_layer(layer, stage)
-    return Trained(rounds, rows)
+    return TrainResult(rounds, rows)
 
 
-def infer(context: Context, stages: list[Stage]) -> Inferred:
+def infer(context: Context, stages: list[Stage]) -> InferenceResult:
     """Run trained stages over the graph; what is needed of it, the plan says.
 
     With the plan of a training run, and as many threads, the logits are those that it ended with, bit for bit: the same
@@ -89,7 +89,7 @@ def infer(context: Context, stages: list[Stage]) -> Inferred:
     for layer, stage in enumerate(stages):
         inputs = rows
         rows = run_layer(context, layer, stage, inputs, lambda layer_task: None)
-    return Inferred(rows, inputs)
+    return InferenceResult(rows, inputs)
 
 
 def run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, learn: Callable[[LayerTask], None]) -> Tensor:
@@ -114,15 +114,15 @@ def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> 
         return stage.conv.project(rows if context.device.type == "cpu" else dense(rows).to(context.device)).cpu()
 
     scale = context.source_scale(stage.conv)
-    owned = Owned(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
+    owned = LocalRows(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
     return LayerExchange(context.plan, layer, owned, context.comm)
 
 
 def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, sources: Sources) -> LayerTask:
     """What the rounds of a layer work on, if there are rounds; rows are [I, F]."""
 
-    def labelled(mask: Tensor) -> Labelled:
-        nodes = (mask & (context.plan.need > context.plan.num_layers)).nonzero()[:, 0]
+    def labelled(mask: Tensor) -> LabelledNodes:
+        nodes = (mask & (context.plan.required_layers > context.plan.num_layers)).nonzero()[:, 0]
         return _labelled(context, stage, nodes, rows, sources)
 
     return LayerTask(
@@ -136,21 +136,21 @@ def make_layer_task(context: Context, layer: int, stage: Stage, rows: Tensor, so
     )
 
 
-def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Labelled:
+def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> LabelledNodes:
     """Inputs are made once; but those of an attention or a pooling over many edges, or over batches, each time."""
     batch_size, labels = context.settings.batch_size, context.labels[nodes]
-    chunks = [nodes] if stage.conv.adds_up else context.edges.chunks(nodes, EDGES_A_STEP)
-    if stage.conv.adds_up or (len(chunks) <= 1 and batch_size is None):
-        return Labelled.of(
-            nodes, labels, gather(context, stage, nodes, rows, sources) if len(nodes) else None, batch_size
+    chunks = [nodes] if stage.conv.sums_neighbours else context.edges.chunks(nodes, EDGES_A_STEP)
+    if stage.conv.sums_neighbours or (len(chunks) <= 1 and batch_size is None):
+        return LabelledNodes.of(
+            nodes, labels, layer_inputs(context, stage, nodes, rows, sources) if len(nodes) else None, batch_size
         )
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     pieces = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
     edges = context.edges.numbered(sources)
-    return Labelled(nodes, labels, lambda place: _neighbourhood(context, stage, nodes[place], rows, edges), pieces)
+    return LabelledNodes(nodes, labels, lambda place: _neighbourhood(context, stage, nodes[place], rows, edges), pieces)
 
 
-def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
+def layer_inputs(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
     """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
     conv = stage.conv
     if isinstance(conv, SumConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
@@ -163,8 +163,8 @@ def gather(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources:
 def _neighbourhood(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, edges: NumberedEdges) -> Inputs:
     """The same by way of a block."""
     block = edges.block(nodes)
-    early, late = (vectors.to(context.device) for vectors in rows_of(block, rows, edges.sources))
-    return _rounded(context, stage.conv.gather(block.to(context.device), early, late))
+    unprojected, projected = (vectors.to(context.device) for vectors in rows_of(block, rows, edges.sources))
+    return _rounded(context, stage.conv.prepare(block.to(context.device), unprojected, projected))
 
 
 def _rounded(context: Context, inputs: Inputs) -> Inputs:
@@ -177,7 +177,7 @@ def _embed(context: Context, layer_task: LayerTask, rows: Tensor, exchange: Laye
     logits."""
     stage, train, val = layer_task.stage, layer_task.train, layer_task.val
     stage.eval()
-    others = context.plan.need > layer_task.layer
+    others = context.plan.required_layers > layer_task.layer
     others[torch.cat((train.nodes, val.nodes))] = False
     nodes = others.nonzero()[:, 0]
     inputs_of = (_sums if isinstance(stage.conv, SumConvolution) else _neighbourhoods)(

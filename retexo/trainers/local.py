@@ -15,7 +15,7 @@ from retexo.nn.block import InEdges, Sources
 from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 
 USE: Use = "nothing"
 OWN_MODEL = False
@@ -39,7 +39,7 @@ def check(settings: TrainSettings) -> None:
         raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass that stays within the part."""
     if typed_options(context.settings.trainer, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
@@ -58,9 +58,9 @@ def inner_edges(context: Context) -> InEdges:
 
 def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> end_to_end.Pass:
     """A pass for the targets, bool [I], without anything of halo nodes."""
-    need, _ = end_to_end.nodes_within(context, targets)
+    required_layers, _ = end_to_end.nodes_within(context, targets)
     none = end_to_end.no_vectors(context)
-    steps = [end_to_end.first_step(context, stages[0], need, Sources(none, none))]
+    steps = [end_to_end.first_step(context, stages[0], required_layers, Sources(none, none))]
     for layer in range(1, len(stages)):
-        steps.append(end_to_end.later_step(context, context.edges, need, layer, none))
-    return end_to_end.make_pass(steps, need, targets)
+        steps.append(end_to_end.later_step(context, context.edges, required_layers, layer, none))
+    return end_to_end.make_pass(steps, required_layers, targets)

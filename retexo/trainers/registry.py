@@ -8,7 +8,7 @@ from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 
 
 class Trainer(Protocol):
@@ -29,7 +29,7 @@ class Trainer(Protocol):
     def check(self, settings: TrainSettings) -> None:
         """InputError for settings that it cannot have; called before anything is started."""
 
-    def train(self, context: Context, stages: list[Stage]) -> Trained:
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on this worker; all workers call it."""
 
 

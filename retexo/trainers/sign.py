@@ -20,7 +20,7 @@ from retexo.nn.matrix import Matrix, dense, dropout
 from retexo.nn.stage import Stage
 from retexo.trainers import end_to_end, lazy
 from retexo.trainers.context import Context
-from retexo.trainers.lazy import Trained
+from retexo.trainers.lazy import TrainResult
 from retexo.training.graph_info import check_same_parameters
 
 USE: Use = "evaluate"
@@ -52,7 +52,7 @@ class SIGN(nn.Module):
         return logits
 
 
-def train(context: Context, stages: list[Stage]) -> Trained:
+def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Exchange and aggregate hop by hop, then train; of the stages only the first one's aggregator is used."""
     hops = make_hops(context, stages[0], len(stages))
     network = _network(context, len(hops)).to(context.device, context.features.dtype)
@@ -70,7 +70,7 @@ def train(context: Context, stages: list[Stage]) -> Trained:
     used = end_to_end.in_a_mask(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
-    return Trained(rounds, logits)
+    return TrainResult(rounds, logits)
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
@@ -79,11 +79,11 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     scale = context.source_scale(stage.conv)
     for hop in range(num_hops):
         sources = end_to_end.exchange_rows(context, context.plan, hop, hops[-1], scale)
-        nodes = (context.plan.need > hop).nonzero()[:, 0]
+        nodes = (context.plan.required_layers > hop).nonzero()[:, 0]
         rows = torch.zeros_like(context.features)
         with context.phase("aggregate"):
             if len(nodes):
-                rows[nodes] = dense(lazy.gather(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
+                rows[nodes] = dense(lazy.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
         hops.append(rows)
     return hops
 

@@ -19,7 +19,7 @@ NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True)
-class Facts:
+class GraphInfo:
     """What all workers agree on."""
 
     num_train: int
@@ -43,9 +43,9 @@ class Facts:
         return self.num_train + self.num_val + self.num_test == sum(self.part_sizes)
 
 
-def agree_on_facts(
+def agree_on_graph_info(
     comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True
-) -> Facts:
+) -> GraphInfo:
     """Compare digests over all workers and add up what each of them holds: one all-gather of 10 int64."""
     own = [
         _number(directory.digest()),
@@ -69,7 +69,7 @@ def agree_on_facts(
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if training and totals[0] == 0:
         raise InputError("the partitions hold no training nodes; choose another split and partition again")
-    return Facts(
+    return GraphInfo(
         num_train=totals[0],
         num_val=totals[1],
         num_test=totals[2],

@@ -21,8 +21,8 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, Place
 from retexo.nn.stage import Stage
 from retexo.training.agreement import FlatParameters, Learner, build_agreement, build_optimizer
-from retexo.training.recovery import Journal
-from retexo.training.reduction import GradientSum, Wire, build_sum, used_rows
+from retexo.training.recovery import Recovery
+from retexo.training.reduction import GradientReduction, Wire, build_reduction, used_rows
 from retexo.training.task import NodeClassification, from_digits, micro_f1, to_digits
 
 
@@ -38,7 +38,7 @@ class Totals:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledNodes:
     """Nodes of this worker with their inputs and labels."""
 
     nodes: Tensor
@@ -75,7 +75,7 @@ class Task(Protocol):
         """The entry of num_rounds and learning_rate that counts."""
 
     @property
-    def account(self) -> int:
+    def traffic_layer(self) -> int:
         """The layer that the account puts the messages under."""
 
     @property
@@ -110,15 +110,15 @@ class LayerTask:
     layer: int
     stage: Stage
     task: NodeClassification
-    train: Labelled
-    val: Labelled
+    train: LabelledNodes
+    val: LabelledNodes
     totals: Totals
     batch_size: int | None = None
     """Training nodes a step; None for all."""
     joint = False
 
     @property
-    def account(self) -> int:
+    def traffic_layer(self) -> int:
         return self.layer
 
     @property
@@ -186,7 +186,7 @@ class Convergence:
 
 
 @dataclass(eq=False)
-class Course:
+class RoundState:
     """All that the rounds of a layer change."""
 
     layer: int
@@ -239,7 +239,7 @@ class Course:
 
 
 def run_rounds(
-    layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog, keeper: Journal | None = None
+    layer_task: Task, settings: TrainSettings, comm: Communicator, log: RoundLog, recovery: Recovery | None = None
 ) -> int:
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
@@ -247,37 +247,39 @@ def run_rounds(
     worker is told to end. keeper: None to keep nothing.
     """
     layer, flat = layer_task.layer, flat_parameters(layer_task, comm)
-    course = Course(
+    round_state = RoundState(
         layer,
         _learner(layer_task, settings, flat),
         build_message(layer_task, settings, comm, flat),
         Convergence(settings.stopping.patience, settings.stopping.min_delta),
         flat.values.clone(),
     )
-    if keeper and (outcome := keeper.finished(layer)):
-        course.take_over(outcome)
-        return course.number
-    if keeper and (state := keeper.started(layer)):
-        course.restore(state)
-    _go_on(course, layer_task, settings, log, keeper)
-    flat.values.copy_(course.best)
-    if keeper:
-        keeper.finish(layer, course.outcome())
-    return course.number
+    if recovery and (outcome := recovery.finished(layer)):
+        round_state.take_over(outcome)
+        return round_state.number
+    if recovery and (state := recovery.started(layer)):
+        round_state.restore(state)
+    _go_on(round_state, layer_task, settings, log, recovery)
+    flat.values.copy_(round_state.best)
+    if recovery:
+        recovery.finish(layer, round_state.outcome())
+    return round_state.number
 
 
-def _go_on(course: Course, layer_task: Task, settings: TrainSettings, log: RoundLog, keeper: Journal | None) -> None:
+def _go_on(
+    round_state: RoundState, layer_task: Task, settings: TrainSettings, log: RoundLog, recovery: Recovery | None
+) -> None:
     """Rounds until the layer ends."""
-    agreement = build_agreement(settings.gradient, course.learner)
-    message, convergence, values = course.message, course.convergence, course.learner.flat.values
-    first, limit = course.number, settings.num_rounds[course.layer]
+    agreement = build_agreement(settings.gradient, round_state.learner)
+    message, convergence, values = round_state.message, round_state.convergence, round_state.learner.flat.values
+    first, limit = round_state.number, settings.num_rounds[round_state.layer]
     while True:
-        number = course.number
-        if keeper and number > first and (message.stops or keeper.is_due(number)):
-            keeper.keep(course.layer, number, course.state())
+        number = round_state.number
+        if recovery and number > first and (message.stops or recovery.is_due(number)):
+            recovery.keep(round_state.layer, number, round_state.state())
         if message.stops:
-            raise Stopped(f"told to stop; layer {course.layer} is kept after {number} rounds")
-        message.stop_asked = keeper is not None and keeper.stop_asked()
+            raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
+        message.stop_asked = recovery is not None and recovery.stop_asked()
         val_counts = layer_task.val_counts()
         loss = None
         # Where this may be the end, the counts go first, alone: a step that nobody takes is not sent.
@@ -286,19 +288,19 @@ def _go_on(course: Course, layer_task: Task, settings: TrainSettings, log: Round
         ends = number == limit or (ends and metric is not None and not convergence.is_better(metric))
         if not ends:
             loss, metric = message.share_step(agreement.propose(), val_counts)
-        log.round(course.layer, number, loss, metric)
+        log.round(round_state.layer, number, loss, metric)
         if metric is None or convergence.improved(number, metric) or not settings.best_val_model:
-            course.best.copy_(values)
+            round_state.best.copy_(values)
         if ends:
             return
         agreement.apply()
-        course.number += 1
+        round_state.number += 1
 
 
 def flat_parameters(layer_task: Task, comm: Communicator) -> FlatParameters:
     """The parameters of the stage, with what of them can have a gradient on any worker."""
     module = layer_task.module
-    used = used_rows(*layer_task.first_inputs(), comm, Purpose("setup", layer_task.account))
+    used = used_rows(*layer_task.first_inputs(), comm, Purpose("setup", layer_task.traffic_layer))
     size = sum(parameter.numel() for parameter in module.parameters())
     return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 
@@ -312,9 +314,9 @@ def _learner(layer_task: Task, settings: TrainSettings, flat: FlatParameters) ->
 
 def build_message(layer_task: Task, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> "Message":
     dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
-    silent: frozenset[int] = frozenset() if layer_task.joint else layer_task.totals.untrained
-    wire = Wire(comm, Purpose("gradients", layer_task.account), dtype, silent)
-    return Message(layer_task, comm, build_sum(settings.gradient, flat, wire), flat)
+    zero_ranks: frozenset[int] = frozenset() if layer_task.joint else layer_task.totals.untrained
+    wire = Wire(comm, Purpose("gradients", layer_task.traffic_layer), dtype, zero_ranks)
+    return Message(layer_task, comm, build_reduction(settings.gradient, flat, wire), flat)
 
 
 class Message:
@@ -325,10 +327,10 @@ class Message:
 
     TAIL = 2 + 2 * 3
 
-    def __init__(self, layer_task: Task, comm: Communicator, gradient: GradientSum, flat: FlatParameters) -> None:
+    def __init__(self, layer_task: Task, comm: Communicator, gradient: GradientReduction, flat: FlatParameters) -> None:
         self._tail = flat.gradient.new_zeros(self.TAIL)
         self.gradient, self.comm = gradient, comm
-        self._layer, self._account, self._totals = layer_task.layer, layer_task.account, layer_task.totals
+        self._layer, self._traffic_layer, self._totals = layer_task.layer, layer_task.traffic_layer, layer_task.totals
         self.stop_asked = False
         """Whether this worker was told to stop."""
         self.stops = False
@@ -346,7 +348,7 @@ class Message:
     def share_counts(self, val_counts: Tensor) -> float | None:
         """The validation metric alone."""
         self._fill(0.0, val_counts)
-        self.comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._account))
+        self.comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._traffic_layer))
         return self._metric()
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:

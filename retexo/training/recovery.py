@@ -27,9 +27,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.replay_log import Tape
+from retexo.comm.replay_log import ReplayLog
 from retexo.comm.traffic import Purpose
-from retexo.outputs.files import whole
+from retexo.outputs.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def state_dir(run_dir: Path, rank: int) -> Path:
     return run_dir / "state" / f"rank{rank}"
 
 
-class Journal:
+class Recovery:
     """One worker's. In a run that is resumed, `agree` comes before all else."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Journal:
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.identity, self.every, self.stop_asked = directory, identity, every, stop_asked
-        self.tape = Tape(directory / "tape", identity)
+        self.replay_log = ReplayLog(directory / "tape", identity)
         self._num_layers = 0
         self._step: tuple[int, int] | None = None
 
@@ -65,8 +65,8 @@ class Journal:
         """The newest layer and round that every worker can go on from; one all-gather of 4 int64."""
         layers, steps = self._intact()
         codes = ([layer * ROUNDS + number for layer, number in steps] + [-1, -1])[:KEPT]
-        everyone = comm.all_gather(torch.tensor([len(self.tape), layers, *codes]), Purpose("setup"))
-        self.tape.keep(int(everyone[:, 0].min()))
+        everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), Purpose("setup"))
+        self.replay_log.keep(int(everyone[:, 0].min()))
         self._num_layers = int(everyone[:, 1].min())
         common = set.intersection(*(set(row[2:].tolist()) for row in everyone))
         here = [code % ROUNDS for code in common if code >= 0 and code // ROUNDS == self._num_layers]
@@ -124,7 +124,7 @@ class Journal:
         self._write(self.directory / f"layer{layer}.state", state)
 
     def close(self) -> None:
-        self.tape.close()
+        self.replay_log.close()
 
     def _path_of(self, layer: int, number: int) -> Path:
         return self.directory / f"step{layer}-{number}.state"
@@ -133,7 +133,7 @@ class Journal:
         tensors: dict[str, Tensor] = {}
         content = {"identity": self.identity, "state": _pack(state, tensors)}
         data = save(tensors, {"content": json.dumps(content)})
-        with whole(path) as unfinished, unfinished.open("wb") as file:
+        with atomic_write(path) as unfinished, unfinished.open("wb") as file:
             file.write(data)
             file.write(hashlib.sha256(data).digest())
 

@@ -37,7 +37,7 @@ def used_rows(
     return dict(zip(weights, torch.split(used, widths), strict=True))
 
 
-class GradientSum(Protocol):
+class GradientReduction(Protocol):
     """One way to add up."""
 
     def add_up(self, tail: Tensor) -> None:
@@ -55,20 +55,20 @@ class Wire:
     purpose: Purpose
     dtype: torch.dtype | None
     """None: the gradient's own."""
-    silent: frozenset[int]
+    zero_ranks: frozenset[int]
     """Ranks without training nodes: their share is zero, and they send none."""
 
     def add_up(self, share: Tensor, *others: Tensor) -> None:
         """Sum over all workers in place: of a share of the step, and of what every worker sends as it is."""
         exact = [Summand(other) for other in others]
-        self.comm.all_reduce([Summand(share, self.dtype, self.silent), *exact], self.purpose)
+        self.comm.all_reduce([Summand(share, self.dtype, self.zero_ranks), *exact], self.purpose)
 
     def rounded(self, share: Tensor) -> Tensor:
         """What of a worker's share arrives at the others."""
         return share if self.dtype is None else share.to(self.dtype).to(share.dtype)
 
 
-class WholeSum:
+class DenseReduction:
     """Every entry that can have a gradient."""
 
     def __init__(self, flat: FlatParameters, wire: Wire) -> None:
@@ -86,7 +86,7 @@ class WholeSum:
         return []
 
 
-class PowerSGDSum:
+class PowerSGDReduction:
     """Low-rank factors of each matrix, with error feedback and warm start; vectors whole.
 
     Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
@@ -172,5 +172,7 @@ def _put(flat: Tensor, part: Part, values: Tensor) -> None:
         rows[part.used] = values.view(-1, *part.shape[1:])
 
 
-def build_sum(settings: GradientSettings, flat: FlatParameters, wire: Wire) -> GradientSum:
-    return WholeSum(flat, wire) if settings.compression == "none" else PowerSGDSum(flat, wire, settings.rank)
+def build_reduction(settings: GradientSettings, flat: FlatParameters, wire: Wire) -> GradientReduction:
+    return (
+        DenseReduction(flat, wire) if settings.compression == "none" else PowerSGDReduction(flat, wire, settings.rank)
+    )

@@ -22,7 +22,7 @@ from retexo.outputs.predictions import Predictions, write_part
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import Facts, agree_on_facts, check_same_parameters, num_classes
+from retexo.training.graph_info import GraphInfo, agree_on_graph_info, check_same_parameters, num_classes
 from retexo.worker import train as worker
 
 LOADED_DIFFERENTLY = "workers read other parameters; copy the same checkpoint to every node"
@@ -60,20 +60,25 @@ def run(rank: int, job: Job, progress: Progress | None = None) -> dict[str, Any]
     with process_group(job.rendezvous, rank):
         start = time.perf_counter()
         comm = Communicator(rank, partition.num_parts, job.settings.sleep_time)
-        facts = agree_on_facts(comm, partition, job.directory, job.settings_digest, training=False)
+        graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest, training=False)
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         use: Use = "evaluate" if job.predict is None else "predict"
-        context = make_context(job.settings, job.checkpoint, partition, facts, comm, stages, use=use, clock=clock)
+        context = make_context(job.settings, job.checkpoint, partition, graph_info, comm, stages, use=use, clock=clock)
         inferred = lazy.infer(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = worker.final_scores(context, inferred.logits, facts)
+            scores = worker.final_scores(context, inferred.logits, graph_info)
         if job.predict is not None:
-            found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, facts.multilabel)
+            found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel)
             write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)
         seconds = time.perf_counter() - start
         measured = worker.measurements(comm, clock, memory.peaks(), seconds, len(stages))
     measured["seconds"] = {"inference": seconds, "phase": measured["seconds"]["phase"]}
-    nodes = {"train": facts.num_train, "val": facts.num_val, "test": facts.num_test, "all": sum(facts.part_sizes)}
+    nodes = {
+        "train": graph_info.num_train,
+        "val": graph_info.num_val,
+        "test": graph_info.num_test,
+        "all": sum(graph_info.part_sizes),
+    }
     return {**{name: asdict(value) for name, value in scores.items()}, "nodes": nodes, **measured}
 
 
@@ -81,7 +86,7 @@ def make_context(
     settings: TrainSettings,
     checkpoint: Checkpoint,
     partition: Partition,
-    facts: Facts,
+    graph_info: GraphInfo,
     comm: Communicator,
     stages: list[Stage],
     *,
@@ -89,11 +94,11 @@ def make_context(
     clock: Clock,
 ) -> Context:
     """As the trainer's, for a trained model: classes are the model's, also where fewer occur in the labels."""
-    facts = replace(facts, num_classes=checkpoint.architecture.num_classes)
+    graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
     silent = RunLog(Path(), 1, settings)
     with clock.phase("plan"):
         return worker.make_context(
-            settings, partition, facts, comm, stages[0].conv, clock=clock, log=silent, run_dir=Path(), use=use
+            settings, partition, graph_info, comm, stages[0].conv, clock=clock, log=silent, run_dir=Path(), use=use
         )
 
 

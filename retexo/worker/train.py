@@ -27,7 +27,7 @@ from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.traffic import KINDS, Purpose
 from retexo.config.settings import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
-from retexo.exchange.plan import Demand, Use, make_plan, whole_out_degree
+from retexo.exchange.plan import PlanRequest, Use, global_out_degree, make_plan
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.nn.stage import Architecture, build_stage
@@ -36,9 +36,9 @@ from retexo.outputs.run_log import RunLog
 from retexo.sites.halo_rows import ask_owners
 from retexo.trainers import registry
 from retexo.trainers.context import PHASES, Clock, Context
-from retexo.training.graph_info import Facts, agree_on_facts, check_same_parameters
+from retexo.training.graph_info import GraphInfo, agree_on_graph_info, check_same_parameters
 from retexo.training.loop import Totals
-from retexo.training.recovery import Journal, state_dir
+from retexo.training.recovery import Recovery, state_dir
 from retexo.training.task import NodeClassification, Score, ogb_correct, score
 
 logger = logging.getLogger(__name__)
@@ -105,16 +105,16 @@ def run(
     with process_group(job.rendezvous, rank), RunLog(job.run_dir, rank, settings, clock.progress) as log:
         start = time.perf_counter()
         comm = Communicator(rank, partition.num_parts, settings.sleep_time)
-        facts = agree_on_facts(comm, partition, job.directory, job.settings_digest)
-        architecture = make_architecture(settings, facts)
+        graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
+        architecture = make_architecture(settings, graph_info)
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)
-        journal, layer, number = None, 0, 0
+        recovery, layer, number = None, 0, 0
         if trainer.RESUMES:
-            journal = Journal(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
-            layer, number = journal.agree(comm) if settings.resume else (0, 0)
-            comm.tape = journal.tape
+            recovery = Recovery(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
+            layer, number = recovery.agree(comm) if settings.resume else (0, 0)
+            comm.replay_log = recovery.replay_log
         elif settings.resume and rank == 0:
             logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)
         log.go_on_from(layer, number)
@@ -122,7 +122,7 @@ def run(
             context = make_context(
                 settings,
                 partition,
-                facts,
+                graph_info,
                 comm,
                 stages[0].conv,
                 clock=clock,
@@ -131,16 +131,16 @@ def run(
                 use=trainer.USE,
             )
         del partition  # the context has all of it, and may release the features
-        context = replace(context, keeper=journal)
-        if rank == 0 and facts.num_val == 0 and settings.best_val_model:
+        context = replace(context, recovery=recovery)
+        if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = final_scores(context, trained.logits, facts)
+            scores = final_scores(context, trained.logits, graph_info)
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            described = {"partition_digest": job.directory.digest(), "multilabel": facts.multilabel}
+            described = {"partition_digest": job.directory.digest(), "multilabel": graph_info.multilabel}
             described |= {"trainer": settings.trainer.name, "own_model": trainer.OWN_MODEL}
             save_model(job.run_dir / "checkpoint", architecture, described)
         return {
@@ -172,14 +172,16 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
-def make_architecture(settings: TrainSettings, facts: Facts) -> Architecture:
-    return Architecture(**asdict(settings.model), num_features=facts.num_features, num_classes=facts.num_classes)
+def make_architecture(settings: TrainSettings, graph_info: GraphInfo) -> Architecture:
+    return Architecture(
+        **asdict(settings.model), num_features=graph_info.num_features, num_classes=graph_info.num_classes
+    )
 
 
 def make_context(
     settings: TrainSettings,
     partition: Partition,
-    facts: Facts,
+    graph_info: GraphInfo,
     comm: Communicator,
     conv: Convolution,
     *,
@@ -191,25 +193,27 @@ def make_context(
 ) -> Context:
     """Make the exchange plan and everything else that a trainer needs; conv is of the kind that all layers have."""
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
-    demand = Demand(
+    plan_request = PlanRequest(
         num_layers=settings.model.num_layers,
-        part_sizes=facts.part_sizes,
-        all_nodes=facts.all_nodes_used,
-        sums=conv.adds_up,
+        part_sizes=graph_info.part_sizes,
+        all_nodes=graph_info.all_nodes_used,
+        sums=conv.sums_neighbours,
         plain=settings.exchange.mode == "plain",
         use=use,
     )
     if partition.asked_halo is not None:
-        with comm.untaped():  # its keys are drawn anew
-            partition = ask_owners(partition, facts.part_sizes, comm)
-    plan = make_plan(partition, demand, comm)
+        with comm.without_replay_log():  # its keys are drawn anew
+            partition = ask_owners(partition, graph_info.part_sizes, comm)
+    plan = make_plan(partition, plan_request, comm)
     out_degree = partition.out_degree
-    if not facts.degrees_stored:
+    if not graph_info.degrees_stored:
         nodes = partition.num_inner + partition.num_halo
-        out_degree = whole_out_degree(partition, facts.part_sizes, comm) if conv.scales_sources else torch.zeros(nodes)
+        out_degree = (
+            global_out_degree(partition, graph_info.part_sizes, comm) if conv.scales_sources else torch.zeros(nodes)
+        )
     assert out_degree is not None
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
-    features = partition.features if partition.num_inner else torch.empty(0, facts.num_features)
+    features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
@@ -223,10 +227,10 @@ def make_context(
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,
-        demand=demand,
-        totals=Totals(facts.num_train, facts.num_val, facts.num_test, facts.untrained),
-        num_features=facts.num_features,
-        task=NodeClassification(facts.num_classes, facts.multilabel),
+        plan_request=plan_request,
+        totals=Totals(graph_info.num_train, graph_info.num_val, graph_info.num_test, graph_info.untrained),
+        num_features=graph_info.num_features,
+        task=NodeClassification(graph_info.num_classes, graph_info.multilabel),
         comm=comm,
         device=device,
         log=log,
@@ -235,11 +239,11 @@ def make_context(
     )
 
 
-def final_scores(context: Context, logits: torch.Tensor, facts: Facts) -> dict[str, Score]:
+def final_scores(context: Context, logits: torch.Tensor, graph_info: GraphInfo) -> dict[str, Score]:
     """Scores of the whole graph, for OGB's own graphs with the test accuracy of its evaluator; logits [I, C]."""
     scores = evaluate(context, logits)
-    if facts.ogb_name is not None:
-        scores["test"] = ogb_test_score(context, logits, scores["test"], facts.ogb_name)
+    if graph_info.ogb_name is not None:
+        scores["test"] = ogb_test_score(context, logits, scores["test"], graph_info.ogb_name)
     return scores
 
 
@@ -274,13 +278,13 @@ def measurements(
         "seconds": {"train": seconds, "phase": phase},
         "peak_memory_bytes": memory[:, 0].tolist(),
         "peak_private_bytes": memory[:, 1].tolist(),
-        "bytes": account(comm, num_layers),
+        "bytes": traffic_summary(comm, num_layers),
     }
 
 
-def account(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
+def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
     """At rank 0 the bytes that all workers sent, the sending of this account included; None elsewhere."""
-    table = comm.whole_account(num_layers)
+    table = comm.gather_traffic(num_layers)
     if not len(table):
         return None
     by_layer = table.sum(dim=(0, 1, 3)).tolist()

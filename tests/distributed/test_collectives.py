@@ -42,20 +42,20 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
 
     def account(comm: Communicator) -> Tensor:
         comm.all_reduce([Summand(torch.zeros(5))], GRADIENTS)
-        return comm.whole_account(2)
+        return comm.gather_traffic(2)
 
-    def several(comm: Communicator, silent: frozenset[int] = frozenset()) -> list[list[float]]:
+    def several(comm: Communicator, zero_ranks: frozenset[int] = frozenset()) -> list[list[float]]:
         """Three tensors in one message; the first travels as bfloat16, and the last has fewer values than workers."""
-        scale = 0.0 if rank in silent else 2.0**rank
+        scale = 0.0 if rank in zero_ranks else 2.0**rank
         tensors = [scale * torch.tensor(ROUNDED), torch.tensor(EXACT, dtype=torch.float64), torch.tensor([3])]
         comm.all_reduce(
-            [Summand(tensors[0], torch.bfloat16, silent), Summand(tensors[1]), Summand(tensors[2])], GRADIENTS
+            [Summand(tensors[0], torch.bfloat16, zero_ranks), Summand(tensors[1]), Summand(tensors[2])], GRADIENTS
         )
         return [tensor.tolist() for tensor in tensors]
 
     everyone = frozenset(range(world_size))
-    for name, silent in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
-        noted(f"silent {name}", lambda comm, silent=silent: several(comm, silent))
+    for name, zero_ranks in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
+        noted(f"silent {name}", lambda comm, zero_ranks=zero_ranks: several(comm, zero_ranks))
     noted("nothing to add up", lambda comm: comm.all_reduce([Summand(torch.zeros(0))], GRADIENTS))
     noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
     noted("all_reduce", all_reduce)

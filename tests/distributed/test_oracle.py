@@ -16,11 +16,11 @@ from partitioning.storage import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
-from retexo.nn.convolution import NO_LATE, Inputs
+from retexo.nn.convolution import NOT_PROJECTED, Inputs
 from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import agree_on_facts
+from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.train import make_architecture, make_context
 
 ROUNDS = 20
@@ -127,11 +127,11 @@ def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory
 
 def _train(rank: int, world_size: int, directory: PartitionDirectory, settings: TrainSettings) -> Any:
     partition, comm, recorder = directory.read(rank), Communicator(rank, world_size), Recorder()
-    facts = agree_on_facts(comm, partition, directory, "0" * 64)
-    architecture = make_architecture(settings, facts)
+    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     context = make_context(
-        settings, partition, facts, comm, stages[0].conv,
+        settings, partition, graph_info, comm, stages[0].conv,
         clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64,
     )  # fmt: skip
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
@@ -261,7 +261,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
         total = adjacency @ rows
         for _ in range(rounds):
             _average(stage, [_after_steps(stage, total, graph, group, settings, layer, steps) for group in groups])
-        rows = stage.embed(Inputs((total,), 60, NO_LATE)).detach()
+        rows = stage.embed(Inputs((total,), 60, NOT_PROJECTED)).detach()
         embeddings.append(rows.numpy())
     return embeddings
 
@@ -275,11 +275,11 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    from retexo.training.graph_info import Facts
+    from retexo.training.graph_info import GraphInfo
 
-    names = [field.name for field in dataclasses.fields(Facts)]
+    names = [field.name for field in dataclasses.fields(GraphInfo)]
     known = {"num_features": 30, "num_classes": 4}
-    return make_architecture(settings, Facts(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    return make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
 
 
 def _after_steps(
@@ -296,7 +296,9 @@ def _after_steps(
     labels = torch.from_numpy(graph.labels[group])
     for _ in range(steps if len(group) else 0):
         own.zero_grad()
-        torch.nn.functional.cross_entropy(own.logits(Inputs((total[group],), len(group), NO_LATE)), labels).backward()
+        torch.nn.functional.cross_entropy(
+            own.logits(Inputs((total[group],), len(group), NOT_PROJECTED)), labels
+        ).backward()
         with torch.no_grad():
             for parameter in own.parameters():
                 assert parameter.grad is not None

@@ -250,9 +250,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
     folder = tmp_path_factory.mktemp("forecast")
     cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
-    early = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
+    unprojected = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
     runs = [
-        Run(known[case.data], case.settings(*early.get(case, ())), folder / f"run{place}")
+        Run(known[case.data], case.settings(*unprojected.get(case, ())), folder / f"run{place}")
         for place, case in enumerate(cases)
     ]
     outcomes = run_workers(WORLD, train_runs, folder, runs)

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
 from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import bns, end_to_end, registry, sign
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import agree_on_facts
+from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.train import make_architecture, make_context
 
 EPOCHS, LAYERS, WIDTH = 20, 3, 8
@@ -52,7 +52,7 @@ class Outcome:
     """Of one worker."""
 
     nodes: np.ndarray
-    course: list[tuple[float | None, float | None]]
+    round_state: list[tuple[float | None, float | None]]
     """Loss and validation accuracy, of which there is one more, after the last round."""
     parameters: list[np.ndarray]
     logits: np.ndarray
@@ -60,7 +60,7 @@ class Outcome:
     rounds: list[int]
 
 
-class Course:
+class RoundState:
     def __init__(self) -> None:
         self.values: list[tuple[float | None, float | None]] = []
 
@@ -74,17 +74,17 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 
 def context_of(
-    comm: RehearsalCommunicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
+    comm: ThreadCommunicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
 ) -> tuple[Context, list[Stage], list[nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
-    facts = agree_on_facts(comm, partition, directory, "0" * 64)
-    architecture = make_architecture(settings, facts)
+    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    architecture = make_architecture(settings, graph_info)
     with LOCK:
         stages = [build_stage(architecture, layer, settings.seed).to(dtype) for layer in range(architecture.num_layers)]
     context = make_context(
-        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path("nowhere"), dtype=dtype,
-        use=registry.find(settings.trainer.name).USE,
+        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path("nowhere"),
+        dtype=dtype, use=registry.find(settings.trainer.name).USE,
     )  # fmt: skip
     return dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)), stages, saved
 
@@ -92,8 +92,8 @@ def context_of(
 def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
-    def work(comm: RehearsalCommunicator) -> Outcome:
-        log = Course()
+    def work(comm: ThreadCommunicator) -> Outcome:
+        log = RoundState()
         context, stages, saved = context_of(comm, directory, settings, dtype, log)
         done = registry.find(settings.trainer.name).train(context, stages)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.network_of(saved)
@@ -110,7 +110,7 @@ def trained(
 
     made = sign._network
     with unittest.mock.patch.object(sign, "_network", network):
-        return rehearse(settings.cluster.num_partitions, work)
+        return run_threads(settings.cluster.num_partitions, work)
 
 
 def parts_of(folder: Path, num_parts: int, kind: str = "dense", masks: str = "dense") -> PartitionDirectory:
@@ -195,10 +195,10 @@ def alone(
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
-    from retexo.training.graph_info import Facts
+    from retexo.training.graph_info import GraphInfo
 
-    names = [field.name for field in dataclasses.fields(Facts)]
-    architecture = make_architecture(settings, Facts(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(GraphInfo)]
+    architecture = make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
@@ -233,11 +233,11 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
     """Parameters are the same on all workers bit for bit, and those wanted; logits likewise at the nodes in a mask."""
     for outcome in outcomes:
         assert outcome.rounds == [EPOCHS]
-        assert outcome.course == outcomes[0].course
+        assert outcome.round_state == outcomes[0].round_state
         for own, first, expected in zip(outcome.parameters, outcomes[0].parameters, wanted.parameters, strict=True):
             np.testing.assert_array_equal(own, first)
             np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-11)
-    losses, metrics = zip(*outcomes[0].course, strict=True)
+    losses, metrics = zip(*outcomes[0].round_state, strict=True)
     assert losses[-2] < losses[0] - 0.02
     np.testing.assert_allclose(metrics, wanted.val)
     needed = np.logical_or.reduce(list(oracle_masks(masks).values()))
@@ -355,23 +355,23 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None
     draws, share = 2000, 0.3
     directory, settings = parts_of(tmp_path, 2), settings_of(2, "trainer=bns", f"bns.p={share}", "model=gcn")
 
-    def work(comm: RehearsalCommunicator) -> tuple[Tensor, Tensor]:
-        context, stages, _ = context_of(comm, directory, settings, torch.float64, Course())
+    def work(comm: ThreadCommunicator) -> tuple[Tensor, Tensor]:
+        context, stages, _ = context_of(comm, directory, settings, torch.float64, RoundState())
         features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
         plan = end_to_end.plan_for(context, everything, sums=False)
-        exact = end_to_end.first_step(context, stages[0], plan.need, features).fixed
+        exact = end_to_end.first_step(context, stages[0], plan.required_layers, features).fixed
         assert exact is not None
         sampled = []
         for epoch in range(draws if comm.rank == 0 else 0):
             sample = bns.draw(plan, comm.rank, share, 0, epoch)
             some = bns.sampled_features(features, plan, sample, 1 / share)
-            fixed = end_to_end.first_step(context, stages[0], plan.need, some).fixed
+            fixed = end_to_end.first_step(context, stages[0], plan.required_layers, some).fixed
             assert fixed is not None
             sampled.append(fixed.matrices[-1])
         return exact.matrices[-1], torch.stack(sampled) if sampled else torch.zeros(0)  # type: ignore[arg-type,return-value]
 
-    exact, sampled = rehearse(2, work)[0]
+    exact, sampled = run_threads(2, work)[0]
     error = sampled.std(dim=0) / draws**0.5
     assert bool(((sampled.mean(dim=0) - exact).abs() <= 5 * error + 1e-12).all())
     assert float((sampled[0] - exact).abs().max()) > 0.1
@@ -418,7 +418,7 @@ def test_local_steps_of_fedgcn_train(tmp_path: Path) -> None:
     settings = settings_of(4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2")
     outcomes = trained(parts_of(tmp_path, 4), settings)
     one = trained(parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2"))
-    assert outcomes[0].course[-2][0] < one[0].course[-2][0]  # type: ignore[operator]
+    assert outcomes[0].round_state[-2][0] < one[0].round_state[-2][0]  # type: ignore[operator]
     np.testing.assert_array_equal(outcomes[0].parameters[0], outcomes[1].parameters[0])
 
 

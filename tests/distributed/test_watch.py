@@ -111,7 +111,8 @@ def run_both(first: str, second: str) -> list[Any]:
     launch.warm_up()
     with node_pair() as pair, ThreadPoolExecutor(2) as pool:
         return [
-            future.result(60) for future in [pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)]  # noqa: E501
+            future.result(60)
+            for future in [pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)]
         ]
 
 

@@ -64,7 +64,9 @@ def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subproces
 
 def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
     """The process of a node that listens for its peers, the parent apart."""
-    return wait_until(lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None), 30, "a")  # type: ignore[no-any-return] # noqa: E501
+    return wait_until(
+        lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None), 30, "a"
+    )  # type: ignore[no-any-return]
 
 
 def listens(process: psutil.Process) -> bool:
@@ -139,7 +141,10 @@ def test_the_nodes_record_one_run_id(place: Path, tmp_path: Path) -> None:
             ended = finish(process)
             assert ended.rc == 0, ended.output
             assert "interface lo" in ended.output
-    ids = {json.loads((tmp_path / name).read_text())["run_id"] for name in ("node0/summary.json", "node0/config.json", "node1/config.json")}  # noqa: E501
+    ids = {
+        json.loads((tmp_path / name).read_text())["run_id"]
+        for name in ("node0/summary.json", "node0/config.json", "node1/config.json")
+    }
     assert len(ids) == 1
     assert len(ids.pop()) == 16
 
@@ -254,9 +259,7 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_ends_with_status_2(place: Path, tmp_path: Path, name: str) -> None:
     environment, arguments, words = CONTRADICTIONS[name]
-    process = start_cli(
-        *SHORT, *arguments, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(0, **environment)
-    )
+    process = start_cli(*SHORT, *arguments, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(0, **environment))
     ended = finish(process)
     assert ended.rc == 2, ended.output
     for word in words:

@@ -36,7 +36,7 @@ from partitioning.storage import Partition, PartitionDirectory, file_checksum, f
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import rehearse
+from retexo.comm.threads import run_threads
 from retexo.config.settings import compose
 from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
@@ -45,7 +45,7 @@ from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.training.graph_info import agree_on_facts
+from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker import infer
 from retexo.worker.train import make_architecture, make_context
 
@@ -151,12 +151,12 @@ def _logits(
 ) -> np.ndarray:
     settings = train_settings("hidden_dim=8", "num_rounds=[4]", f"num_partitions={world_size}", "device=cpu", *case)
     partition, comm = directory.read(rank), Communicator(rank, world_size)
-    facts = agree_on_facts(comm, partition, directory, "0" * 64)
-    shape = make_architecture(settings, facts)
+    graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+    shape = make_architecture(settings, graph_info)
     new = [build_stage(shape, layer, 0) for layer in range(2)]
     stages = new if train else open_checkpoint(run_dir).stages()
     context = make_context(
-        settings, partition, facts, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
+        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
     )  # type: ignore[arg-type]
     if not train:
         return lazy.infer(context, stages).logits.numpy()
@@ -381,15 +381,13 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
 
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
-        facts = agree_on_facts(comm, partition, directory, "0" * 64)
-        context = infer.make_context(
-            settings, checkpoint, partition, facts, comm, stages, use=use, clock=Clock()
-        )
+        graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        context = infer.make_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock())
         lazy.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}
-    for purpose, num_bytes in itertools.chain(*rehearse(directory.num_parts, work)):
+    for purpose, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
         if purpose.kind != "setup":
             key = (purpose.kind, purpose.layer, purpose.wave)
             total[key] = total.get(key, 0) + num_bytes

@@ -28,15 +28,15 @@ class GAT(Convolution):
         self.heads, self.merge = heads, merge
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        return Inputs((as_matrix(rows),), block.num_dst, late, block)
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows),), block.num_dst, projected, block)
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         (rows,) = inputs.matrices
         graph = inputs.block.graph
         z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
-        z = torch.cat((z, inputs.late)) if len(inputs.late) else z
+        z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
         z = z.view(-1, self.heads, self.weight.shape[1] // self.heads)
         score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)
         score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1, keepdim=True)

@@ -33,7 +33,7 @@ class GCN(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        return self.weighted(total, inputs.late, self.bias)
+        return self.weighted(total, inputs.projected, self.bias)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

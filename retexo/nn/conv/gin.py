@@ -29,7 +29,7 @@ class GIN(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         (total,) = inputs.matrices
-        hidden = self.weighted(total, inputs.late, self.bias_in)
+        hidden = self.weighted(total, inputs.projected, self.bias_in)
         return torch.relu(self.norm(hidden)) @ self.weight_out + self.bias_out
 
     @property

@@ -18,7 +18,7 @@ from retexo.nn.matrix import Matrix, product
 class SAGEMean(SumConvolution):
     """[N_src, F] -> [N_dst, D]"""
 
-    takes_own = True
+    uses_own_row = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class SAGEMean(SumConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         own, mean = inputs.matrices
-        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.late, self.bias)
+        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.projected, self.bias)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
@@ -56,15 +56,15 @@ class SAGEPool(Convolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
         self.dropout_rate = dropout
 
-    def gather(self, block: Block, rows: Tensor, late: Tensor) -> Inputs:
-        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, late, block)
+    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, projected, block)
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         rows, own = inputs.matrices
         messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
-        if len(inputs.late):
-            messages = torch.cat((messages, inputs.late))
+        if len(inputs.projected):
+            messages = torch.cat((messages, inputs.projected))
         pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
         pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
         return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)

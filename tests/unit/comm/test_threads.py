@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from retexo.comm.collectives import PeerLost, Summand
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 
 SETUP = Purpose("setup")
@@ -22,37 +22,37 @@ def _no_thread_is_left() -> Any:
     assert set(threading.enumerate()) <= before
 
 
-def noted(work: Callable[[RehearsalCommunicator], Any]) -> Callable[[RehearsalCommunicator], Any]:
+def noted(work: Callable[[ThreadCommunicator], Any]) -> Callable[[ThreadCommunicator], Any]:
     """Its result, and the bytes that it sent to each peer."""
     return lambda comm: (work(comm), comm.meter.table(1).sum(dim=(0, 1)).tolist())
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_results_come_by_rank(world: int) -> None:
-    assert rehearse(world, lambda comm: (comm.rank, comm.world_size)) == [(rank, world) for rank in range(world)]
+    assert run_threads(world, lambda comm: (comm.rank, comm.world_size)) == [(rank, world) for rank in range(world)]
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_to_all(world: int) -> None:
-    def work(comm: RehearsalCommunicator) -> list[list[int]]:
+    def work(comm: ThreadCommunicator) -> list[list[int]]:
         to_peers = [torch.full((peer,), 10 * comm.rank + peer, dtype=torch.int32) for peer in range(world)]
         return [part.tolist() for part in comm.all_to_all(to_peers, [comm.rank] * world, SETUP)]
 
-    for rank, (parts, sent) in enumerate(rehearse(world, noted(work))):
+    for rank, (parts, sent) in enumerate(run_threads(world, noted(work))):
         assert parts == [[10 * peer + rank] * rank for peer in range(world)]
         assert sent == [4 * peer * (peer != rank) for peer in range(world)]
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_reduce_and_gathers(world: int) -> None:
-    def work(comm: RehearsalCommunicator) -> Any:
+    def work(comm: ThreadCommunicator) -> Any:
         tensor = torch.tensor([comm.rank + 1.0, 0.5])
         comm.all_reduce([Summand(tensor)], SETUP)
         own = torch.tensor([comm.rank])
         return tensor.tolist(), comm.all_gather(own, SETUP).tolist(), comm.gather(own, SETUP).tolist()
 
     everyone = [[rank] for rank in range(world)]
-    for rank, ((total, gathered, at_first), _) in enumerate(rehearse(world, noted(work))):
+    for rank, ((total, gathered, at_first), _) in enumerate(run_threads(world, noted(work))):
         assert total == [world * (world + 1) / 2, world / 2]
         assert gathered == everyone
         assert at_first == (everyone if rank == 0 else [])
@@ -61,23 +61,23 @@ def test_all_reduce_and_gathers(world: int) -> None:
 def test_many_messages_keep_apart() -> None:
     """A worker that is ahead does not overwrite what a slower one has not read yet."""
 
-    def work(comm: RehearsalCommunicator) -> list[list[int]]:
+    def work(comm: ThreadCommunicator) -> list[list[int]]:
         shares = [torch.tensor([100 * number + comm.rank]) for number in range(200)]
         return [comm.all_gather(share, SETUP)[:, 0].tolist() for share in shares]
 
     expected = [[100 * number + rank for rank in range(4)] for number in range(200)]
-    assert rehearse(4, work) == [expected] * 4
+    assert run_threads(4, work) == [expected] * 4
 
 
 def test_what_was_received_is_a_copy() -> None:
-    def work(comm: RehearsalCommunicator) -> list[int]:
+    def work(comm: ThreadCommunicator) -> list[int]:
         own = torch.tensor([comm.rank])
         for received in comm.all_to_all([own] * 3, [1] * 3, SETUP):
             received += 10
         comm.all_gather(own, SETUP)
         return own.tolist()
 
-    assert rehearse(3, work) == [[0], [1], [2]]
+    assert run_threads(3, work) == [[0], [1], [2]]
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -91,7 +91,7 @@ class Cause(Exception):
 def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
     followed = []
 
-    def work(comm: RehearsalCommunicator) -> None:
+    def work(comm: ThreadCommunicator) -> None:
         try:
             comm.all_gather(torch.zeros(1), SETUP)
             if comm.rank == failing:
@@ -102,19 +102,19 @@ def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
             raise
 
     with pytest.raises(Cause, match="the disk is full"):
-        rehearse(3, work)
+        run_threads(3, work)
     assert sorted(followed) == sorted({0, 1, 2} - {failing})
 
 
 def test_a_message_of_another_size_than_announced() -> None:
-    def work(comm: RehearsalCommunicator) -> None:
+    def work(comm: ThreadCommunicator) -> None:
         comm.all_to_all([torch.zeros(comm.rank)] * 2, [1, 1], SETUP)
 
     with pytest.raises(AssertionError, match="another size than announced"):
-        rehearse(2, work)
+        run_threads(2, work)
 
 
 def test_a_rehearsal_after_a_failed_one() -> None:
     with pytest.raises(ZeroDivisionError):
-        rehearse(2, lambda comm: 1 // comm.rank)
-    assert rehearse(2, lambda comm: comm.all_gather(torch.tensor([comm.rank]), SETUP).tolist()) == [[[0], [1]]] * 2
+        run_threads(2, lambda comm: 1 // comm.rank)
+    assert run_threads(2, lambda comm: comm.all_gather(torch.tensor([comm.rank]), SETUP).tolist()) == [[[0], [1]]] * 2

@@ -69,8 +69,8 @@ def test_torchrun() -> None:
     assert settings.local_index(3) == 1
     assert settings.threads_of(16) == 8
     assert not settings.one_machine
-    assert settings.external is not None
-    assert settings.external.store
+    assert settings.launcher_env is not None
+    assert settings.launcher_env.store
     assert settings.run_key == "torchrun none attempt 2"
 
 
@@ -117,7 +117,7 @@ def test_contradictions(environ: dict[str, str], overrides: tuple[str, ...], wor
 
 
 def test_apps_that_have_no_workers_do_not_ask() -> None:
-    assert cluster({**TORCHRUN, "WORLD_SIZE": "9"}, "app=partition_data").train.cluster.external is None
+    assert cluster({**TORCHRUN, "WORLD_SIZE": "9"}, "app=partition_data").train.cluster.launcher_env is None
 
 
 def test_a_key_of_the_users() -> None:

@@ -17,11 +17,11 @@ from support import ROOT
 from retexo.apps import partition_data, train
 from retexo.apps.train import open_directory
 from retexo.config.settings import Settings, compose
+from retexo.estimate import cost_model
 from retexo.estimate.traffic import forecast
 from retexo.exchange.cover import minimum_cover
 
 sys.path.append(str(ROOT / "scripts"))
-cost_model = importlib.import_module("cost_model")
 NAMES = (
     "flop copy_byte socket_byte dropout_value norm_value norm_forward_value loss_value count_value round index_edge "
     "bag_edge bag_value sum_value partial_edge partial_value sort_edge renumber_end scan_edge write_edge read_edge "

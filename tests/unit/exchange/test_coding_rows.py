@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from retexo.exchange.coding import rows
+from retexo.exchange.coding import rows as coding
 from retexo.exchange.coding.rows import RowFormat, decode, decode_csr, encode, row_sizes
 
 ENCODINGS = ("dense", "sparse")
@@ -38,7 +38,7 @@ def bits(rows: torch.Tensor) -> torch.Tensor:
 
 
 @given(blocks(), st.sampled_from(ENCODINGS))
-def test_full_precision_loses_nothing(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+def test_full_precision_loses_nothing(rows: torch.Tensor, encoding: coding.Encoding) -> None:
     back = round_trip(rows, RowFormat(encoding))
     assert back.dtype == rows.dtype
     assert torch.equal(bits(back), bits(rows))
@@ -63,27 +63,27 @@ def test_sizes_are_foretold_row_by_row(rows: torch.Tensor, row_format: RowFormat
 
 
 @given(blocks(), st.sampled_from(["full", "bf16", "int8"]))
-def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: rows.Precision) -> None:
+def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: coding.Precision) -> None:
     header = 1 if rows.shape[1] < 128 else 2
     dense, sparse = (row_sizes(rows, RowFormat(encoding, precision)) for encoding in ENCODINGS)
     assert (sparse <= dense + header).all()
 
 
 @given(blocks(), st.sampled_from(ENCODINGS))
-def test_bf16_is_the_nearest(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+def test_bf16_is_the_nearest(rows: torch.Tensor, encoding: coding.Encoding) -> None:
     back = round_trip(rows, RowFormat(encoding, "bf16"))
     assert torch.equal(back, rows.to(torch.bfloat16).to(rows.dtype))
 
 
 @given(blocks(), st.sampled_from(ENCODINGS))
-def test_int8_errs_by_half_a_step_at_most(rows: torch.Tensor, encoding: rows.Encoding) -> None:
+def test_int8_errs_by_half_a_step_at_most(rows: torch.Tensor, encoding: coding.Encoding) -> None:
     back = round_trip(rows, RowFormat(encoding, "int8"))
     peak = rows.abs().amax(dim=1, keepdim=True) if rows.numel() else rows
     assert ((back - rows).abs() <= peak / 127 * 0.50001).all()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_is_not_finite_survives_or_is_refused(encoding: rows.Encoding) -> None:
+def test_what_is_not_finite_survives_or_is_refused(encoding: coding.Encoding) -> None:
     rows = torch.tensor([[float("nan"), 0.0, float("inf"), 0.0], [0.0, -float("inf"), 1.0, 1e-45]])
     for precision in ("full", "bf16"):
         expected = rows if precision == "full" else rows.to(torch.bfloat16).float()
@@ -166,7 +166,7 @@ def test_wide_rows_have_long_headers() -> None:
 def test_blocks_of_many_chunks(rows: torch.Tensor, row_format: RowFormat) -> None:
     whole, sizes = round_trip(rows, row_format), row_sizes(rows, row_format)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "_CHUNK_CELLS", 3 * max(1, rows.shape[1]))
+        patch.setattr(coding, "_CHUNK_CELLS", 3 * max(1, rows.shape[1]))
         assert torch.equal(round_trip(rows, row_format), whole)
         assert row_sizes(rows, row_format).tolist() == sizes.tolist()
 

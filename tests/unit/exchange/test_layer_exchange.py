@@ -19,14 +19,14 @@ from support import train_settings
 from test_plan import NOTHING, TEST, TRAIN, VAL, Mask, Whole, cut_edges, pairs, random_whole, uses, wholes
 from torch import Tensor
 
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
 from retexo.exchange.coding.rows import Precision, RowFormat, row_sizes
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
-from retexo.exchange.selection import Owned
+from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import Block, InEdges, Sources, rows_of
 from retexo.nn.conv.gat import GAT
@@ -37,7 +37,7 @@ from retexo.nn.convolution import Convolution, SumConvolution
 from retexo.nn.stage import build_stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock, Context
-from retexo.training.graph_info import Facts
+from retexo.training.graph_info import GraphInfo
 from retexo.worker.train import make_architecture, make_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
@@ -143,14 +143,14 @@ class Side:
 
 
 def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
-    demand = whole.demand(case.num_layers, sums=case.conv.adds_up, plain=case.plain, use=case.use)
+    plan_request = whole.plan_request(case.num_layers, sums=case.conv.sums_neighbours, plain=case.plain, use=case.use)
 
-    def work(comm: RehearsalCommunicator) -> Side:
+    def work(comm: ThreadCommunicator) -> Side:
         part = whole.partition(comm.rank, rows)
-        plan = make_plan(part, demand, comm)
+        plan = make_plan(part, plan_request, comm)
         edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
-        owned = Owned(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
+        owned = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
         exchange = LayerExchange(plan, case.layer, owned, comm)
         first = exchange.run(ROUNDS)
         pieces = list(exchange.stream(EMBED)) if stream else []
@@ -158,7 +158,7 @@ def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) 
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
         return Side(edges, part.features, waves, pieces, sent)
 
-    return rehearse(whole.num_parts, work)
+    return run_threads(whole.num_parts, work)
 
 
 def wanted(whole: Whole, case: Layer) -> tuple[Mask, Mask]:
@@ -175,9 +175,9 @@ class Computed:
     nodes: Ints
     """Of the whole graph."""
     block: Block
-    early: Tensor
+    unprojected: Tensor
     """[num_early, F], and of the other sources [m, D]."""
-    late: Tensor
+    projected: Tensor
 
 
 def computed(whole: Whole, rank: int, side: Side, case: Layer) -> list[Computed]:
@@ -221,7 +221,7 @@ def layer_output(
     if not isinstance(conv, SumConvolution):
         (sources,) = pieces
         block = side.edges.block(nodes, sources)
-        return conv(conv.gather(block, *rows_of(block, side.own, sources)))
+        return conv(conv.prepare(block, *rows_of(block, side.own, sources)))
     projected = conv.project(side.own) if after_rounds and conv.projected_width < side.own.shape[1] else None
     total = Accumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
     for sources in pieces:
@@ -255,9 +255,9 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
 class Telling(Convolution):
     """Of rows [one-hot id, rest] the weights keep the ids: so every vector tells of which nodes it is the sum."""
 
-    def __init__(self, num_nodes: int, adds_up: bool) -> None:
+    def __init__(self, num_nodes: int, sums_neighbours: bool) -> None:
         super().__init__()
-        self.num_nodes, self.adds_up = num_nodes, adds_up  # type: ignore[misc]
+        self.num_nodes, self.sums_neighbours = num_nodes, sums_neighbours  # type: ignore[misc]
 
     def project(self, rows: Tensor) -> Tensor:
         return rows[:, : self.num_nodes]
@@ -274,8 +274,8 @@ def telling_rows(num_nodes: int, rest: int) -> Tensor:
 
 @st.composite
 def tellings(draw: st.DrawFn) -> tuple[Whole, Layer, Tensor]:
-    whole, adds_up = draw(wholes()), draw(st.booleans())
-    case = Layer(Telling(whole.num_nodes, adds_up), *draw(layers), plain=draw(seldom), use=draw(uses))
+    whole, sums_neighbours = draw(wholes()), draw(st.booleans())
+    case = Layer(Telling(whole.num_nodes, sums_neighbours), *draw(layers), plain=draw(seldom), use=draw(uses))
     return whole, case, telling_rows(whole.num_nodes, draw(st.sampled_from([0, 30])))
 
 
@@ -285,8 +285,8 @@ def test_each_edge_is_served_exactly_once(given: tuple[Whole, Layer, Tensor]) ->
     whole, case, rows = given
     for rank, side in enumerate(exchanged(whole, rows, case)):
         for wave in computed(whole, rank, side, case):
-            told = torch.cat((wave.early[:, : whole.num_nodes], wave.late))
-            if not case.conv.adds_up:
+            told = torch.cat((wave.unprojected[:, : whole.num_nodes], wave.projected))
+            if not case.conv.sums_neighbours:
                 assert (told.sum(dim=1) == 1).all()  # each a row
             served = torch.zeros(len(wave.nodes), whole.num_nodes, dtype=F64).index_add(
                 0, wave.block.dst, told[wave.block.src]
@@ -300,14 +300,14 @@ def arrived(whole: Whole, rank: int, side: Side) -> list[list[tuple[int, list[in
     counts, waves = {False: 0, True: 0}, []
     for sources in side.waves:
         came = []
-        for late, vectors in ((False, sources.early), (True, sources.late)):
+        for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
             names = np.full(len(vectors.values), whole.num_nodes)  # what is overwritten stays nobody's
             places = vectors.halo.numpy()
             names[places[places >= 0]] = halo[places >= 0]
             names[vectors.sums] = -1 - ids[vectors.sum_dst]
             told = [row.nonzero()[:, 0].tolist() for row in vectors.values[:, : whole.num_nodes]]
-            came += list(zip(names.tolist(), told, strict=True))[counts[late] :]
-            counts[late] = len(names)
+            came += list(zip(names.tolist(), told, strict=True))[counts[projected] :]
+            counts[projected] = len(names)
         waves.append(came)
     return waves
 
@@ -329,7 +329,7 @@ def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer
             assert fed[rows].all()
             known += rows
             sums = [(-1 - name, told) for name, told in came if name < 0]
-            assert case.conv.adds_up or not sums
+            assert case.conv.sums_neighbours or not sums
             for node, told in sums:
                 assert mask[node]
                 assert len({int(whole.part[source]) for source in told}) == 1
@@ -346,9 +346,9 @@ def wave_edges(whole: Whole, owner: int, asker: int, mask: Mask, held: set[int])
     return [edge for edge in cut_edges(whole, owner, asker, mask) if edge[0] not in held]
 
 
-def fewest_vectors(edges: list[tuple[int, int]], adds_up: bool) -> int:
+def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
     """Rows and sums that serve all edges: as many as a maximum matching has (Koenig); without sums every source."""
-    if not adds_up:
+    if not sums_neighbours:
         return len({source for source, _ in edges})
     graph = nx.Graph((("from", source), ("to", target)) for source, target in edges)
     sources = [vertex for vertex in graph if vertex[0] == "from"]
@@ -357,7 +357,7 @@ def fewest_vectors(edges: list[tuple[int, int]], adds_up: bool) -> int:
 
 def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
     """Nodes of others whose row came in the first wave."""
-    return set(whole.halo(rank)[side.waves[ROUNDS].early.halo.numpy() >= 0].tolist())
+    return set(whole.halo(rank)[side.waves[ROUNDS].unprojected.halo.numpy() >= 0].tolist())
 
 
 @quickly
@@ -371,7 +371,7 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     for owner, asker in pairs(whole):
         held: set[int] = set()
         for wave, mask in enumerate(wanted(whole, case)):
-            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.adds_up)
+            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.sums_neighbours)
             assert sides[owner].rows_sent(wave, asker) == 8 * widths[wave] * count
             held = held_rows(whole, asker, sides[asker])
 
@@ -440,10 +440,10 @@ def test_sparse_rows_take_the_bytes_of_their_values(
     for rank, side in enumerate(sides):
         size, seen = 0, 0
         for sources in side.waves:
-            sizes = row_sizes(sources.early.values[seen:], RowFormat("sparse"))
+            sizes = row_sizes(sources.unprojected.values[seen:], RowFormat("sparse"))
             assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
-            size, seen = size + int(sizes.sum()), len(sources.early.values)
-        size += 8 * case.conv.projected_width * len(side.waves[EMBED].late.values)
+            size, seen = size + int(sizes.sum()), len(sources.unprojected.values)
+        size += 8 * case.conv.projected_width * len(side.waves[EMBED].projected.values)
         assert sum(other.rows_sent(wave, rank) for other in sides for wave in (ROUNDS, EMBED)) == size
 
 
@@ -460,7 +460,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
         for mask in wanted(whole, case):
             edges = cut_edges(whole, owner, asker, mask)
             bits = len({source for source, _ in edges}) + len({target for _, target in edges})
-            size += (9 + (-(-bits // 8) if case.conv.adds_up else 0)) if edges else 0
+            size += (9 + (-(-bits // 8) if case.conv.sums_neighbours else 0)) if edges else 0
         assert sides[owner].sent.get((Purpose("setup", place[0]), asker), 0) == size
 
 
@@ -473,10 +473,10 @@ def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
 
 
-def true_sums(whole: Whole, rank: int, sources: Sources, late: bool, rows: Tensor, case: Layer) -> list[Tensor]:
+def true_sums(whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer) -> list[Tensor]:
     """For each sum that arrived the possible ones: of one owner's nodes that have no row there, scaled."""
-    vectors = sources.late if late else sources.early
-    present = (sources.early.halo >= 0) | (sources.late.halo >= 0)
+    vectors = sources.projected if projected else sources.unprojected
+    present = (sources.unprojected.halo >= 0) | (sources.projected.halo >= 0)
     absent = np.zeros(whole.num_nodes, bool)
     absent[whole.halo(rank)[~present.numpy()]] = True
     scale = case.conv.source_scale(torch.from_numpy(whole.count().sum(0)))
@@ -497,7 +497,7 @@ def test_rounded_vectors_are_rounded_once(
     case = Layer(convolution(name, width, out), precision=precision)
     rows = features(kind, whole.num_nodes, width, seed)
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        halo, both = whole.halo(rank), (side.waves[EMBED].early, side.waves[EMBED].late)
+        halo, both = whole.halo(rank), (side.waves[EMBED].unprojected, side.waves[EMBED].projected)
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
             assert_near(vectors.values[vectors.halo[came]], own[halo[came]], precision)
@@ -508,13 +508,13 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
     """Each sum lies near the sum of what one owner did not send by itself in that wave."""
     seen = {False: 0, True: 0}
     for sources in side.waves:
-        for late, vectors in ((False, sources.early), (True, sources.late)):
-            possible = true_sums(whole, rank, sources, late, rows, case)
-            for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[seen[late] :]:
-                true = case.conv.project(sums) if late else sums
+        for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
+            possible = true_sums(whole, rank, sources, projected, rows, case)
+            for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[seen[projected] :]:
+                true = case.conv.project(sums) if projected else sums
                 nearest = true[[int((true - vectors.values[place]).abs().sum(dim=1).argmin())]]
                 assert_near(vectors.values[[place]], nearest, case.precision)
-            seen[late] = len(possible)
+            seen[projected] = len(possible)
 
 
 @quickly
@@ -527,7 +527,7 @@ def test_a_row_arrives_alike_at_every_peer(
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), precision=precision)
     known: dict[int, list[float]] = {}
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        vectors = side.waves[EMBED].early
+        vectors = side.waves[EMBED].unprojected
         for node, place in zip(whole.halo(rank).tolist(), vectors.halo.tolist(), strict=True):
             if place >= 0:
                 values = vectors.values[place].tolist()
@@ -544,9 +544,9 @@ class Silent:
         pass
 
 
-def facts_of(whole: Whole, width: int) -> Facts:
+def facts_of(whole: Whole, width: int) -> GraphInfo:
     trains = whole.role == TRAIN
-    return Facts(
+    return GraphInfo(
         num_train=int(trains.sum()),
         num_val=int((whole.role == VAL).sum()),
         num_test=int((whole.role == TEST).sum()),
@@ -562,8 +562,8 @@ def facts_of(whole: Whole, width: int) -> Facts:
 
 def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
     """Of every worker what each layer embeds, [I, D]."""
-    facts = facts_of(whole, rows.shape[1])
-    architecture = make_architecture(settings, facts)
+    graph_info = facts_of(whole, rows.shape[1])
+    architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, 0).double() for layer in range(architecture.num_layers)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
@@ -571,17 +571,17 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
         found[context.comm.rank].append(own_embed(context, *arguments))
         return found[context.comm.rank][-1]
 
-    def work(comm: RehearsalCommunicator) -> None:
+    def work(comm: ThreadCommunicator) -> None:
         part = whole.partition(comm.rank, rows)
         context = make_context(
-            settings, part, facts, comm, stages[0].conv,
+            settings, part, graph_info, comm, stages[0].conv,
             clock=Clock(), log=Silent(), run_dir=Path("nowhere"), dtype=F64,
         )  # fmt: skip
         lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
 
     own_embed = lazy._embed
     with unittest.mock.patch.object(lazy, "_embed", embed):
-        rehearse(whole.num_parts, work)
+        run_threads(whole.num_parts, work)
     return found
 
 

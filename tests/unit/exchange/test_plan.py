@@ -14,9 +14,19 @@ from numpy.typing import NDArray
 from support import MASKS, make_graph, write_partitions
 
 from partitioning.storage import Partition
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.exchange.coding.elias_fano import code_size
-from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Boundary, Demand, ExchangePlan, Use, make_plan, whole_out_degree
+from retexo.exchange.plan import (
+    EMBED,
+    ROUNDS,
+    SETUP,
+    Boundary,
+    ExchangePlan,
+    PlanRequest,
+    Use,
+    global_out_degree,
+    make_plan,
+)
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -65,7 +75,7 @@ class Whole:
             layers.insert(0, layers[0] | sources)
         return layers
 
-    def need(self, num_layers: int, use: Use = "train") -> Ints:
+    def required_layers(self, num_layers: int, use: Use = "train") -> Ints:
         """[N] for the rounds L + 1, else the number of layers that embed the node."""
         if use == "predict":
             return np.full(self.num_nodes, num_layers)
@@ -104,10 +114,10 @@ class Whole:
             self_loops=0,
         )
 
-    def demand(self, num_layers: int, **changes: Any) -> Demand:
+    def plan_request(self, num_layers: int, **changes: Any) -> PlanRequest:
         sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
         fields = {"all_nodes": bool((self.role != NOTHING).all()), "sums": True, "plain": False}
-        return Demand(num_layers, sizes, **{**fields, **changes})
+        return PlanRequest(num_layers, sizes, **{**fields, **changes})
 
 
 def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
@@ -152,15 +162,15 @@ def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
             assert torch.equal(getattr(made, name), getattr(wanted, name)), name
 
 
-def plans(whole: Whole, demand: Demand) -> tuple[list[ExchangePlan], list[int]]:
+def plans(whole: Whole, plan_request: PlanRequest) -> tuple[list[ExchangePlan], list[int]]:
     """Every worker's plan, and the bytes that each sent for it."""
 
-    def plan(comm: RehearsalCommunicator) -> tuple[ExchangePlan, int]:
-        made = make_plan(whole.partition(comm.rank), demand, comm)
+    def plan(comm: ThreadCommunicator) -> tuple[ExchangePlan, int]:
+        made = make_plan(whole.partition(comm.rank), plan_request, comm)
         assert {purpose for purpose, _ in comm.meter.entries} <= {SETUP}
         return made, sum(comm.meter.entries.values())
 
-    made, sent = zip(*rehearse(whole.num_parts, plan), strict=True)
+    made, sent = zip(*run_threads(whole.num_parts, plan), strict=True)
     return list(made), list(sent)
 
 
@@ -181,14 +191,14 @@ variants = st.fixed_dictionaries({"sums": st.booleans(), "plain": st.booleans(),
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
 def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, **variant))
+    made, _ = plans(whole, whole.plan_request(num_layers, **variant))
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
         receiver = whole.partition(asker)
         assert (receiver.halo_owner[wanted.rows] == owner).all()
         assert sent.rows.tolist() == receiver.halo_index[wanted.rows].tolist()
         assert (np.diff(sent.rows) > 0).all()
-        for name in ("source", "target", "need"):
+        for name in ("source", "target", "required_layers"):
             assert getattr(sent, name).tolist() == getattr(wanted, name).tolist(), name
         assert sent.targets.tolist() == [-1] * len(wanted.targets)
     for rank, plan in enumerate(made):
@@ -198,39 +208,39 @@ def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: d
 @quickly
 @given(wholes(), st.integers(1, 3), uses)
 def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int, use: Use) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, use=use))
-    need = whole.need(num_layers, use)
+    made, _ = plans(whole, whole.plan_request(num_layers, use=use))
+    required_layers = whole.required_layers(num_layers, use)
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
         target = whole.nodes_of(asker)[wanted.targets[wanted.target]]
         found = sorted(zip(source.tolist(), target.tolist(), strict=True))
-        assert found == cut_edges(whole, owner, asker, need > 0)
-        assert wanted.need.tolist() == need[whole.nodes_of(asker)[wanted.targets]].tolist()
+        assert found == cut_edges(whole, owner, asker, required_layers > 0)
+        assert wanted.required_layers.tolist() == required_layers[whole.nodes_of(asker)[wanted.targets]].tolist()
 
 
 @quickly
 @given(wholes(), st.integers(1, 3))
 def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, sums=False))
-    need = whole.need(num_layers)
+    made, _ = plans(whole, whole.plan_request(num_layers, sums=False))
+    required_layers = whole.required_layers(num_layers)
     for owner, asker in pairs(whole):
         sent = made[owner].outgoing[asker]
-        edges = cut_edges(whole, owner, asker, need > 0)
-        wanted = {(source, int(need[target])) for source, target in edges}
+        edges = cut_edges(whole, owner, asker, required_layers > 0)
+        wanted = {(source, int(required_layers[target])) for source, target in edges}
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
-        assert list(zip(source.tolist(), sent.need[sent.target].tolist(), strict=True)) == sorted(wanted)
-        assert sent.need.tolist() == sorted({need for _, need in wanted})
+        assert list(zip(source.tolist(), sent.required_layers[sent.target].tolist(), strict=True)) == sorted(wanted)
+        assert sent.required_layers.tolist() == sorted({required_layers for _, required_layers in wanted})
         assert not made[owner].sums
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, sums=sums, use=use))
-    need = whole.need(num_layers, use)
+    made, _ = plans(whole, whole.plan_request(num_layers, sums=sums, use=use))
+    required_layers = whole.required_layers(num_layers, use)
     for part, plan in enumerate(made):
-        assert plan.need.tolist() == need[whole.nodes_of(part)].tolist()
+        assert plan.required_layers.tolist() == required_layers[whole.nodes_of(part)].tolist()
         assert (plan.num_layers, plan.num_halo, plan.plain) == (num_layers, len(whole.halo(part)), False)
         assert plan.waves == ((ROUNDS, EMBED) if use == "train" else (EMBED,))
 
@@ -238,18 +248,18 @@ def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: 
 @quickly
 @given(wholes(roles=(TRAIN, VAL, TEST)), st.integers(1, 3))
 def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_layers: int) -> None:
-    quick, few = plans(whole, whole.demand(num_layers, all_nodes=True))
-    slow, more = plans(whole, whole.demand(num_layers, all_nodes=False))
-    assert [plan.need.tolist() for plan in quick] == [plan.need.tolist() for plan in slow]
+    quick, few = plans(whole, whole.plan_request(num_layers, all_nodes=True))
+    slow, more = plans(whole, whole.plan_request(num_layers, all_nodes=False))
+    assert [plan.required_layers.tolist() for plan in quick] == [plan.required_layers.tolist() for plan in slow]
     assert all(more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1) for rank in range(len(few)))
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.demand(num_layers, sums=sums, plain=True, use=use))
+    made, _ = plans(whole, whole.plan_request(num_layers, sums=sums, plain=True, use=use))
     for part, plan in enumerate(made):
-        assert plan.need.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
+        assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
         assert rows.tolist() == list(range(len(whole.halo(part))))
         assert (plan.sums, plan.plain, plan.waves) == (False, True, (ROUNDS,))
@@ -274,12 +284,12 @@ def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
 def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
-    demand = whole.demand(num_layers, **variant)
-    made, sent = plans(whole, demand)
+    plan_request = whole.plan_request(num_layers, **variant)
+    made, sent = plans(whole, plan_request)
     for asker, plan in enumerate(made):
         owners = [owner for owner in range(whole.num_parts) if owner != asker]
         size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
-        if not (demand.plain or demand.all_nodes or demand.use == "predict"):
+        if not (plan_request.plain or plan_request.all_nodes or plan_request.use == "predict"):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
@@ -287,8 +297,10 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 @quickly
 @given(wholes())
 def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
-    sizes = whole.demand(1).part_sizes
-    found = rehearse(whole.num_parts, lambda comm: whole_out_degree(whole.partition(comm.rank), sizes, comm).tolist())
+    sizes = whole.plan_request(1).part_sizes
+    found = run_threads(
+        whole.num_parts, lambda comm: global_out_degree(whole.partition(comm.rank), sizes, comm).tolist()
+    )
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
 
@@ -306,16 +318,21 @@ LINE = Whole(
 
 
 def test_a_plan_by_hand() -> None:
-    (owner, asker), sent = plans(LINE, LINE.demand(2))
-    assert owner.need.tolist() == [1, 1, 0, 0]  # 3 is a source of 5, whose input nobody needs from layer 1 on
-    assert asker.need.tolist() == [3, 1, 2]
+    (owner, asker), sent = plans(LINE, LINE.plan_request(2))
+    assert owner.required_layers.tolist() == [
+        1,
+        1,
+        0,
+        0,
+    ]  # 3 is a source of 5, whose input nobody needs from layer 1 on
+    assert asker.required_layers.tolist() == [3, 1, 2]
     boundary = owner.outgoing[1]
     assert boundary.rows.tolist() == [0, 1, 3]
     assert asker.incoming[0].rows.tolist() == [0, 1, 2]
     assert asker.incoming[0].targets.tolist() == [0, 1, 2]
     edges = list(zip(boundary.source.tolist(), boundary.target.tolist(), strict=True))
     assert edges == [(0, 0), (0, 0), (1, 0), (1, 2), (2, 1)]
-    assert boundary.need.tolist() == [3, 1, 2]
+    assert boundary.required_layers.tolist() == [3, 1, 2]
     assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
     # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3 needs of 2 bits each.
     assert code_size(2, 4) == 1
@@ -333,14 +350,14 @@ def test_a_plan_by_hand() -> None:
     ],
 )
 def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
-    made, _ = plans(LINE, LINE.demand(2))
+    made, _ = plans(LINE, LINE.plan_request(2))
     assert made[0].outgoing[1].wanted(layer, wave, 2).tolist() == edges
 
 
 @quickly
 @given(wholes(), st.integers(1, 3))
 def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.demand(num_layers))
+    made, _ = plans(whole, whole.plan_request(num_layers))
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from retexo.exchange import selection as choice_module
 from retexo.exchange.coding.rows import Precision, decode, row_sizes
-from retexo.exchange.selection import DENSE, PROJECTED, SPARSE, Choice, Form, Ints, Mask, Owned, choose, write
+from retexo.exchange.selection import (
+    DENSE,
+    PROJECTED,
+    SPARSE,
+    Ints,
+    LocalRows,
+    Mask,
+    MessageFormat,
+    Selection,
+    choose,
+    write,
+)
 from retexo.nn.matrix import is_sparse
 
 F64 = torch.float64
@@ -25,7 +36,7 @@ quickly = settings(deadline=None, max_examples=100)
 class Case:
     """A boundary with the rows that it is served from, and their dense sums."""
 
-    owned: Owned
+    owned: LocalRows
     nodes: Ints
     source: Ints
     target: Ints
@@ -43,10 +54,12 @@ class Case:
         scale = torch.ones(len(self.owned.rows), dtype=F64) if self.owned.scale is None else self.owned.scale
         return (count * scale[self.nodes]) @ self.rows
 
-    def choose(self, *, sums: bool = True, late: bool = False) -> Choice:
-        return choose(self.owned, self.nodes, self.source, self.target, self.num_targets, sums=sums, late=late)
+    def choose(self, *, sums: bool = True, projected: bool = False) -> Selection:
+        return choose(
+            self.owned, self.nodes, self.source, self.target, self.num_targets, sums=sums, projected=projected
+        )
 
-    def write(self, choice: Choice) -> Tensor:
+    def write(self, choice: Selection) -> Tensor:
         return write(self.owned, choice, self.nodes, self.source, self.target)
 
     def targets_left(self, rows: Mask) -> Mask:
@@ -55,24 +68,24 @@ class Case:
         left[self.target[~rows[self.source]]] = True
         return left
 
-    def sizes(self, form: Form) -> tuple[Ints, Ints]:
+    def sizes(self, form: MessageFormat) -> tuple[Ints, Ints]:
         """Bytes of each row [L] and of each target's whole sum [R]."""
         precision, rows = self.owned.precision, self.rows
         if form == SPARSE:
             whole = self.sums(np.zeros(len(rows), bool))
             return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(whole, SPARSE.row_format(precision))
-        width = self.owned.projected_width if form.after_weights else rows.shape[1]
+        width = self.owned.projected_width if form.projected else rows.shape[1]
         size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4}[precision]
         return np.full(len(rows), size), np.full(self.num_targets, size)
 
-    def weight(self, choice: Choice) -> int:
+    def weight(self, choice: Selection) -> int:
         rows, sums = self.sizes(choice.form)
         return int(rows[choice.rows].sum() + sums[choice.sums].sum())
 
 
-def owner(rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full") -> Owned:
+def owner(rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full") -> LocalRows:
     weight = torch.randn(rows.shape[1], projected_width, dtype=F64, generator=torch.Generator().manual_seed(1))
-    return Owned(rows, scale, lambda rows: rows @ weight, projected_width, precision)
+    return LocalRows(rows, scale, lambda rows: rows @ weight, projected_width, precision)
 
 
 @st.composite
@@ -97,43 +110,43 @@ def covers(case: Case) -> list[tuple[Mask, Mask]]:
     return [(rows, case.targets_left(rows)) for rows in masks]
 
 
-def least_weight(case: Case, form: Form) -> int:
+def least_weight(case: Case, form: MessageFormat) -> int:
     row_size, sum_size = case.sizes(form)
     return min(int(row_size[rows].sum() + sum_size[sums].sum()) for rows, sums in covers(case))
 
 
-def forms(late: bool) -> list[Form]:
-    return [DENSE, SPARSE, PROJECTED] if late else [DENSE, SPARSE]
+def forms(projected: bool) -> list[MessageFormat]:
+    return [DENSE, SPARSE, PROJECTED] if projected else [DENSE, SPARSE]
 
 
-def assert_serves_all(case: Case, choice: Choice) -> None:
+def assert_serves_all(case: Case, choice: Selection) -> None:
     assert (choice.rows[case.source] | choice.sums[case.target]).all()
 
 
 @quickly
 @given(cases(), st.booleans())
-def test_no_other_choice_takes_fewer_bytes(case: Case, late: bool) -> None:
-    chosen = case.choose(late=late)
+def test_no_other_choice_takes_fewer_bytes(case: Case, projected: bool) -> None:
+    chosen = case.choose(projected=projected)
     assert_serves_all(case, chosen)
-    assert case.weight(chosen) == min(least_weight(case, form) for form in forms(late))
+    assert case.weight(chosen) == min(least_weight(case, form) for form in forms(projected))
 
 
 @quickly
 @given(cases(), st.booleans())
-def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, late: bool) -> None:
-    chosen = case.choose(sums=False, late=late)
+def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, projected: bool) -> None:
+    chosen = case.choose(sums=False, projected=projected)
     assert chosen.rows.all()
     assert not chosen.sums.any()
     every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
-    assert case.weight(chosen) == min(case.weight(Choice(form, every, none)) for form in forms(late))
+    assert case.weight(chosen) == min(case.weight(Selection(form, every, none)) for form in forms(projected))
     assert len(case.write(chosen)) == case.weight(chosen)
 
 
 @quickly
 @given(cases(), st.booleans())
-def test_a_message_is_as_long_as_was_weighed(case: Case, late: bool) -> None:
+def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
     """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
-    chosen = case.choose(late=late)
+    chosen = case.choose(projected=projected)
     length = len(case.write(chosen))
     assert length == case.weight(chosen) or (chosen.form == SPARSE and length < case.weight(chosen))
 
@@ -142,11 +155,11 @@ def test_a_message_is_as_long_as_was_weighed(case: Case, late: bool) -> None:
 @given(cases(), st.sampled_from(sorted(FORMS)), st.integers(0, 31))
 def test_what_is_written_reads_as_rows_and_sums(case: Case, form: str, place: int) -> None:
     """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
-    owned = Owned(case.owned.rows, case.owned.scale, case.owned.project, case.owned.projected_width, "full")
+    owned = LocalRows(case.owned.rows, case.owned.scale, case.owned.project, case.owned.projected_width, "full")
     case = Case(owned, case.nodes, case.source, case.target, case.num_targets)
-    choice = Choice(FORMS[form], *covers(case)[place % 2 ** len(case.nodes)])
+    choice = Selection(FORMS[form], *covers(case)[place % 2 ** len(case.nodes)])
     wanted = torch.cat((case.rows[choice.rows], case.sums(choice.rows)[choice.sums]))
-    wanted = owned.project(wanted) if choice.form.after_weights else wanted
+    wanted = owned.project(wanted) if choice.form.projected else wanted
     row_format = choice.form.row_format("full")
     back = decode(case.write(choice), (len(wanted), wanted.shape[1]), F64, row_format)
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
@@ -178,7 +191,7 @@ def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> C
 
 
 @pytest.mark.parametrize(
-    ("rows", "projected_width", "early", "late"),
+    ("rows", "projected_width", "unprojected", "projected"),
     [
         (torch.ones(3, 10, dtype=F64) * 2, 3, DENSE, PROJECTED),
         (torch.ones(3, 10, dtype=F64) * 2, 30, DENSE, DENSE),
@@ -189,11 +202,13 @@ def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> C
         (BAG * 2, 3, SPARSE, SPARSE),
     ],
 )
-def test_the_form_of_rows(rows: Tensor, projected_width: int, early: Form, late: Form) -> None:
+def test_the_form_of_rows(
+    rows: Tensor, projected_width: int, unprojected: MessageFormat, projected: MessageFormat
+) -> None:
     case = star(rows, projected_width)
     assert is_sparse(rows) == (rows.shape[1] == 1000)
-    assert case.choose(sums=False).form == early
-    assert case.choose(sums=False, late=True).form == late
+    assert case.choose(sums=False).form == unprojected
+    assert case.choose(sums=False, projected=True).form == projected
 
 
 def test_three_dense_rows_of_one_target_are_one_sum() -> None:
@@ -221,11 +236,11 @@ def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
 def test_nothing_to_serve() -> None:
     none = np.zeros(0, dtype=np.int64)
     case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
-    for late in (False, True):
-        assert len(case.write(case.choose(late=late))) == 0
+    for projected in (False, True):
+        assert len(case.write(case.choose(projected=projected))) == 0
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_form_has_a_code(form: Form) -> None:
-    assert Form.of_code(form.code) == form
+def test_a_form_has_a_code(form: MessageFormat) -> None:
+    assert MessageFormat.of_code(form.code) == form
     assert len({other.code for other in FORMS.values()}) == 3

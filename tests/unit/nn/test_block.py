@@ -22,14 +22,14 @@ def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> Arrival
     return Arrival(*ids, read=lambda room: room.copy_(torch.tensor(values, dtype=torch.float32)[:, None]))
 
 
-def sources(early: list[Arrival], late: list[Arrival]) -> Sources:
-    return Sources(*(Vectors.none(4, 1, torch.float32).extended(arrivals) for arrivals in (early, late)))
+def sources(unprojected: list[Arrival], projected: list[Arrival]) -> Sources:
+    return Sources(*(Vectors.none(4, 1, torch.float32).extended(arrivals) for arrivals in (unprojected, projected)))
 
 
 def vectors_of(block: Block, given: Sources) -> Tensor:
-    early, late = rows_of(block, OWN, given)
-    assert len(early) == block.num_early
-    return torch.cat((early, late))[:, 0]
+    unprojected, projected = rows_of(block, OWN, given)
+    assert len(unprojected) == block.num_unprojected
+    return torch.cat((unprojected, projected))[:, 0]
 
 
 def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
@@ -67,7 +67,7 @@ def test_all_rows_are_there() -> None:
     given = sources([arrival([30, 50], [0, 2], []), arrival([40, 60], [1, 3], [])], [])
     block = EDGES.block(torch.tensor([0, 1]), given)
     assert edges_of(block, given) == [(2.0, 0), (30.0, 0), (40.0, 1), (40.0, 1), (50.0, 1), (60.0, 0)]
-    assert block.num_early == len(block.nodes)
+    assert block.num_unprojected == len(block.nodes)
     assert block.in_degree.tolist() == [3, 3]
     degree = dict(zip(vectors_of(block, given).tolist(), block.out_degree.tolist(), strict=True))
     assert degree == {1.0: 1, 2.0: 1, 30.0: 7, 40.0: 8, 50.0: 9, 60.0: 10}
@@ -104,7 +104,7 @@ def test_late_vectors_come_last() -> None:
     """3 and a sum for 1 came early, 6 and another sum for 1 late."""
     given = sources([arrival([30, 80], [0], [1])], [arrival([0.6, 0.5], [3], [1])])
     block = EDGES.block(torch.tensor([0, 1]), given)
-    assert block.num_early == 4
+    assert block.num_unprojected == 4
     assert vectors_of(block, given).tolist() == pytest.approx([1.0, 2.0, 30.0, 80.0, 0.6, 0.5])
     assert edges_of(block, given) == [(pytest.approx(0.5), 1), (pytest.approx(0.6), 0), (2.0, 0), (30.0, 0), (80.0, 1)]
     assert block.out_degree.tolist() == [1, 1, 7, 0, 10, 0]
@@ -113,7 +113,7 @@ def test_late_vectors_come_last() -> None:
 def test_a_block_of_nothing() -> None:
     given = sources([arrival([30, 80], [0], [1])], [])
     block = EDGES.block(torch.zeros(0, dtype=torch.int64), given)
-    assert (len(block.nodes), len(block.src), block.num_dst, block.num_early) == (0, 0, 0, 0)
+    assert (len(block.nodes), len(block.src), block.num_dst, block.num_unprojected) == (0, 0, 0, 0)
     assert vectors_of(block, given).tolist() == []
 
 
@@ -122,8 +122,8 @@ def test_a_part_without_nodes() -> None:
     edges = InEdges.build(none, none, none, none, torch.float32)
     nothing = Sources(Vectors.none(0, 3, torch.float32), Vectors.none(0, 2, torch.float32))
     block = edges.block(none, nothing)
-    early, late = rows_of(block, torch.zeros(0, 3), nothing)
-    assert (early.shape, late.shape) == ((0, 3), (0, 2))
+    unprojected, projected = rows_of(block, torch.zeros(0, 3), nothing)
+    assert (unprojected.shape, projected.shape) == ((0, 3), (0, 2))
 
 
 def test_own_rows_may_be_nan_where_nobody_looks() -> None:

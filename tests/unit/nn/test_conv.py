@@ -50,7 +50,7 @@ def make(kind: type[Convolution], **arguments: Any) -> Convolution:
 
 def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
     block = edges().block(torch.tensor(nodes), NOTHING)
-    return conv(conv.gather(block, *rows_of(block, x, NOTHING)))
+    return conv(conv.prepare(block, *rows_of(block, x, NOTHING)))
 
 
 def gcn(conv: Any, x: Tensor) -> Tensor:
@@ -100,11 +100,7 @@ LAYERS = {
 
 
 NODE_SETS = ([0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3])
-CLOSED = [
-    pytest.param(name, nodes)
-    for name in LAYERS
-    for nodes in NODE_SETS
-]
+CLOSED = [pytest.param(name, nodes) for name in LAYERS for nodes in NODE_SETS]
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -131,14 +127,14 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
         torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("after_weights", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
 @pytest.mark.parametrize("nodes", NODE_SETS)
-def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, late: bool) -> None:
+def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, after_weights: bool) -> None:
     layer, arguments, formula = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
-    projected = conv.project(x) if late else None
+    projected = conv.project(x) if after_weights else None
     total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
     total.add(NOTHING)
     got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])

@@ -20,9 +20,9 @@ from partitioning.graph_data import GraphData
 from partitioning.sites import find_sites, write_sites
 from partitioning.storage import Partition
 from retexo.comm.collectives import Communicator
-from retexo.comm.threads import rehearse
+from retexo.comm.threads import run_threads
 from retexo.sites.halo_rows import ask_owners
-from retexo.training.graph_info import Facts, agree_on_facts
+from retexo.training.graph_info import GraphInfo, agree_on_graph_info
 
 NAMES = ["north", "east", "south", "west"]
 SAME = ("src", "dst", "features", "labels", "train_mask", "val_mask", "test_mask", "node_ids", "halo_owner",
@@ -38,7 +38,7 @@ def parts_of(base: Path, num_parts: int) -> list[Partition]:
     def worker(comm: Communicator) -> Partition:
         return ask_owners(read[comm.rank], sizes, comm)
 
-    return rehearse(num_parts, worker)
+    return run_threads(num_parts, worker)
 
 
 def assert_same_part(found: Partition, wanted: Partition) -> None:
@@ -260,15 +260,15 @@ def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
 # --- what sites find out together --------------------------------------------------------------------------------------  # noqa: E501
 
 
-def agree(base: Path) -> Facts:
+def agree(base: Path) -> GraphInfo:
     """What three sites agree on; each read its own folder."""
     folders = [find_sites(base / name, 3) for name in NAMES[:3]]
     read = [folder.read(rank) for rank, folder in enumerate(folders)]
 
-    def worker(comm: Communicator) -> Facts:
-        return agree_on_facts(comm, read[comm.rank], folders[comm.rank], "0" * 64)
+    def worker(comm: Communicator) -> GraphInfo:
+        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank], "0" * 64)
 
-    return rehearse(3, worker)[0]
+    return run_threads(3, worker)[0]
 
 
 @pytest.fixture
@@ -288,11 +288,11 @@ def change(folder: Path, described: Any = None, **arrays: Any) -> None:
 
 def test_facts_are_sums_and_maxima(three: Path) -> None:
     change(three / "south", label=np.where(np.arange(20) == 3, 8, 0))  # no site has the classes 3 ... 7
-    facts = agree(three)
-    assert (facts.num_classes, facts.num_features, facts.part_sizes) == (9, 6, (20, 0, 20))
-    assert (facts.num_train, facts.num_val, facts.num_test) == (14, 13, 13)
-    assert facts.untrained == {1}
-    assert not facts.degrees_stored
+    graph_info = agree(three)
+    assert (graph_info.num_classes, graph_info.num_features, graph_info.part_sizes) == (9, 6, (20, 0, 20))
+    assert (graph_info.num_train, graph_info.num_val, graph_info.num_test) == (14, 13, 13)
+    assert graph_info.untrained == {1}
+    assert not graph_info.degrees_stored
 
 
 def test_stated_classes_may_be_more_than_occur(three: Path) -> None:
@@ -307,9 +307,9 @@ def agree_on_descriptions(base: Path) -> None:
     part = digests[0].read(0)
 
     def worker(comm: Communicator) -> None:
-        agree_on_facts(comm, part, digests[comm.rank], "0" * 64)
+        agree_on_graph_info(comm, part, digests[comm.rank], "0" * 64)
 
-    rehearse(3, worker)
+    run_threads(3, worker)
 
 
 def test_unequal_widths_are_named(three: Path) -> None:

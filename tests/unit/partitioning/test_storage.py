@@ -80,9 +80,7 @@ def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("chunk", [1, 7, storage.CHUNK])
-def test_equal_to_what_dgl_makes_of_the_assignment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(storage, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partitioning.errors import InputError
 from partitioning.storage import AskedHalo, Partition
 from retexo.comm.collectives import Communicator, PeerLost
-from retexo.comm.threads import rehearse
+from retexo.comm.threads import run_threads
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.sites import shared_ids
 from retexo.sites.halo_rows import ask_owners
@@ -46,7 +46,7 @@ def ask(parts: list[Partition]) -> list[list[int] | str]:
         except (InputError, PeerLost) as error:
             return f"{type(error).__name__}: {error}"
 
-    return rehearse(len(parts), worker)
+    return run_threads(len(parts), worker)
 
 
 def test_rows_at_their_owners() -> None:
@@ -97,7 +97,7 @@ def test_ids_held_twice_are_those_of_both_sets(sets: list[set[int]]) -> None:
         return [set(both.tolist()) for both in ids_held_twice(own, sizes, comm)]
 
     wanted = [[one & other if one is not other else set() for other in sets] for one in sets]
-    assert rehearse(len(sets), worker) == wanted
+    assert run_threads(len(sets), worker) == wanted
 
 
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
@@ -107,7 +107,7 @@ def test_the_judge_of_two_sites_is_a_third_one_without_their_key(world: int) -> 
         judge = shared_ids._judge(one, other, world)
         assert judge not in (one, other)
         assert judge == shared_ids._judge(other, one, world)
-    keys = rehearse(world, shared_ids._shared_keys)
+    keys = run_threads(world, shared_ids._shared_keys)
     assert all(keys[one][other] == keys[other][one] for one, other in pairs)
     assert len({keys[one][other] for one, other in pairs if one < other}) == world * (world - 1) // 2
 
@@ -123,7 +123,7 @@ def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
     compare = shared_ids._compare
     with unittest.mock.patch.object(shared_ids, "_compare", noted):
         for _ in range(2):
-            rehearse(3, lambda comm: ids_held_twice(np.array([7]), (1, 1, 1), comm))
+            run_threads(3, lambda comm: ids_held_twice(np.array([7]), (1, 1, 1), comm))
     values = np.concatenate(seen)
     assert len(values) == 2 * 6
     assert len(set(values.tolist())) == 2 * 3  # two of a pair agree, nothing else does
@@ -147,4 +147,4 @@ def test_bytes_by_hand() -> None:
     counts = 6 * 2 * 3 * 8
     rows = code_size(2, 2) + code_size(1, 20) + code_size(1, 3)
     asked += code_size(1, 1)
-    assert sum(rehearse(3, worker)) == heads + asked + found + keys + hashes + verdicts + counts + rows
+    assert sum(run_threads(3, worker)) == heads + asked + found + keys + hashes + verdicts + counts + rows

@@ -7,14 +7,14 @@ import torch
 from support import train_settings
 from torch import Tensor
 
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.conv.gcn import GCN
-from retexo.nn.convolution import NO_LATE, Inputs, as_matrix
+from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
 from retexo.nn.stage import Stage
-from retexo.training.loop import Convergence, Labelled, LayerTask, Message, Totals, run_rounds
+from retexo.training.loop import Convergence, LabelledNodes, LayerTask, Message, Totals, run_rounds
 from retexo.training.task import NodeClassification
 
 
@@ -68,7 +68,7 @@ class Scripted(NodeClassification):
 
 
 @dataclass
-class Course:
+class RoundState:
     """What a worker saw of a layer."""
 
     rounds: int = 0
@@ -80,8 +80,8 @@ class Course:
 
 
 class CourseLog:
-    def __init__(self, course: Course, stage: Stage) -> None:
-        self._course, self._stage = course, stage
+    def __init__(self, round_state: RoundState, stage: Stage) -> None:
+        self._course, self._stage = round_state, stage
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
         self._course.lines.append((number, train_loss, val_metric))
@@ -92,30 +92,30 @@ def flattened(stage: Stage) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in stage.parameters()]).clone()
 
 
-def labelled(rank: int, count: int) -> Labelled:
+def labelled(rank: int, count: int) -> LabelledNodes:
     rows = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
-    inputs = Inputs((rows,), count, NO_LATE) if count else None
-    return Labelled.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
+    inputs = Inputs((rows,), count, NOT_PROJECTED) if count else None
+    return LabelledNodes.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
 
 
-def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Course]:
+def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[RoundState]:
     """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
 
-    def work(comm: RehearsalCommunicator) -> Course:
+    def work(comm: ThreadCommunicator) -> RoundState:
         generator = torch.Generator().manual_seed(0)
-        stage, course = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), Course()
+        stage, round_state = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), RoundState()
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
         train = labelled(comm.rank, (2, 3, 0)[comm.rank])
         totals = Totals(train=5, val=num_val, test=0, untrained=frozenset({2}))
         layer_task = LayerTask(0, stage, Scripted(metrics), train, val, totals)
-        course.rounds = run_rounds(layer_task, settings, comm, CourseLog(course, stage))
-        course.final = flattened(stage)
-        course.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
-        return course
+        round_state.rounds = run_rounds(layer_task, settings, comm, CourseLog(round_state, stage))
+        round_state.final = flattened(stage)
+        round_state.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
+        return round_state
 
-    return rehearse(WORLD, work)
+    return run_threads(WORLD, work)
 
 
 def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
@@ -124,11 +124,11 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
     return train_settings(*one_layer, "gradient=sync", "local_epochs=1", stopping, *more)
 
 
-def messages(courses: list[Course]) -> tuple[int, int]:
+def messages(courses: list[RoundState]) -> tuple[int, int]:
     """Steps, and counts that went alone; a silent worker sends no share of a step."""
-    sent = {kind: sum(course.sent[kind] for course in courses) for kind in KINDS}
-    silent = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
-    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * silent
+    sent = {kind: sum(round_state.sent[kind] for round_state in courses) for kind in KINDS}
+    zero_ranks = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
+    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * zero_ranks
     alone = ONE_ALL_REDUCE * Message.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
     assert sent["setup"] == WORLD * (WORLD - 1)  # which of the 4 rows are used
@@ -156,27 +156,27 @@ def test_no_step_is_sent_that_nobody_takes(
     metrics: list[float], patience: int | None, limit: int, rounds: int, alone: int, best: int
 ) -> None:
     courses = layer_courses(settings_of(patience, limit), metrics)
-    assert [course.rounds for course in courses] == [rounds] * WORLD
+    assert [round_state.rounds for round_state in courses] == [rounds] * WORLD
     assert messages(courses) == (rounds, alone)
-    for course in courses:
-        assert [line[0] for line in course.lines] == list(range(rounds + 1))
-        assert [line[2] for line in course.lines] == pytest.approx(metrics)
-        assert [line[1] is None for line in course.lines] == [False] * rounds + [True]
-        assert torch.equal(course.final, course.parameters[best])
-        assert torch.equal(course.final, courses[0].final)
-        for before, after in zip(course.parameters, course.parameters[1:], strict=False):
+    for round_state in courses:
+        assert [line[0] for line in round_state.lines] == list(range(rounds + 1))
+        assert [line[2] for line in round_state.lines] == pytest.approx(metrics)
+        assert [line[1] is None for line in round_state.lines] == [False] * rounds + [True]
+        assert torch.equal(round_state.final, round_state.parameters[best])
+        assert torch.equal(round_state.final, courses[0].final)
+        for before, after in zip(round_state.parameters, round_state.parameters[1:], strict=False):
             assert not torch.equal(before, after)  # every round is a step
 
 
 def test_without_the_best_model_the_last_one_stays() -> None:
-    (course, *_) = layer_courses(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
-    assert torch.equal(course.final, course.parameters[3])
+    (round_state, *_) = layer_courses(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
+    assert torch.equal(round_state.final, round_state.parameters[3])
 
 
 @pytest.mark.parametrize("patience", [None, 2])
 def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None) -> None:
     courses = layer_courses(settings_of(patience, 5), [], num_val=0)
-    assert [course.rounds for course in courses] == [5] * WORLD
+    assert [round_state.rounds for round_state in courses] == [5] * WORLD
     steps, alone = messages(courses)
     assert steps == 5
     assert alone == 1
@@ -185,13 +185,16 @@ def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None
 
 
 def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
-    (course, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
-    weight, bias = course.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES), course.parameters[0][-CLASSES:]
+    (round_state, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
+    weight, bias = (
+        round_state.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES),
+        round_state.parameters[0][-CLASSES:],
+    )
     parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
     rows = torch.cat([part.inputs(slice(None)).matrices[0] for part in parts])  # type: ignore[misc]
     labels = torch.cat([part.labels for part in parts])
     loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
-    assert course.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
+    assert round_state.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
 
 
 def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
@@ -199,11 +202,11 @@ def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
     torch.manual_seed(0)
     stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES)
 
-    def some(count: int) -> Labelled:
+    def some(count: int) -> LabelledNodes:
         rows = torch.randn(count, WIDTH)
         matrix = as_matrix(rows * (torch.arange(count)[:, None] % 8 == 0)) if sparse else rows
-        return Labelled.of(
-            torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NO_LATE), batch_size
+        return LabelledNodes.of(
+            torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NOT_PROJECTED), batch_size
         )
 
     totals = Totals(train=30, val=7, test=0, untrained=frozenset())

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from retexo.comm.replay_log import Tape, checksum
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.replay_log import ReplayLog, checksum
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.errors import TrainingError
-from retexo.training.recovery import Journal
+from retexo.training.recovery import Recovery
 
 RUN, OTHER = "ab" * 32, "cd" * 32
 
 
-def journal(directory: Path, identity: str = RUN, every: int | None = 1) -> Journal:
-    return Journal(directory, identity, every)
+def recovery(directory: Path, identity: str = RUN, every: int | None = 1) -> Recovery:
+    return Recovery(directory, identity, every)
 
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each of the workers in folder/0, folder/1 ... would go on."""
 
-    def work(comm: RehearsalCommunicator) -> tuple[int, int]:
-        return journal(folder / str(comm.rank)).agree(comm)
+    def work(comm: ThreadCommunicator) -> tuple[int, int]:
+        return recovery(folder / str(comm.rank)).agree(comm)
 
-    return rehearse(world, work)
+    return run_threads(world, work)
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -66,9 +66,9 @@ states = st.dictionaries(
 @given(state=states)
 def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")
-    journal(folder / "0").keep(0, 3, state)
-    again = journal(folder / "0")
-    assert rehearse(1, again.agree) == [(0, 3)]
+    recovery(folder / "0").keep(0, 3, state)
+    again = recovery(folder / "0")
+    assert run_threads(1, again.agree) == [(0, 3)]
     found = again.started(0)
     assert found is not None
     assert equal(found, state)
@@ -76,7 +76,7 @@ def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_facto
 
 
 def test_the_last_two_steps_are_kept(tmp_path: Path) -> None:
-    kept = journal(tmp_path)
+    kept = recovery(tmp_path)
     for number in (1, 2, 10):
         kept.keep(0, number, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
@@ -104,7 +104,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 ) -> None:
     """An entry is a step, or a layer that has ended."""
     for rank, entries in enumerate((first, second)):
-        kept = journal(tmp_path / str(rank))
+        kept = recovery(tmp_path / str(rank))
         for entry in entries:
             if isinstance(entry, tuple):
                 kept.keep(*entry, {"at": list(entry)})
@@ -115,7 +115,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
-        kept = journal(tmp_path / str(rank))
+        kept = recovery(tmp_path / str(rank))
         kept.keep(0, 1, {"values": torch.arange(5)})
         kept.keep(0, 2, {"values": torch.arange(5)})
     whole = (tmp_path / "1" / "step0-2.state").read_bytes()
@@ -128,7 +128,7 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1/step0-2.state: damaged" in caplog.text
     (tmp_path / "1" / "step0-2.state").write_bytes(whole)
     assert agreed(tmp_path) == [(0, 2)] * 2
-    journal(tmp_path / "other", OTHER).keep(0, 2, {})
+    recovery(tmp_path / "other", OTHER).keep(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
         assert agreed(tmp_path) == [(0, 1)] * 2
@@ -136,8 +136,8 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_when_a_step_is_due(tmp_path: Path) -> None:
-    assert [number for number in range(10) if journal(tmp_path, every=3).is_due(number)] == [3, 6, 9]
-    assert not any(journal(tmp_path, every=None).is_due(number) for number in range(10))
+    assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [3, 6, 9]
+    assert not any(recovery(tmp_path, every=None).is_due(number) for number in range(10))
 
 
 # --- the tape ----------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -156,15 +156,15 @@ def test_a_tape_is_read_as_far_as_it_is_whole(
     messages: list[Any], share: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tape") / "tape"
-    tape = Tape(path, RUN)
+    replay_log = ReplayLog(path, RUN)
     ends = [32]
     for sent, received in messages:
-        tape.append(checksum(out(sent)), [torch.tensor(part, dtype=torch.int64) for part in received])
+        replay_log.append(checksum(out(sent)), [torch.tensor(part, dtype=torch.int64) for part in received])
         ends.append(path.stat().st_size)
-    tape.close()
+    replay_log.close()
     cut = round(share * path.stat().st_size)
     path.write_bytes(path.read_bytes()[:cut])
-    again = Tape(path, RUN)
+    again = ReplayLog(path, RUN)
     intact = sum(end <= cut for end in ends[1:]) if cut >= 32 else 0
     assert len(again) == intact
     for sent, received in messages[:intact]:
@@ -174,7 +174,7 @@ def test_a_tape_is_read_as_far_as_it_is_whole(
     assert again.next(0, torch.int64, [0, 0]) is None
     again.append(7, out([8]))  # goes on behind what was whole
     again.close()
-    assert len(Tape(path, RUN)) == intact + 1
+    assert len(ReplayLog(path, RUN)) == intact + 1
 
 
 def out(values: list[int]) -> list[Tensor]:
@@ -182,24 +182,24 @@ def out(values: list[int]) -> list[Tensor]:
 
 
 def test_a_tape_of_another_run_is_empty(tmp_path: Path) -> None:
-    Tape(tmp_path / "tape", OTHER).append(1, out([2]))
-    assert len(Tape(tmp_path / "tape", RUN)) == 0
+    ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
+    assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
 
 
 @pytest.mark.parametrize(("sent", "sizes"), [(2, [1, 0]), (1, [2, 0])])
 def test_a_run_that_does_something_else_is_told(sent: int, sizes: list[int], tmp_path: Path) -> None:
-    Tape(tmp_path / "tape", RUN).append(1, out([5]))
+    ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
     with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
-        Tape(tmp_path / "tape", RUN).next(sent, torch.int64, sizes)
+        ReplayLog(tmp_path / "tape", RUN).next(sent, torch.int64, sizes)
 
 
 def test_a_flipped_bit_ends_the_tape(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "tape", RUN)
+    replay_log = ReplayLog(tmp_path / "tape", RUN)
     for value in range(3):
-        tape.append(value, out([value]))
-    tape.close()
+        replay_log.append(value, out([value]))
+    replay_log.close()
     whole = (tmp_path / "tape").read_bytes()
     record = (len(whole) - 32) // 3
     for place in range(32 + record + 16, 32 + 2 * record):  # in the body of the second
         (tmp_path / "tape").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert len(Tape(tmp_path / "tape", RUN)) == 1
+        assert len(ReplayLog(tmp_path / "tape", RUN)) == 1

@@ -9,12 +9,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.threads import RehearsalCommunicator, rehearse
+from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.agreement import FlatParameters
-from retexo.training.reduction import PowerSGDSum, WholeSum, Wire, build_sum, is_compressed, used_rows
+from retexo.training.reduction import DenseReduction, PowerSGDReduction, Wire, build_reduction, is_compressed, used_rows
 
 SETUP, GRADIENTS = Purpose("setup", 1), Purpose("gradients", 1)
 F64 = torch.float64
@@ -40,7 +40,7 @@ class Way:
 
     rank: int = 0
     wire: torch.dtype | None = None
-    silent: frozenset[int] = NOBODY
+    zero_ranks: frozenset[int] = NOBODY
     used: tuple[bool, ...] | None = None
     """Rows of the first weight."""
 
@@ -63,13 +63,13 @@ def add_up(shares: Tensor, way: Way) -> list[Added]:
     """Add up shares [W, rounds, P]; the tail of rank r in round n is all r + n / 2."""
     world, rounds, _ = shares.shape
 
-    def work(comm: RehearsalCommunicator) -> Added:
+    def work(comm: ThreadCommunicator) -> Added:
         module = Model().to(shares.dtype)
         used: Mapping[nn.Parameter, Tensor] = {} if way.used is None else {module.weight: torch.tensor(way.used)}
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
-        wire = Wire(comm, GRADIENTS, way.wire, way.silent)
+        wire = Wire(comm, GRADIENTS, way.wire, way.zero_ranks)
         settings = GradientSettings("sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1))
-        summed = build_sum(settings, flat, wire)
+        summed = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):
             flat.gradient.copy_(shares[comm.rank, number])
@@ -77,10 +77,10 @@ def add_up(shares: Tensor, way: Way) -> list[Added]:
             summed.add_up(tail)
             sums.append(flat.gradient.clone())
             tails.append(tail)
-        error = summed._low[0].error if isinstance(summed, PowerSGDSum) and summed._low else torch.zeros(12, 10)
+        error = summed._low[0].error if isinstance(summed, PowerSGDReduction) and summed._low else torch.zeros(12, 10)
         return Added(torch.stack(sums), torch.stack(tails), error, comm.meter.table(2).sum(dim=(0, 1)).tolist())
 
-    return rehearse(world, work)
+    return run_threads(world, work)
 
 
 def random_shares(world: int, rounds: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -115,13 +115,13 @@ WIDE = torch.eye(5)[1:2]
 def found_rows(matrices: list[list[Matrix]], widths: list[int]) -> tuple[list[list[list[bool]]], list[list[int]]]:
     """By worker the used rows of each weight, and the bytes sent to each peer."""
 
-    def work(comm: RehearsalCommunicator) -> tuple[list[list[bool]], list[int]]:
+    def work(comm: ThreadCommunicator) -> tuple[list[list[bool]], list[int]]:
         weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
         own = matrices[comm.rank]
         used = used_rows(weights, [own] if own else [], comm, SETUP)
         return [used[weight].tolist() for weight in weights], comm.meter.table(2)[0, 1].tolist()
 
-    used, bytes_sent = zip(*rehearse(len(matrices), work), strict=True)
+    used, bytes_sent = zip(*run_threads(len(matrices), work), strict=True)
     return list(used), list(bytes_sent)
 
 
@@ -150,7 +150,9 @@ def test_used_rows_of_two_weights_of_other_widths() -> None:
 
 def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
     weight = nn.Parameter(torch.zeros(4, 2))
-    (used,) = rehearse(1, lambda comm: used_rows([weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP))
+    (used,) = run_threads(
+        1, lambda comm: used_rows([weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP)
+    )
     assert used[weight].tolist() == [False, True, True, False]
 
 
@@ -229,20 +231,20 @@ def test_one_worker_rounds_nothing() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("silent", [{1}, {0, 2}, {0, 1, 2}])
-def test_silent_workers_send_no_share(silent: set[int], rank: int) -> None:
+@pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
+def test_silent_workers_send_no_share(zero_ranks: set[int], rank: int) -> None:
     """Of a rank that is silent only the tail, and its chunk of the sum."""
     shares = random_shares(3, dtype=F64)
-    shares[list(silent)] = 0.0
-    loud, quiet = add_up(shares, Way(rank)), add_up(shares, Way(rank, silent=frozenset(silent)))
+    shares[list(zero_ranks)] = 0.0
+    loud, quiet = add_up(shares, Way(rank)), add_up(shares, Way(rank, zero_ranks=frozenset(zero_ranks)))
     assert_agreed(quiet)
     torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
     vectors = [Model.SIZE] if rank == 0 else [12 * rank + 14, 10 * rank]
-    for worker in silent:
+    for worker in zero_ranks:
         # What it would have sent: all but its own chunk of every vector.
         chunks = sum(size - (size * (worker + 1) // 3 - size * worker // 3) for size in vectors)
         assert sum(loud[worker].sent) - sum(quiet[worker].sent) == chunks * 8
-    for worker in {0, 1, 2} - silent:
+    for worker in {0, 1, 2} - zero_ranks:
         assert loud[worker].sent == quiet[worker].sent
 
 
@@ -334,6 +336,8 @@ def test_the_right_factor_is_the_start_of_the_next_round() -> None:
 
 def test_the_setting_says_how() -> None:
     flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
-    wire = Wire(RehearsalCommunicator(0, 1, None), GRADIENTS, None, NOBODY)  # type: ignore[arg-type]
-    assert isinstance(build_sum(GradientSettings("sync", 1, "fp32", "none", 4), flat, wire), WholeSum)
-    assert isinstance(build_sum(GradientSettings("local", 2, "bf16", "powersgd", 4), flat, wire), PowerSGDSum)
+    wire = Wire(ThreadCommunicator(0, 1, None), GRADIENTS, None, NOBODY)  # type: ignore[arg-type]
+    assert isinstance(build_reduction(GradientSettings("sync", 1, "fp32", "none", 4), flat, wire), DenseReduction)
+    assert isinstance(
+        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4), flat, wire), PowerSGDReduction
+    )

@@ -214,13 +214,13 @@ def test_what_takes_long_is_not_tried(
 def test_nothing_is_rehearsed_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This configuration and exchange=plain, whatever the rounds; and the two precisions."""
     calls: Counter[int] = Counter()
-    really_rehearse = forecast_module.rehearse
+    really_rehearse = forecast_module.run_threads
 
-    def rehearse(world_size: int, target: Any) -> Any:
+    def run_threads(world_size: int, target: Any) -> Any:
         calls[world_size] += 1
         return really_rehearse(world_size, target)
 
-    monkeypatch.setattr(forecast_module, "rehearse", rehearse)
+    monkeypatch.setattr(forecast_module, "run_threads", run_threads)
     plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
     assert calls == {WORLD: 4}
 
@@ -249,14 +249,14 @@ def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
 
 def test_rivals_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     settings = small_settings(small)
-    rivals = plan.run(settings, tmp_path / "run")["rivals"]["limit"]
+    baselines = plan.run(settings, tmp_path / "run")["rivals"]["limit"]
     halo, epochs = 3, 10
     features, embeddings = 4 * halo * 4, 2 * 4 * halo * 8 * 2  # forwards and backwards, after each layer but the last
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read(part) for part in (0, 1)]
     plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain"))
-    assert rivals == {
+    assert baselines == {
         "plain lazy exchange": forecast(plain, small, partitions).total([10, 4, 3]),
         "full graph, end to end": features + epochs * (embeddings + gradients),
         "boundary node sampling at 0.1": features + epochs * (int(0.1 * embeddings) + gradients),
