@@ -1,0 +1,1 @@
+"""Processes of a run: started, brought together over several machines, watched, and ended."""

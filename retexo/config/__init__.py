@@ -1,0 +1,1 @@
+"""Settings: their definitions, checked and typed, from the command line and a launcher's environment."""

@@ -1,0 +1,1 @@
+"""What a run will send, hold and take, before it runs."""

@@ -1,0 +1,1 @@
+"""Boundary rows: who needs which, which rows or partial sums are sent, as which bytes, and when."""

@@ -1,1 +1,1 @@
-"""What finished runs say together: read them, group them, compare them, draw them. Nothing here trains."""
+"""What finished runs say together: tables, tests, figures, one page."""

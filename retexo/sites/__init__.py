@@ -1,0 +1,1 @@
+"""Owners that keep their data: what they tell each other of nodes that their edges share."""

@@ -1,0 +1,1 @@
+"""Training algorithms, one a file: lazy message passing and the baselines."""

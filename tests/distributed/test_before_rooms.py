@@ -1,0 +1,62 @@
+"""What commit f039c07 left on disk, before the modules moved into rooms, is read as it was (tests/fixtures)."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import ROOT
+
+from retexo.apps import evaluate, train
+from retexo.config.settings import Settings, compose
+
+BEFORE = ROOT / "tests" / "fixtures" / "before_rooms"
+
+
+def arguments(path: Path) -> tuple[str, list[str]]:
+    """The configuration's name and the overrides of a command line that was kept."""
+    _, name, *overrides = shlex.split(path.read_text())
+    return name, [word for word in overrides if not word.startswith("partition_dir=")]
+
+
+def settings_of(*more: str) -> Settings:
+    name, overrides = arguments(BEFORE / "interrupted" / "arguments.txt")
+    return compose([*overrides, f"partition_dir={BEFORE / 'partitions'}", *more], name)
+
+
+def summary(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the end of the one that was not interrupted; on another machine up to the rounding of its products."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(BEFORE / "interrupted", run_dir)
+    made_with = json.loads((run_dir / "state" / "run.json").read_text())["run"]
+    here = train.versions()
+    monkeypatch.setattr(train, "versions", lambda: {**here, **{name: made_with[name] for name in ("retexo", "torch")}})
+    resumed = train.run(settings_of("resume=auto"), run_dir)
+    whole = summary(BEFORE / "whole")
+    assert resumed["resumed"]["layer"] == 1
+    assert resumed["resumed"]["round"] > 0
+    assert resumed["rounds"] == whole["rounds"]
+    assert resumed["test"] == pytest.approx(whole["test"], abs=0.05)
+    assert resumed["bytes"]["by_kind"]["features"] == whole["bytes"]["by_kind"]["features"]
+    for layer in range(2):
+        found, expected = (
+            load_file(folder / "checkpoint" / f"layer{layer}.safetensors") for folder in (run_dir, BEFORE / "whole")
+        )
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
+def test_a_checkpoint_is_evaluated(model: str, tmp_path: Path) -> None:
+    checkpoint = BEFORE / f"run-{model}"
+    settings = settings_of("app=evaluate", f"checkpoint_dir={checkpoint}", f"model={model}", "hidden_dim=8", "heads=2")
+    scores = evaluate.run(settings, tmp_path / "evaluation")
+    for name in ("train", "val", "test"):
+        assert scores[name] == pytest.approx(summary(checkpoint)[name], abs=1e-6)
