@@ -67,7 +67,11 @@ def without_implied(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def picture() -> str:
-    lines = [f"  {room} --> {other}" for room, others in sorted(without_implied(arrows()).items()) for other in sorted(others)]
+    lines = [
+        f"  {room} --> {other}"
+        for room, others in sorted(without_implied(arrows()).items())
+        for other in sorted(others)
+    ]
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
 
 

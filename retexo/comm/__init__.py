@@ -1,1 +1,1 @@
-"""Messages between workers: collectives over one primitive, their transports, the traffic they cause, the replay log."""
+"""Messages between workers: collectives over one primitive, its transports, the traffic meter, the replay log."""

@@ -1,12 +1,15 @@
 """The imports run one way, as docs/architecture.md says: read from the source, no module is loaded."""
 
-import ast
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from support import ROOT
 
-FILES = sorted([*ROOT.glob("retexo/**/*.py"), *ROOT.glob("partitioning/**/*.py"), ROOT / "main.py"])
+sys.path.append(str(ROOT / "scripts"))
+from architecture import imports, modules, room_of
+
+FILES = modules()
 FLOORS = (
     ("errors",),
     ("comm", "nn"),
@@ -22,18 +25,6 @@ FLOORS = (
 """The rooms of retexo/, from the ground up: a room imports itself and rooms of the floors below it."""
 
 
-def imports(path: Path) -> set[str]:
-    """Dotted names that a module imports anywhere; `from a import b` gives both a and a.b."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
 def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
@@ -41,11 +32,6 @@ def within(name: str, package: str) -> bool:
 def importers(package: str) -> set[str]:
     """Files, relative to the root, that import a package or something of it."""
     return {path.relative_to(ROOT).as_posix() for path in FILES if any(within(name, package) for name in imports(path))}
-
-
-def room_of(path: Path) -> str:
-    """The room of a module of retexo/: its folder, or its own name at the top."""
-    return path.relative_to(ROOT / "retexo").parts[0].removesuffix(".py")
 
 
 def test_there_is_something_to_read() -> None:
@@ -85,7 +71,7 @@ def test_retexo_takes_little_of_partitioning() -> None:
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {room_of(path) for path in ROOT.glob("retexo/**/*.py")} - {"__init__"}
+    rooms = {room_of(path) for path in FILES} - {"__init__", "main", "partitioning"}
     assert rooms == {room for floor in FLOORS for room in floor}
 
 
@@ -93,6 +79,12 @@ def test_every_room_has_a_floor() -> None:
 def test_a_room_imports_only_floors_below_it(room: str) -> None:
     number = next(place for place, floor in enumerate(FLOORS) if room in floor)
     allowed = {room, *(lower for floor in FLOORS[:number] for lower in floor)}
-    for path in (path for path in ROOT.glob("retexo/**/*.py") if room_of(path) == room):
+    for path in (path for path in FILES if room_of(path) == room):
         rooms = {name.split(".")[1] for name in imports(path) if name.startswith("retexo.")}
         assert rooms <= allowed, f"{path} imports {rooms - allowed}"
+
+
+def test_the_page_on_the_architecture_is_made_from_the_code() -> None:
+    script = [sys.executable, str(ROOT / "scripts" / "architecture.py"), "--check"]
+    found = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
