@@ -20,7 +20,7 @@ import torch
 from accuracy import PUBMED_SPLIT, runs
 from scipy import stats
 
-from partitioning.storage import PartitionDirectory
+from partitioning.directory.read import PartitionDirectory
 from retexo.apps.plan import Sizes
 from retexo.apps.train import open_directory
 from retexo.config.settings import compose

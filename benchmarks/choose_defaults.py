@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from accuracy import PUBMED_SPLIT
 
-from partitioning import datasets, splits, storage
+from partitioning import datasets, splits
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.write import write
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, loopback, process_group
 from retexo.config.settings import TrainSettings, compose
@@ -46,14 +48,14 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
         base = Path(folder)
         described = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
         parts = np.zeros(graph.num_nodes, np.int64)
-        storage.write(base / "graph-1", graph, masks, parts, num_parts=1, described=described)
-        directory = storage.find([base / "graph-1"], 1)
+        write(base / "graph-1", graph, masks, parts, num_parts=1, described=described)
+        directory = find([base / "graph-1"], 1)
         meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
         with process_group(meeting, 0):
             return _train(settings.train, directory, base)
 
 
-def _train(settings: TrainSettings, directory: storage.PartitionDirectory, base: Path) -> tuple[float, list[int]]:
+def _train(settings: TrainSettings, directory: PartitionDirectory, base: Path) -> tuple[float, list[int]]:
     settings = replace(settings, log_every=10**9)
     torch.manual_seed(settings.seed)
     comm = Communicator(0, 1)

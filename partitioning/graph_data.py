@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+MASKS = ("train_mask", "val_mask", "test_mask")
 Features = NDArray[np.float32] | sp.csr_array
 Ends = NDArray[np.signedinteger[Any]]
 """Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""

@@ -55,10 +55,12 @@ from partitioning.datasets.raw import (
     check_multilabel,
     check_unique,
 )
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
+from partitioning.files import file_checksum, read_json
 from partitioning.graph_data import GraphData
 from partitioning.settings import check_choice
-from partitioning.storage import AskedHalo, Partition, PartitionDirectory, file_checksum, read_json
 
 log = logging.getLogger(__name__)
 

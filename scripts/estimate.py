@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.datasets.synthetic import POWER_LAW
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.storage import Meta
 from retexo.estimate.cost_constants import Constants, constants
 from retexo.estimate.cost_model import Case, memory, operations, seconds, sent
 

@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 from hydra.errors import HydraException  # noqa: E402
 
 from main import explain  # noqa: E402
+from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
-from partitioning.storage import PartitionDirectory  # noqa: E402
 from retexo.apps.train import open_directory  # noqa: E402
 from retexo.config.settings import compose  # noqa: E402
 

@@ -22,8 +22,9 @@ import numpy as np
 import psutil
 import torch
 
-from partitioning import storage
 from partitioning.dgl_import import dgl
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.comm.process_group import Rendezvous, loopback, process_group
@@ -161,7 +162,7 @@ def thirds(num_nodes: int) -> Masks:
 
 
 def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
-    """The fields of meta.json that the caller of storage.write gives."""
+    """The fields of meta.json that the caller of write gives."""
     return {
         "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
         "split": {"kind": "given"},
@@ -171,16 +172,16 @@ def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **reques
 
 def write_partitions(
     base: Path, graph: GraphData, masks: Masks, assignment: Any, num_parts: int, name: str | None = None
-) -> storage.PartitionDirectory:
+) -> PartitionDirectory:
     """Write the partitions to base/toy-random-vol-P, and open them."""
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     details = described(graph, assignment, num_parts)
-    storage.write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
-    return storage.find([directory], num_parts)
+    write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
+    return find([directory], num_parts)
 
 
-def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> storage.PartitionDirectory:
+def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> PartitionDirectory:
     """What DGL's own partition_graph makes of an assignment."""
     whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
     whole.ndata["feat"] = torch.from_numpy(graph.features)
@@ -194,7 +195,7 @@ def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarra
         dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
     finally:
         dgl.distributed.partition.metis_partition_assignment = original
-    return storage.find([folder], int(parts.max()) + 1)
+    return find([folder], int(parts.max()) + 1)
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:

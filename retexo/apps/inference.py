@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.storage import PartitionDirectory
 from retexo.apps.resume import check_unused
 from retexo.apps.train import byte_rows, open_directory, settings_digest, shared_settings, versions
 from retexo.cluster import launch

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory, find
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings, compose

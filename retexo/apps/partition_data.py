@@ -14,11 +14,13 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioning import assign, datasets, hypergraph, splits, storage
+from partitioning import assign, datasets, hypergraph, splits
+from partitioning.directory.meta import Meta
+from partitioning.directory.write import CHUNK, write
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 from partitioning.graph_data import Ends
 from partitioning.settings import PartitionSettings
-from partitioning.storage import CHUNK, Meta
 from retexo.exchange.cover import minimum_cover
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ def run(settings: PartitionSettings) -> Meta:
         "cover_rows": rows,
     }
     with _timed(seconds, "write"):
-        meta = storage.write(
+        meta = write(
             directory, graph, masks, assignment, num_parts=settings.num_partitions, described=described
         )
     _print_report(meta, directory)
@@ -167,9 +169,9 @@ def requested(settings: PartitionSettings) -> dict[str, Any]:
 def _content_checksum(path: Path) -> str | None:
     """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
     if path.is_file():
-        return storage.file_checksum(path)
+        return file_checksum(path)
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
-    return " ".join(storage.file_checksum(file) for file in files) or None
+    return " ".join(file_checksum(file) for file in files) or None
 
 
 def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta | None:

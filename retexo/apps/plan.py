@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.storage import Partition, PartitionDirectory
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from retexo.apps.train import open_directory
 from retexo.config.settings import Settings, TrainSettings
 from retexo.estimate.memory import worker_memory

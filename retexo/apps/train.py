@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
+from partitioning.directory.read import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
-from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.cluster import launch

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import peers_at_once
 from retexo.nn.conv.gat import GAT

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from partitioning.storage import Partition, PartitionDirectory
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter

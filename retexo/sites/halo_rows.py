@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
-from partitioning.storage import AskedHalo, Partition
 from retexo.comm.collectives import Communicator, PeerLost
 from retexo.exchange.coding.elias_fano import Ints, code_size, read_ascending, write_ascending
 from retexo.sites.shared_ids import SETUP, ids_held_twice, swap_bits

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.errors import TrainingError

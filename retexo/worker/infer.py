@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group

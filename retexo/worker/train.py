@@ -19,8 +19,9 @@ import psutil
 import torch
 from torch import nn
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.cluster.heartbeat import Progress, Reporter
 from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.process_group import Rendezvous, process_group

@@ -11,8 +11,8 @@ import pytest
 import torch
 from support import MODELS, make_graph, run_workers, train_settings, write_partitions
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError

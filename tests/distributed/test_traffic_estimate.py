@@ -13,8 +13,9 @@ import pytest
 import torch
 from support import MODELS, dgl_directory, make_graph, run_workers, train_settings, write_partitions
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import TrainSettings

@@ -17,8 +17,8 @@ from support import MODELS, ROOT, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings

@@ -30,9 +30,11 @@ from support import (
     write_partitions,
 )
 
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 from partitioning.graph_data import GraphData
-from partitioning.storage import Partition, PartitionDirectory, file_checksum, find
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator

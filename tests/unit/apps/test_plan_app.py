@@ -25,9 +25,9 @@ from support import (
     write_partitions,
 )
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.apps import partition_data, plan
 from retexo.cluster import launch
 from retexo.config.settings import Settings, compose

@@ -11,8 +11,8 @@ import pytest
 from support import random_graph, run_cli, save_npz, thirds
 
 from partitioning import assign, datasets, hypergraph
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.storage import Meta
 from retexo.apps import partition_data
 from retexo.config.settings import compose
 from retexo.exchange.cover import minimum_cover

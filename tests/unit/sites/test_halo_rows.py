@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
-from partitioning.storage import AskedHalo, Partition
 from retexo.comm.collectives import Communicator, PeerLost
 from retexo.comm.threads import run_threads
 from retexo.exchange.coding.elias_fano import code_size

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import dgl_directory, random_graph, save_npz, snapshot, thirds
 
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition
 from retexo.apps import partition_data
 from retexo.apps.train import open_directory
 from retexo.config.settings import Settings, compose
