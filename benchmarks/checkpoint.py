@@ -25,10 +25,10 @@ from retexo.apps import partition_data, train
 from retexo.comm.replay_log import ReplayLog
 from retexo.config.settings import compose
 from retexo.training.recovery import Recovery
-from retexo.worker import train as worker
+from retexo.worker import train as train_worker
 
 
-def timed(rank: int, job: worker.Job, parent: Connection) -> None:
+def timed(rank: int, job: train_worker.Job, parent: Connection) -> None:
     """A worker that also reports the seconds that it spent writing."""
     spent = [0.0]
 
@@ -45,9 +45,9 @@ def timed(rank: int, job: worker.Job, parent: Connection) -> None:
     Recovery.keep, Recovery.finish, ReplayLog.append = (
         around(f) for f in (Recovery.keep, Recovery.finish, ReplayLog.append)
     )
-    run = worker.run
-    worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
-    worker.main(rank, job, parent)
+    run = train_worker.run
+    train_worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
+    train_worker.main(rank, job, parent)
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker import train as worker
+from retexo.worker.context import make_architecture, make_context
+from retexo.worker.evaluate import evaluate
 
 MODELS = ("gcn", "sage", "gat")
 
@@ -62,14 +63,12 @@ def _train(settings: TrainSettings, directory: PartitionDirectory, base: Path) -
     partition = directory.read(0)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     log = RunLog(base, 1, settings)
-    architecture = worker.make_architecture(settings, graph_info)
+    architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
-    context = worker.make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base
-    )
+    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base)
     context = replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
-    return worker.evaluate(context, trained.logits)["val"].accuracy, trained.rounds
+    return evaluate(context, trained.logits)["val"].accuracy, trained.rounds
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from retexo.config.settings import compose
 from retexo.nn.block import InEdges, Sources, Vectors, rows_of
 from retexo.nn.convolution import Inputs
 from retexo.nn.stage import Architecture, build_stage
-from retexo.training.loop import Message
+from retexo.training.message import Message
 
 ROUNDS = 200
 WORKERS = 4

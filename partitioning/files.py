@@ -14,6 +14,7 @@ def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; InputError if it holds none."""
     try:

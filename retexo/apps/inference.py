@@ -15,7 +15,8 @@ from retexo.cluster import launch
 from retexo.config.settings import PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
-from retexo.worker.train import choose_device
+from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.process import choose_device
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     ranks = settings.train.cluster.local_ranks
     for rank in ranks:
         directory.verify(rank)
-    shape = infer.Shape.of(directory, ranks)
-    infer.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    shape = Shape.of(directory, ranks)
+    check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)
 
 

@@ -62,9 +62,7 @@ def run(settings: PartitionSettings) -> Meta:
         "cover_rows": rows,
     }
     with _timed(seconds, "write"):
-        meta = write(
-            directory, graph, masks, assignment, num_parts=settings.num_partitions, described=described
-        )
+        meta = write(directory, graph, masks, assignment, num_parts=settings.num_partitions, described=described)
     _print_report(meta, directory)
     print(
         f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "

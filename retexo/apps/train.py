@@ -24,7 +24,8 @@ from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
 from retexo.outputs.run_log import check_logger
 from retexo.trainers import registry
-from retexo.worker.train import Job, choose_device, main, num_threads
+from retexo.worker.process import choose_device, num_threads
+from retexo.worker.train import Job, main
 
 logger = logging.getLogger(__name__)
 

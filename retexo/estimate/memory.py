@@ -17,7 +17,7 @@ from retexo.exchange.layer_exchange import peers_at_once
 from retexo.nn.conv.gat import GAT
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, Stage, build_stage
-from retexo.trainers.lazy import EDGES_A_STEP, NODES_AT_ONCE
+from retexo.trainers.layerwise import EDGES_A_STEP, NODES_AT_ONCE
 
 Mask = NDArray[np.bool_]
 BASE = 259 << 20

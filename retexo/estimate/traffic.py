@@ -26,10 +26,13 @@ from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Architecture, Stage, build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.lazy import layer_exchange, make_layer_task
-from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, check_same_parameters, num_classes
-from retexo.training.loop import build_message, flat_parameters
-from retexo.worker.train import evaluate, make_context, measurements
+from retexo.trainers.layerwise import layer_exchange, make_layer_task
+from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
+from retexo.training.message import build_message
+from retexo.training.parameters import check_same_parameters, flat_parameters
+from retexo.worker.context import make_context
+from retexo.worker.evaluate import evaluate
+from retexo.worker.measure import measurements
 
 WAVES = {ROUNDS: "rounds", EMBED: "embed"}
 

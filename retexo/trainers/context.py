@@ -18,7 +18,8 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import ExchangePlan, PlanRequest
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
-from retexo.training.loop import RoundLog, Totals
+from retexo.training.loop import RoundLog
+from retexo.training.objective import Totals
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 
@@ -77,3 +78,13 @@ class Context:
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """What a trainer returns."""
+
+    rounds: list[int]
+    """One a layer; of a network that is trained end to end one number."""
+    logits: Tensor
+    """[I, C]; NaN at nodes that nobody needs."""

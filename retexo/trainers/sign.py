@@ -18,10 +18,9 @@ from retexo.exchange.plan import Use
 from retexo.nn.convolution import as_matrix, xavier
 from retexo.nn.matrix import Matrix, dense, dropout
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end, lazy
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
-from retexo.training.graph_info import check_same_parameters
+from retexo.trainers import checks, end_to_end, layerwise
+from retexo.trainers.context import Context, TrainResult
+from retexo.training.parameters import check_same_parameters
 
 USE: Use = "evaluate"
 OWN_MODEL = True
@@ -29,7 +28,7 @@ RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:
-    end_to_end.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
+    checks.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
 
 
 class SIGN(nn.Module):
@@ -83,7 +82,7 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
         rows = torch.zeros_like(context.features)
         with context.phase("aggregate"):
             if len(nodes):
-                rows[nodes] = dense(lazy.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
+                rows[nodes] = dense(layerwise.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
         hops.append(rows)
     return hops
 

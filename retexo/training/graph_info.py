@@ -1,20 +1,18 @@
 """What the workers make sure of before they start: that they work on the same run, and how large it is."""
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.errors import TrainingError
 
 SETUP = Purpose("setup")
+
 NO_DIGEST = "0" * 64
 """Where all workers are threads of one process: there is nothing to compare."""
 
@@ -103,17 +101,3 @@ def _check_equal(values: Tensor, otherwise: str, among: Tensor | None = None) ->
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:
         raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {otherwise}")
-
-
-DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
-
-
-def check_same_parameters(comm: Communicator, stages: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
-    """Every worker has drawn the parameters from the seed, or read them; 8 bytes show that they are equal."""
-    digest = hashlib.sha256()
-    for stage in stages:
-        for parameter in stage.parameters():
-            digest.update(parameter.detach().cpu().numpy().tobytes())
-    values = comm.all_gather(torch.tensor([_number(digest.hexdigest())]), SETUP)[:, 0]
-    if bool((values != values[0]).any()):
-        raise TrainingError(otherwise)

@@ -4,37 +4,16 @@ What is sent goes with the tail of a round's message (retexo.training.loop). Row
 every training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import GradientSettings
-from retexo.nn.matrix import Matrix, used_columns
-from retexo.training.agreement import FlatParameters, Part
-
-
-def used_rows(
-    weights: Sequence[nn.Parameter], pieces: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
-) -> dict[nn.Parameter, Tensor]:
-    """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
-
-    pieces: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
-    nodes. A bit a row goes from each worker to all others.
-    """
-    widths = [weight.shape[0] for weight in weights]
-    own = torch.zeros(sum(widths), dtype=torch.bool)
-    for matrices in pieces:
-        own |= torch.cat([used_columns(matrix) for matrix in matrices])
-    bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
-    union = np.bitwise_or.reduce(comm.all_gather(bits, purpose).numpy(), axis=0)
-    used = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))
-    return dict(zip(weights, torch.split(used, widths), strict=True))
+from retexo.training.parameters import FlatParameters, Part
 
 
 class GradientReduction(Protocol):

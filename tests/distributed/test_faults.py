@@ -28,7 +28,7 @@ from retexo.apps import train
 from retexo.cluster.heartbeat import Progress
 from retexo.config.settings import Settings, compose
 from retexo.errors import TrainingError
-from retexo.worker import train as worker
+from retexo.worker import train as train_worker
 
 WORLD = 3
 NOTICED = 20.0
@@ -96,7 +96,7 @@ def struck(fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, 
                 strike()
 
         Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
-    worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent)
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.convolution import NOT_PROJECTED, Inputs
 from retexo.nn.stage import Stage, build_stage
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 ROUNDS = 20
 COMMON = (
@@ -117,7 +117,7 @@ def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory
 
     def outcome(directory: PartitionDirectory, settings: TrainSettings, edges_a_step: int) -> Any:
         try:
-            with unittest.mock.patch.object(lazy, "EDGES_A_STEP", edges_a_step):
+            with unittest.mock.patch.object(layerwise, "EDGES_A_STEP", edges_a_step):
                 return _train(rank, world_size, directory, settings)
         except TrainingError as error:  # all workers have it at the same place, so the next case can go on
             return str(error)
@@ -136,7 +136,7 @@ def _train(rank: int, world_size: int, directory: PartitionDirectory, settings: 
     )  # fmt: skip
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
     embeddings: list[np.ndarray] = []
-    with unittest.mock.patch.object(lazy, "_embed", _noted(lazy._embed, embeddings)):
+    with unittest.mock.patch.object(layerwise, "_embed", _noted(layerwise._embed, embeddings)):
         trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
     np.testing.assert_array_equal(embeddings[-1], trained.logits.numpy())
@@ -186,7 +186,7 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
         kind, settings = FEW[name]
         cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
-    jobs = [(*case, CHUNK if "chunks" in name else lazy.EDGES_A_STEP) for name, case in cases.items()]
+    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_A_STEP) for name, case in cases.items()]
     results = run_workers(num_parts, train_cases, folder, jobs, timeout=110.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 

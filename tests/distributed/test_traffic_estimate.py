@@ -23,11 +23,11 @@ from retexo.estimate.traffic import WAVES, Entry, Forecast, forecast
 from retexo.exchange.coding.rows import Precision, RowFormat, encode
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Stage
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
 from retexo.training import loop
-from retexo.training.agreement import FlatParameters
-from retexo.worker import train as worker
+from retexo.training.parameters import FlatParameters
+from retexo.worker import train
 
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
@@ -177,19 +177,19 @@ def _train(rank: int, run: Run) -> Outcome:
     flat: list[FlatParameters] = []
     run.run_dir.mkdir(exist_ok=True)
     with (
-        unittest.mock.patch.object(worker, "process_group", return_value=contextlib.nullcontext()),
-        unittest.mock.patch.object(worker, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
+        unittest.mock.patch.object(train, "process_group", return_value=contextlib.nullcontext()),
+        unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
-        unittest.mock.patch.object(lazy, "_embed", _noting_result(lazy._embed, embeddings)),
+        unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
         unittest.mock.patch.object(loop, "flat_parameters", _noting_result(loop.flat_parameters, flat)),
     ):
-        job = worker.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
-        summary = worker.run(rank, job)
+        job = train.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+        summary = train.run(rank, job)
     context, stages = contexts[0]
     sent = account(context.comm)
     context.comm.meter = TrafficMeter(WORLD)
     for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = lazy.layer_exchange(context, layer, stages[layer], rows)
+        exchange = layerwise.layer_exchange(context, layer, stages[layer], rows)
         exchange.run(ROUNDS)
         exchange.run(EMBED)
     rows = [each.numpy() for each in embeddings]

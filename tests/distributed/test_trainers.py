@@ -24,10 +24,10 @@ from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
 from retexo.nn.stage import Stage, build_stage
-from retexo.trainers import bns, end_to_end, registry, sign
+from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
@@ -360,13 +360,13 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None
         features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
         plan = end_to_end.plan_for(context, everything, sums=False)
-        exact = end_to_end.first_step(context, stages[0], plan.required_layers, features).fixed
+        exact = network_pass.first_step(context, stages[0], plan.required_layers, features).fixed
         assert exact is not None
         sampled = []
         for epoch in range(draws if comm.rank == 0 else 0):
             sample = bns.draw(plan, comm.rank, share, 0, epoch)
             some = bns.sampled_features(features, plan, sample, 1 / share)
-            fixed = end_to_end.first_step(context, stages[0], plan.required_layers, some).fixed
+            fixed = network_pass.first_step(context, stages[0], plan.required_layers, some).fixed
             assert fixed is not None
             sampled.append(fixed.matrices[-1])
         return exact.matrices[-1], torch.stack(sampled) if sampled else torch.zeros(0)  # type: ignore[arg-type,return-value]

@@ -28,7 +28,7 @@ from retexo.cluster.heartbeat import Progress, Pulse, Reporter, Ticker
 from retexo.cluster.rendezvous import Node
 from retexo.config.settings import compose
 from retexo.errors import Stopped, TrainingError
-from retexo.worker import train as worker
+from retexo.worker import process
 
 DEFAULT = compose().train.cluster
 TIMEOUT = 2.0
@@ -41,7 +41,7 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection) -> None:
-    worker.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
+    process.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
 
 
 def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:

@@ -45,11 +45,11 @@ from retexo.exchange.plan import EMBED
 from retexo.nn.stage import Architecture, build_stage
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker import infer
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -161,7 +161,7 @@ def _logits(
         settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
     )  # type: ignore[arg-type]
     if not train:
-        return lazy.infer(context, stages).logits.numpy()
+        return layerwise.infer(context, stages).logits.numpy()
     logits = lazy.train(context, stages).logits.numpy()
     if rank == 0:
         save_model(run_dir / "checkpoint", shape, {"multilabel": False, "partition_digest": directory.digest()})
@@ -385,7 +385,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         context = infer.make_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock())
-        lazy.infer(context, stages)
+        layerwise.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}

@@ -35,10 +35,10 @@ from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution, SumConvolution
 from retexo.nn.stage import build_stage
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
 F64 = torch.float64
@@ -579,8 +579,8 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
         )  # fmt: skip
         lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
 
-    own_embed = lazy._embed
-    with unittest.mock.patch.object(lazy, "_embed", embed):
+    own_embed = layerwise._embed
+    with unittest.mock.patch.object(layerwise, "_embed", embed):
         run_threads(whole.num_parts, work)
     return found
 

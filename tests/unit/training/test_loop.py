@@ -14,7 +14,10 @@ from retexo.errors import TrainingError
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
 from retexo.nn.stage import Stage
-from retexo.training.loop import Convergence, LabelledNodes, LayerTask, Message, Totals, run_rounds
+from retexo.training.best_round import Convergence
+from retexo.training.loop import run_rounds
+from retexo.training.message import Message
+from retexo.training.objective import LabelledNodes, LayerTask, Totals
 from retexo.training.task import NodeClassification
 
 

@@ -13,8 +13,8 @@ from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
-from retexo.training.agreement import FlatParameters
-from retexo.training.reduction import DenseReduction, PowerSGDReduction, Wire, build_reduction, is_compressed, used_rows
+from retexo.training.parameters import FlatParameters, used_rows
+from retexo.training.reduction import DenseReduction, PowerSGDReduction, Wire, build_reduction, is_compressed
 
 SETUP, GRADIENTS = Purpose("setup", 1), Purpose("gradients", 1)
 F64 = torch.float64

@@ -1,10 +1,7 @@
-"""How workers agree on a step: what each puts into the one message of a round, and what it makes of the sum.
-
-P parameters of a stage.
-"""
+"""None"""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,47 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.config.settings import GradientSettings, OptimizerSettings, optimizer_arguments, optimizer_class
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One parameter's place in the flat vectors."""
-
-    place: slice
-    shape: torch.Size
-    used: Tensor | None
-    """Rows [F, ...] that can have a gradient, int64 ascending; None for all."""
-
-
-class FlatParameters:
-    """The parameters of a module, and their gradients, as one vector each."""
-
-    def __init__(self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None) -> None:
-        """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P].
-
-        used: for some parameters the rows, bool [F], that can have a gradient on any worker; the other rows' is zero.
-        """
-        parameters = list(module.parameters())
-        self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        self.gradient = gradient
-        self.parts: list[Part] = []
-        first = 0
-        for parameter in parameters:
-            part = slice(first, first + parameter.numel())
-            parameter.data = self.values[part].view(parameter.shape)
-            parameter.grad = gradient[part].view(parameter.shape)
-            rows = (used or {}).get(parameter)
-            some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
-            self.parts.append(Part(part, parameter.shape, some))
-            first = part.stop
-
-    def used(self) -> Tensor | None:
-        """Places in the flat vectors that can have a gradient, int64 ascending; None for all."""
-        if all(part.used is None for part in self.parts):
-            return None
-        places = torch.arange(len(self.gradient), device=self.gradient.device)
-        each = [(places[part.place].view(part.shape), part.used) for part in self.parts]
-        return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
+from retexo.training.parameters import FlatParameters
 
 
 def build_optimizer(settings: OptimizerSettings, learning_rate: float, module: nn.Module) -> torch.optim.Optimizer:

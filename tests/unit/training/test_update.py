@@ -5,7 +5,8 @@ import torch
 from support import train_settings
 
 from retexo.config.settings import GradientSettings, OptimizerSettings
-from retexo.training.agreement import FlatParameters, Learner, build_agreement, build_optimizer
+from retexo.training.parameters import FlatParameters
+from retexo.training.update import Learner, build_agreement, build_optimizer
 
 SGD = OptimizerSettings("torch.optim.SGD", {}, 0.0)
 
