@@ -8,7 +8,7 @@ from support import ROOT
 
 FILES = sorted([*ROOT.glob("retexo/**/*.py"), *ROOT.glob("partitioning/**/*.py"), ROOT / "main.py"])
 FLOORS = (
-    ("errors",),
+    ("arrays", "errors"),
     ("comm", "nn"),
     ("config",),
     ("report", "cluster", "exchange"),
