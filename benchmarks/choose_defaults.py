@@ -23,8 +23,9 @@ from partitioning import datasets, splits
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
+from retexo.cluster.interfaces import loopback
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.settings import TrainSettings, compose
 from retexo.nn.stage import build_stage
 from retexo.outputs.run_log import RunLog

@@ -27,7 +27,8 @@ from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
-from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.cluster.interfaces import loopback
+from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.settings import TrainSettings, compose
 
 torch.set_num_threads(1)  # small tensors, and other processes on the same cores

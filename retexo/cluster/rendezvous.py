@@ -20,14 +20,8 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.cluster.channel import Channel, ChannelClosed, connect, listen
 from retexo.cluster.handshake import HELLO_TIMEOUT, PROTOCOL, Hello, Reception, code_version, name_of
-from retexo.comm.process_group import (
-    LauncherStore,
-    Rendezvous,
-    interface_address,
-    loopback,
-    route_interface,
-    serving_store,
-)
+from retexo.cluster.interfaces import interface_address, loopback, route_interface
+from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
 from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, PeerLost
-from retexo.exchange.coding.elias_fano import Ints, code_size, read_ascending, write_ascending
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.sites.shared_ids import SETUP, ids_held_twice, swap_bits
 
 logger = logging.getLogger(__name__)

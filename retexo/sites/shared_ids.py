@@ -20,7 +20,6 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.exchange.coding.elias_fano import Ints
 
 SETUP = Purpose("setup")
 KEY_BYTES, HASH_BYTES = 16, 8

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.exchange.coding.rows import Precision
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.exchange.selection import LocalRows

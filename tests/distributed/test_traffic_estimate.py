@@ -20,7 +20,8 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, Forecast, forecast
-from retexo.exchange.coding.rows import Precision, RowFormat, encode
+from retexo.exchange.coding.rows import RowFormat, encode
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise, lazy

@@ -11,7 +11,7 @@ from architecture import imports, modules, room_of
 
 FILES = modules()
 FLOORS = (
-    ("errors",),
+    ("arrays", "errors"),
     ("comm", "nn"),
     ("config",),
     ("report", "cluster", "exchange"),

@@ -23,7 +23,8 @@ from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
-from retexo.exchange.coding.rows import Precision, RowFormat, row_sizes
+from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
 from retexo.exchange.selection import LocalRows
