@@ -16,6 +16,7 @@ from torch import Tensor
 
 from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
+from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator, PeerLost
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.sites.shared_ids import SETUP, ids_held_twice, swap_bits
@@ -53,7 +54,7 @@ def ask_owners(partition: Partition, part_sizes: tuple[int, ...], comm: Communic
     return replace(partition, halo_index=torch.from_numpy(np.concatenate(rows)), asked_halo=None)
 
 
-def _swap_ids(asked: Sequence[Ints], comm: Communicator) -> list[Ints]:
+def _swap_ids(asked: Sequence[IntArray], comm: Communicator) -> list[IntArray]:
     """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
     heads = [torch.tensor([len(ids), *(ids[[0, -1]] if len(ids) else (0, -1))]) for ids in asked]
     announced = [head.tolist() for head in comm.all_to_all(heads, [3] * comm.world_size, SETUP)]
@@ -68,7 +69,7 @@ def _swap_ids(asked: Sequence[Ints], comm: Communicator) -> list[Ints]:
     ]
 
 
-def _check(asked: AskedHalo, dangling: list[Ints], twice: list[Ints], comm: Communicator) -> None:
+def _check(asked: AskedHalo, dangling: list[IntArray], twice: list[IntArray], comm: Communicator) -> None:
     """Every worker learns how many ids are wrong, and where; which, only the site that knows them already."""
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, twice)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
@@ -92,6 +93,6 @@ def _check(asked: AskedHalo, dangling: list[Ints], twice: list[Ints], comm: Comm
         raise PeerLost(f"ids at {names} contradict other sites', and its message names them; here nothing was found")
 
 
-def _some(ids: Ints) -> str:
+def _some(ids: IntArray) -> str:
     more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
     return f"node {', '.join(map(str, ids[:SHOWN].tolist()))}{more}"
