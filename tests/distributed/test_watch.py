@@ -22,7 +22,7 @@ import psutil
 import pytest
 from support import wait_until
 
-from retexo.cluster import launch
+from retexo.cluster import launch, watch
 from retexo.cluster.channel import Channel
 from retexo.cluster.heartbeat import Progress, Pulse, Reporter, Ticker
 from retexo.cluster.rendezvous import Node
@@ -97,9 +97,9 @@ def run_node(node: Node, what: str) -> Any:
     process = context.Process(target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True)
     process.start()
     sender.close()
-    workers = {node.rank: launch.Worker(process, receiver)}
+    workers = {node.rank: watch.Worker(process, receiver)}
     try:
-        return launch.Watch(workers, node).run()[node.rank]
+        return watch.Watch(workers, node).run()[node.rank]
     except TrainingError as error:
         return str(error)
     finally:
@@ -239,7 +239,7 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(victim: in
     launch.warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
-        launch.Watch({}, pair[victim]).give_up(why)
+        watch.Watch({}, pair[victim]).give_up(why)
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(20)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
@@ -275,9 +275,9 @@ def program(text: str) -> Iterator[subprocess.Popen[bytes]]:
 def silence(process: subprocess.Popen[bytes], observe: Callable[[Pulse], Any]) -> float:
     pulse = Pulse(process.pid)
     pulse.wait(1.0)  # the first look has nothing to compare with
-    assert pulse.silent == 0
+    assert pulse.idle_seconds == 0
     observe(pulse)
-    return pulse.silent
+    return pulse.idle_seconds
 
 
 def test_who_computes_is_not_silent() -> None:
@@ -298,7 +298,7 @@ def test_who_sleeps_is_silent_until_it_is_heard() -> None:
         def observe(pulse: Pulse) -> None:
             pulse.wait(1.0)
             pulse.wait(2.0)
-            assert pulse.silent == 3.0
+            assert pulse.idle_seconds == 3.0
             assert str(pulse).startswith("hangs")
             pulse.heard()
 
