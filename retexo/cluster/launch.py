@@ -1,4 +1,4 @@
-"""Starts the workers of this node, and ends all of them together."""
+"""Start the workers of this node, and end all of them together."""
 
 import multiprocessing
 import multiprocessing.forkserver
@@ -10,30 +10,30 @@ from typing import Any
 
 from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
-from retexo.cluster.watch import KEEPING, Watch, Worker
+from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.settings import ClusterSettings
 
 
 def warm_up() -> None:
-    """Start the server that workers are forked from; it imports torch while the parent checks its input."""
+    """Start the fork server of the workers; it imports torch while the parent checks its input."""
     # Building an optimiser imports torch._dynamo, which takes a second; once is enough.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker.train", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
 
 
 def _wait_until_warm() -> None:
-    """Until workers can be forked at once: where imports are slow, other nodes might take the silence for death."""
+    """Wait until workers can be forked at once: other nodes might take slow imports for a dead node."""
     process = multiprocessing.get_context("forkserver").Process(target=int)
     process.start()
     process.join()
 
 
 @contextmanager
-def meet(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
-    """Agree with the other nodes to start, as nodes.meet, when workers can be started at once."""
+def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
+    """As rendezvous.connect_nodes, once workers can be forked at once."""
     if cluster.num_nodes > 1:
         _wait_until_warm()
-    with rendezvous.meet(cluster, settings, partition) as node:
+    with rendezvous.connect_nodes(cluster, settings, partition) as node:
         yield node
 
 
@@ -48,7 +48,7 @@ def run_workers(
     context = multiprocessing.get_context("forkserver")
     workers: dict[int, Worker] = {}
     with terminate_as_exit(), ExitStack() as stack:
-        stack.push(lambda kind, *_: _end_all(workers, told=kind in (KeyboardInterrupt, SystemExit)))
+        stack.push(lambda kind, *_: _end_all(workers, save=kind in (KeyboardInterrupt, SystemExit)))
         for rank in ranks:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=target, args=(rank, job, sender), name=f"rank {rank}", daemon=True)
@@ -59,13 +59,13 @@ def run_workers(
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
-            watch.give_up("Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
+            watch.announce_stop("Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
             raise
 
 
 @contextmanager
 def terminate_as_exit() -> Iterator[None]:
-    """SIGTERM ends the program by way of its clean-up, with status 143."""
+    """Within the block SIGTERM raises SystemExit with status 143, so that everything is cleaned up."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise SystemExit(143)
@@ -77,16 +77,16 @@ def terminate_as_exit() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end_all(workers: dict[int, Worker], told: bool) -> None:
-    """End the workers; where the user told us to, they first keep how far they came.
+def _end_all(workers: dict[int, Worker], save: bool) -> None:
+    """End the workers; save: they first finish their round and save it.
 
     A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit.
     """
-    for stop in ("terminate", "kill") if told else ("kill",):
+    for stop in ("terminate", "kill") if save else ("kill",):
         alive = [worker.process for worker in workers.values() if worker.process.is_alive()]
         for process in alive:
             getattr(process, stop)()
         for process in alive:
-            process.join(timeout=KEEPING)
+            process.join(timeout=STOP_TIMEOUT)
     for worker in workers.values():
         worker.receiver.close()
