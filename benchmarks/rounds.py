@@ -95,7 +95,7 @@ def message_seconds() -> float:
     stages = [build_stage(architecture, layer, 0) for layer in range(settings.model.num_layers)]
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
-    with launch.meet(settings.cluster, {}, "") as node:
+    with launch.connect_nodes(settings.cluster, {}, "") as node:
         return float(launch.run_workers(range(WORKERS), messages_alone, (node.rendezvous, sizes), node)[0])
 
 

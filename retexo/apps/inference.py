@@ -68,7 +68,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with launch.meet(cluster, shared_settings(settings), prepared.directory.digest()) as node:
+    with launch.connect_nodes(cluster, shared_settings(settings), prepared.directory.digest()) as node:
         job = infer.Job(
             settings=settings.train,
             directory=prepared.directory,

@@ -72,7 +72,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
     resume.check_same(going_on, run_dir, same, shared)
-    with launch.meet(cluster, shared, directory.digest()) as node:
+    with launch.connect_nodes(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared)
         job = Job(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)

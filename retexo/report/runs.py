@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from retexo.config.flatten import flatten
 
 SEEDS = ("seed", "split.seed", "partition.seed", "synthetic.seed")
 """Settings that say which draw of the same experiment a run is."""
@@ -217,14 +218,6 @@ def _short(text: str) -> str:
 
 
 # --- settings ----------------------------------------------------------------------------------------------------------  # noqa: E501
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from partitioning.errors import InputError
-from retexo.cluster.heartbeat import Progress, Reporter
+from retexo.cluster.heartbeat import ParentPipe, Progress
 from retexo.comm.collectives import PeerLost
 from retexo.config.settings import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
@@ -26,16 +26,16 @@ def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress
     """Do a worker's work, and tell its parent where it is and how it went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    reporter = Reporter(parent)
+    pipe = ParentPipe(parent)
     try:
-        reporter.send({"result": work(reporter.start_beating(heartbeat_timeout))})
+        pipe.send({"result": work(pipe.start_heartbeat(heartbeat_timeout))})
     except Exception as error:
         kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
         kind = kinds.get(type(error), "error")
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
         report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
-        reporter.send({"error": report})
+        pipe.send({"error": report})
         sys.exit(1)
 
 

@@ -17,7 +17,7 @@ from retexo.arrays import ByteArray, IntArray, Mask
 
 def code_size(count: int, universe: int) -> int:
     """Bytes that `count` values in [0, universe) take."""
-    return (num_bits(count, universe, _best_low(count, universe)) + 7) // 8
+    return int(num_bits(count, universe, _best_low(count, universe)) + 7) // 8
 
 
 def write_ascending(values: IntArray, universe: int) -> ByteArray:
