@@ -17,8 +17,7 @@ from torch import Tensor
 
 from retexo.exchange.coding.rows import Precision, RowFormat, Rows, dense_size, encode, row_sizes
 from retexo.exchange.cover import minimum_cover
-from retexo.nn.convolution import as_matrix
-from retexo.nn.matrix import Matrix, is_sparse, row_sums
+from retexo.nn.matrix import Matrix, as_matrix, is_sparse, row_sums
 
 Ints = NDArray[np.signedinteger[Any]]
 Mask = NDArray[np.bool_]

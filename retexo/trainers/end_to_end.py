@@ -22,7 +22,8 @@ from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, ExchangePlan, make_plan, reach_here
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Block, InEdges, Sources, Vectors
-from retexo.nn.convolution import NOT_PROJECTED, Inputs
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import Matrix, dense
 from retexo.nn.stage import Stage
 from retexo.trainers import lazy
