@@ -18,8 +18,7 @@ from torch import Tensor
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
-from retexo.nn.convolution import as_matrix
-from retexo.nn.matrix import Matrix, is_sparse, row_sums
+from retexo.nn.matrix import Matrix, as_matrix, is_sparse, row_sums
 
 Ints = NDArray[np.signedinteger[Any]]
 Mask = NDArray[np.bool_]

@@ -17,8 +17,7 @@ from retexo.config.settings import TrainSettings, typed_options
 from retexo.exchange.autograd import Sample
 from retexo.exchange.plan import ExchangePlan, Use
 from retexo.nn.block import Sources, Vectors
-from retexo.nn.convolution import as_matrix
-from retexo.nn.matrix import Matrix
+from retexo.nn.matrix import Matrix, as_matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult

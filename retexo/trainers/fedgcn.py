@@ -17,8 +17,9 @@ from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings, typed_options
 from retexo.exchange.plan import Use
 from retexo.nn.block import Vectors
-from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
-from retexo.nn.matrix import dense
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import as_matrix, dense
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult

@@ -17,7 +17,8 @@ from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of
-from retexo.nn.convolution import Inputs, SumConvolution
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import SumConvolution
 from retexo.nn.matrix import Matrix, dense, is_sparse
 from retexo.nn.stage import Stage
 from retexo.trainers.context import Context

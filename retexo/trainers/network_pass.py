@@ -11,7 +11,8 @@ from retexo.comm.traffic import Purpose
 from retexo.exchange.autograd import Sample, Swap, make_swap
 from retexo.exchange.plan import ExchangePlan, reach_here
 from retexo.nn.block import Block, InEdges, Sources, Vectors
-from retexo.nn.convolution import NOT_PROJECTED, Inputs
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.nn.convolution import as_matrix, xavier
-from retexo.nn.matrix import Matrix, dense, dropout
+from retexo.nn.convolution import xavier
+from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise
 from retexo.trainers.context import Context, TrainResult

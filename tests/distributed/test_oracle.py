@@ -16,7 +16,8 @@ from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
-from retexo.nn.convolution import NOT_PROJECTED, Inputs
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock

@@ -34,7 +34,8 @@ from retexo.nn.conv.gat import GAT
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
-from retexo.nn.convolution import Convolution, SumConvolution
+from retexo.nn.convolution import Convolution
+from retexo.nn.linear import SumConvolution
 from retexo.nn.stage import build_stage
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context

@@ -12,7 +12,9 @@ from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.conv.gcn import GCN
-from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import as_matrix
 from retexo.nn.stage import Stage
 from retexo.training.best_round import Convergence
 from retexo.training.loop import run_rounds
