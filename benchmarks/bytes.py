@@ -21,8 +21,8 @@ from accuracy import PUBMED_SPLIT, runs
 from scipy import stats
 
 from partitioning.storage import PartitionDirectory
+from retexo.apps.partitions import open_directory
 from retexo.apps.plan import Sizes
-from retexo.apps.train import open_directory
 from retexo.config.settings import compose
 from retexo.estimate.traffic import architecture_of, forecast
 

@@ -20,8 +20,8 @@ import psutil
 import torch
 
 from retexo.apps import partition_data, train
+from retexo.apps.partitions import open_directory
 from retexo.apps.plan import Sizes
-from retexo.apps.train import open_directory
 from retexo.config.settings import Settings, compose
 from retexo.estimate.traffic import architecture_of, forecast
 from retexo.exchange.coding.elias_fano import write_ascending

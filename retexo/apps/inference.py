@@ -9,8 +9,10 @@ import psutil
 
 from partitioning.errors import InputError
 from partitioning.storage import PartitionDirectory
+from retexo.apps.partitions import open_directory
 from retexo.apps.resume import check_unused
-from retexo.apps.train import byte_rows, open_directory, settings_digest, shared_settings, versions
+from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.summary import byte_rows
 from retexo.cluster import launch
 from retexo.config.settings import PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint

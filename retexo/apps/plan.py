@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from partitioning.storage import Partition, PartitionDirectory
-from retexo.apps.train import open_directory
+from retexo.apps.partitions import open_directory
 from retexo.config.settings import Settings, TrainSettings
 from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import Forecast, architecture_of, forecast, forecasts

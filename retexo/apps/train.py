@@ -1,23 +1,18 @@
 """`app=train`: train a GNN over a partition directory, one worker a partition."""
 
-import hashlib
-import json
 import logging
-import platform
 import shutil
 import time
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from partitioning.errors import InputError
-from partitioning.sites import SiteFolders, find_sites
-from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo.apps import resume
-from retexo.apps.partition_data import check_dataset_name, directory_of, requested
+from retexo.apps.partitions import open_directory
+from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.summary import byte_rows
 from retexo.cluster import launch
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
@@ -27,22 +22,6 @@ from retexo.trainers import registry
 from retexo.worker.train import Job, choose_device, main, num_threads
 
 logger = logging.getLogger(__name__)
-
-PER_NODE = (
-    "node_rank",
-    "cluster",
-    "distributed",
-    "partition_dir",
-    "dataset_dir",
-    "dataset_file",
-    "log_every",
-    "checkpoint",
-    "resume",
-    "checkpoint_dir",
-)
-"""Settings that may differ between nodes."""
-OF_A_PARTITIONER = ("split", "symmetrize", "partition_method", "part_obj", "partition_file", "partition", "overwrite")
-"""What only whoever sees the whole graph can do."""
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -103,85 +82,6 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def open_directory(settings: Settings) -> PartitionDirectory:
-    """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it."""
-    partition = settings.partition
-    if partition.dataset.name == "parts":
-        return open_sites(settings)
-    named = directory_of(partition)
-    base = Path(partition.dir)
-    candidates = [named, base / partition.dataset.name, base]
-    try:
-        directory = find(candidates, partition.num_partitions)
-    except MissingPartitions as error:
-        raise _not_found(named, partition.dataset.name) from error
-    if directory.meta is not None:
-        _check_same_data(settings, directory)
-    return directory
-
-
-def open_sites(settings: Settings) -> SiteFolders:
-    """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
-    for name in sorted(settings.given):
-        if name.split(".")[0] in OF_A_PARTITIONER:
-            raise InputError(
-                f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
-            )
-    if settings.partition.dataset.file is None:
-        raise InputError("dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz")
-    return find_sites(Path(settings.partition.dataset.file), settings.partition.num_partitions)
-
-
-def _not_found(named: Path, dataset: str) -> InputError:
-    """The error for partitions that are not there; it names those that are, or the nearest data set."""
-    others = sorted(path.name for path in named.parent.glob(f"{dataset}-*-*-*"))
-    if not others:
-        check_dataset_name(dataset)
-    there = f"{named.parent} has {', '.join(others)}. " if others else ""
-    return InputError(
-        f"no partition directory at {named}. {there}Make it with app=partition_data and the same dataset_name, "
-        "partition_method, part_obj, num_partitions and partition_dir"
-    )
-
-
-def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
-    """What concerns the data is in meta.json; a setting on the command line may not say anything else."""
-    assert directory.meta is not None
-    wanted, made = requested(settings.partition), directory.meta.request
-    for name in sorted(settings.given & wanted.keys()):
-        here, there = wanted[name], made.get(name)
-        if name == "split" and settings.partition.dataset.split.kind == "default":
-            continue
-        if isinstance(here, dict) and here["sha256"] is None:  # the data itself need not be where training is
-            continue
-        if here != there:
-            raise InputError(
-                f"{name}={_shown(here)}: {directory.path} was made with {name}={_shown(there)}; leave it out, "
-                "or partition again (app=partition_data overwrite=true)"
-            )
-
-
-def _shown(value: Any) -> str:
-    return f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if isinstance(value, dict) else str(value)
-
-
-def settings_digest(settings: Settings) -> str:
-    """sha256 (hex) of the settings that have to be the same on every node."""
-    said = [shared_settings(settings), versions()["retexo"], settings.train.resume is not None]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def shared_settings(settings: Settings) -> dict[str, Any]:
-    """Those that have to be the same on every node, and when a run is resumed."""
-    return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
-
-
-def versions() -> dict[str, str]:
-    """Of Python and the main packages."""
-    names = ("retexo", "torch", "dgl", "numpy", "hydra-core")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
 def _write_summary(cluster: ClusterSettings, run_dir: Path, summary: dict[str, Any]) -> None:
     """Node 0 writes what is written once."""
     if cluster.node_rank == 0:
@@ -203,12 +103,3 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         rows |= byte_rows(counted)
     for name, value in rows.items():
         print(f"{name:<28} {value}")
-
-
-def byte_rows(counted: dict[str, Any]) -> dict[str, str]:
-    """The table of measure_dv: bytes by kind, by layer and by sender."""
-    return {
-        **{f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()},
-        **{f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])},
-        **{f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])},
-    }

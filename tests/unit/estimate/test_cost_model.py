@@ -15,7 +15,7 @@ import pytest
 from support import ROOT
 
 from retexo.apps import partition_data, train
-from retexo.apps.train import open_directory
+from retexo.apps.partitions import open_directory
 from retexo.config.settings import Settings, compose
 from retexo.estimate import cost_model
 from retexo.estimate.traffic import forecast
