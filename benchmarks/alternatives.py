@@ -8,7 +8,7 @@
 `products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
 
 Same graph, split (drawn by the seed), 2 layers, width 256, dropout rate 0.5 and stopping rule: at most 200 epochs
-(ours: rounds a layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
+(ours: rounds per layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
 the test nodes are looked at once. Else each has its documented settings. Full batch (the GCN examples of PyG and DGL,
 DGL's train_full.py): Adam, learning rate 0.01, weight decay 5e-4. Sampled GraphSAGE: batches of 1,024, fan-out 15 and
 10, learning rate 0.003, weight decay 5e-4; validation on sampled neighbours as in DGL's example, test on all. Ours: the

@@ -2,7 +2,7 @@
 
     python benchmarks/bytes.py [--seeds 10] [--pubmed ../shared/datasets/pubmed.npz] [--pubmed-seeds 5]
 
-`plain` is the public scheme: every halo row dense, 200 rounds a layer. The settings of the others were chosen by
+`plain` is the public scheme: every halo row dense, 200 rounds per layer. The settings of the others were chosen by
 validation (choose_defaults.py, choose_lean.py); each run looks at its test nodes once. `gather` ships all parts to the
 worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row: features
 before the weights, embeddings 256 or, in the last wave, C wide.

@@ -35,7 +35,7 @@ MODELS = ("gcn", "sage", "gat")
 
 
 def validation(model: str, data: list[str], seed: int, options: tuple[str, ...]) -> tuple[float, list[int]]:
-    """Best validation accuracy of one run, and its rounds a layer."""
+    """Best validation accuracy of one run, and its rounds per layer."""
     torch.set_num_threads(1)
     overrides = [*data, f"seed={seed}", "num_partitions=1", *options]
     settings = compose(overrides, f"node_classification_{model}")

@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--nodes 10000 30000 100000] [--parts 4 16 64] [--lean] [--edges 10000000]
 
 Synthetic graphs (10 edges a node, 128 features, 8 classes, homophily .9; split .08 / .02 / .90), GCN. MB are predicted
-by `app=plan`, with 30 rounds a layer and 10 for lean. `--lean` trains where a good cut pays: bytes and accuracy of
+by `app=plan`, with 30 rounds per layer and 10 for lean. `--lean` trains where a good cut pays: bytes and accuracy of
 `+experiment=lean` beside `gather`. `--edges` times a cover of so many boundary edges on one core.
 """
 

@@ -9,12 +9,31 @@ from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.config.settings import Settings
 
-OF_A_PARTITIONER = ("split", "symmetrize", "partition_method", "part_obj", "partition_file", "partition", "overwrite")
-"""What only whoever sees the whole graph can do."""
+PARTITIONER_SETTINGS = (
+    "split",
+    "symmetrize",
+    "partition_method",
+    "part_obj",
+    "partition_file",
+    "partition",
+    "overwrite",
+)
+"""Settings, or groups of them, that need the whole graph."""
+
+
+def open_local(settings: Settings) -> PartitionDirectory:
+    """As `open_directory`, with the checksums of this machine's parts checked: InputError for a damaged file."""
+    directory = open_directory(settings)
+    for rank in settings.train.cluster.local_ranks:
+        directory.verify(rank)
+    return directory
 
 
 def open_directory(settings: Settings) -> PartitionDirectory:
-    """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it."""
+    """Find the partitions: our own layout, then the public Retexo code's, then partition_dir itself as DGL makes it.
+
+    Raises InputError where there are none, or where a setting on the command line says that they were made otherwise.
+    """
     partition = settings.partition
     if partition.dataset.name == "parts":
         return open_sites(settings)
@@ -33,7 +52,7 @@ def open_directory(settings: Settings) -> PartitionDirectory:
 def open_sites(settings: Settings) -> SiteFolders:
     """The site folders of this machine, for dataset_name=parts: no partitioner has a say in what they hold."""
     for name in sorted(settings.given):
-        if name.split(".")[0] in OF_A_PARTITIONER:
+        if name.split(".")[0] in PARTITIONER_SETTINGS:
             raise InputError(
                 f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
             )
@@ -55,11 +74,11 @@ def _not_found(named: Path, dataset: str) -> InputError:
 
 
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
-    """What concerns the data is in meta.json; a setting on the command line may not say anything else."""
+    """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
-    wanted, made = requested(settings.partition), directory.meta.request
-    for name in sorted(settings.given & wanted.keys()):
-        here, there = wanted[name], made.get(name)
+    given, made_with = requested(settings.partition), directory.meta.request
+    for name in sorted(settings.given & given.keys()):
+        here, there = given[name], made_with.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
             continue
         if isinstance(here, dict) and here["sha256"] is None:  # the data itself need not be where training is

@@ -179,7 +179,7 @@ def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_
     )
     _print_entries(predicted)
     for name, number in result["rounds"].items():
-        print(f"\nall bytes, rounds a layer {', '.join(map(str, number))} ({name})")
+        print(f"\nall bytes, rounds per layer {', '.join(map(str, number))} ({name})")
         own = result["bytes"][name]
         _print_row("this configuration", own, "" if all(entry.exact for entry in predicted.entries) else "  at most")
         for baseline, num_bytes in result["rivals"][name].items():

@@ -25,12 +25,12 @@ PER_NODE = (
 
 def settings_digest(settings: Settings) -> str:
     """sha256 (hex) of the settings that have to be the same on every node."""
-    said = [shared_settings(settings), versions()["retexo"], settings.train.resume is not None]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    shared = [shared_settings(settings), versions()["retexo"], settings.train.resume is not None]
+    return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
-    """Those that have to be the same on every node, and when a run is resumed."""
+    """Settings, by name, that have to be the same on every node, and when a run is resumed."""
     return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
 
 

@@ -2,17 +2,14 @@
 
 import logging
 import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from retexo.apps import resume
-from retexo.apps.partitions import open_directory
+from retexo.apps.partitions import open_local
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows
+from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
 from retexo.cluster import launch
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
@@ -30,35 +27,37 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
     registry.check(settings.train)
-    going_on = settings.train.resume
-    done = resume.finished(going_on, run_dir)
+    source = settings.train.resume
+    done = resume.finished(source, run_dir)
     if done is not None:
         logger.info("resume=auto: the run in %s is done", run_dir)
         return done
-    resume.check_place(going_on, run_dir)
+    resume.check_place(source, run_dir)
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
     launch.warm_up()
-    directory = open_directory(settings)
+    directory = open_local(settings)
     cluster = settings.train.cluster
-    for rank in cluster.local_ranks:
-        directory.verify(rank)
     shared = shared_settings(settings)
     same = {
         "partitions": directory.content_digest(cluster.local_ranks),
         "threads": num_threads(cluster),
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
-    resume.check_same(going_on, run_dir, same, shared)
+    resume.check_same(source, run_dir, same, shared)
     with launch.meet(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
-        identity = resume.prepare(going_on, run_dir, cluster.local_ranks, same, shared)
+        identity = resume.prepare(source, run_dir, cluster.local_ranks, same, shared)
         job = Job(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
-        about = {"run_id": node.run_id, "versions": versions(), "settings": settings.resolved}
-        summary = {"status": "running", **about}
-        summary["partition_digest"] = directory.digest()
+        summary = {
+            "status": "running",
+            "run_id": node.run_id,
+            "versions": versions(),
+            "settings": settings.resolved,
+            "partition_digest": directory.digest(),
+        }
         _write_summary(cluster, run_dir, summary)
         try:
             results = launch.run_workers(cluster.local_ranks, main, job, node)
@@ -67,7 +66,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
                 _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
             raise
     result = results[cluster.local_ranks.start]
-    result["seconds"]["total"] = time.time() - psutil.Process().create_time()
+    result["seconds"]["total"] = seconds_of_process()
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
@@ -94,12 +93,9 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
         "accuracy (validation, test)": f"{summary['val']['accuracy']:.4f}, {summary['test']['accuracy']:.4f}",
         "F1 on test (micro, macro)": f"{summary['test']['micro_f1']:.4f}, {summary['test']['macro_f1']:.4f}",
-        "rounds a layer": ", ".join(map(str, summary["rounds"])),
+        "rounds per layer": ", ".join(map(str, summary["rounds"])),
         "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
         "results": str(run_dir),
     }
-    if settings.train.measure_dv:
-        rows |= byte_rows(counted)
-    for name, value in rows.items():
-        print(f"{name:<28} {value}")
+    print_rows(rows | (byte_rows(counted) if settings.train.measure_dv else {}))

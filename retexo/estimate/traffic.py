@@ -62,7 +62,7 @@ class Forecast:
     entries: tuple[Entry, ...]
 
     def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
-        """Bytes with so many rounds a layer; of some kinds, of one layer."""
+        """Bytes with so many rounds per layer; of some kinds, of one layer."""
         return sum(
             entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
             for entry in self.entries

@@ -108,7 +108,7 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
     assert f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most" in lines
     for name, number in (("limit", "3, 3"), ("given", "5, 2")):
-        assert f"all bytes, rounds a layer {number} ({name})" in lines
+        assert f"all bytes, rounds per layer {number} ({name})" in lines
         assert f"this configuration {planned['bytes'][name]:,} at most" in lines
         assert any(line.startswith(f"gather {planned['rivals'][name]['gather']:,}") for line in lines)
     assert "by sender (down) and receiver (given)" in lines
