@@ -3,9 +3,9 @@
     python benchmarks/bytes.py [--seeds 10] [--pubmed ../shared/datasets/pubmed.npz] [--pubmed-seeds 5]
 
 `plain` is the public scheme: every halo row dense, 200 rounds per layer. The settings of the others were chosen by
-validation (choose_defaults.py, choose_lean.py); each run looks at its test nodes once. `gather` ships all parts to the
-worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row: features
-before the weights, embeddings 256 or, in the last wave, C wide.
+validation (choose_defaults.py, choose_lean.py); each run looks at its test nodes once. `centralized` ships all parts to
+the worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row:
+features before the weights, embeddings 256 or, in the last wave, C wide.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from scipy import stats
 
 from partitioning.storage import PartitionDirectory
 from retexo.apps.partitions import open_directory
-from retexo.apps.plan import Sizes
 from retexo.config.settings import compose
-from retexo.estimate.traffic import architecture_of, forecast
+from retexo.estimate.baselines import Sizes
+from retexo.estimate.traffic import architecture_of, estimate_traffic
 
 METHODS = {
     "plain": ["exchange=plain", "stopping=none"],
@@ -69,18 +69,18 @@ def report(graph: str, model: str, found: dict[str, list[dict]]) -> None:
 
 
 def report_bounds(graph: str, model: str, data: list[str], seeds: Sequence[int], folder: Path) -> None:
-    """Means over the seeds' partitions of what `gather` takes, and of dense rows of the smallest covers."""
-    gather, bound = [], []
+    """Means over the seeds' partitions of what `centralized` takes, and of dense rows of the smallest covers."""
+    centralized, bound = [], []
     for seed in seeds:
         common = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
         settings = compose(common, f"node_classification_{model}")
         directory = open_directory(settings)
         partitions = [directory.read(part) for part in range(directory.num_parts)]
         architecture = architecture_of(settings.train, directory, partitions)
-        gather.append(Sizes.of(settings.train, partitions, architecture).gather / 1e6)
-        embeddings = forecast(settings.train, directory, partitions).total([0, 0], ["embeddings"])
+        centralized.append(Sizes.of(settings.train, partitions, architecture).centralized / 1e6)
+        embeddings = estimate_traffic(settings.train, directory, partitions).total([0, 0], ["embeddings"])
         bound.append((features_bound(directory, model) + embeddings) / 1e6)
-    print(f"{graph:<7}{model:<5}{'gather':<11}{np.mean(gather):>10.3f}", flush=True)
+    print(f"{graph:<7}{model:<5}{'centralized':<11}{np.mean(centralized):>10.3f}", flush=True)
     print(f"{graph:<7}{model:<5}{'bound':<11}{np.mean(bound):>28.3f}  dense rows of the smallest cover", flush=True)
 
 
