@@ -33,7 +33,7 @@ from hydra.errors import HydraException  # noqa: E402
 from main import explain  # noqa: E402
 from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
-from retexo.apps.train import open_directory  # noqa: E402
+from retexo.apps.partitions import open_directory  # noqa: E402
 from retexo.config.settings import compose  # noqa: E402
 
 END_TIMEOUT = 30.0

@@ -1,4 +1,4 @@
-"""What a run sends is what was forecast from its partitions: by kind, layer, wave, sender and receiver."""
+"""What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and receiver."""
 
 import contextlib
 import unittest.mock
@@ -19,7 +19,7 @@ from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import TrainSettings
-from retexo.estimate.traffic import WAVES, Entry, Forecast, forecast
+from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.plan import EMBED, ROUNDS
@@ -224,10 +224,10 @@ def account(comm: Communicator) -> Counter[Key]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run that was forecast, then made."""
+    """A run that was estimated, then made."""
 
     run: Run
-    forecast: Forecast
+    estimated: TrafficEstimate
     workers: list[Outcome]
 
     @property
@@ -248,8 +248,8 @@ def key_of(entry: Entry) -> Key:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, forecast in this process, run in one set of worker processes; those of PATIENCE may stop early."""
-    folder = tmp_path_factory.mktemp("forecast")
+    """All cases, estimated in this process, run in one set of worker processes; those of PATIENCE may stop early."""
+    folder = tmp_path_factory.mktemp("estimated")
     cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
     unprojected = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
@@ -259,13 +259,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
     ]
     outcomes = run_workers(WORLD, train_runs, folder, runs)
     return {
-        case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
+        case: Measured(run, estimate_of(run), [worker[place] for worker in outcomes])
         for place, (case, run) in enumerate(zip(cases, runs, strict=True))
     }
 
 
-def forecast_of(run: Run) -> Forecast:
-    return forecast(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
+def estimate_of(run: Run) -> TrafficEstimate:
+    return estimate_traffic(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @each_case
-def test_what_was_sent_is_what_was_forecast(measured: dict[Case, Measured], case: Case) -> None:
+def test_what_was_sent_is_what_was_estimated(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    assert {key_of(entry) for entry in found.forecast.entries} >= set(found.sent)
-    assert len({key_of(entry) for entry in found.forecast.entries}) == len(found.forecast.entries)
-    for entry in found.forecast.entries:
+    assert {key_of(entry) for entry in found.estimated.entries} >= set(found.sent)
+    assert len({key_of(entry) for entry in found.estimated.entries}) == len(found.estimated.entries)
+    for entry in found.estimated.entries:
         sent = found.sent[key_of(entry)]
         if entry.exact:
             assert sent == found.predicted(entry), entry
@@ -289,7 +289,7 @@ def test_what_was_sent_is_what_was_forecast(measured: dict[Case, Measured], case
         else:
             assert sent <= found.predicted(entry) + CUT * found.rounds[entry.layer or 0], entry
     for layer in range(1, case.num_layers):
-        assert sum_of(found.sent, "gradients", layer) <= found.forecast.total(found.rounds, ["gradients"], layer)
+        assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(found.rounds, ["gradients"], layer)
 
 
 def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
@@ -298,7 +298,7 @@ def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
 
 @each_case
 def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], case: Case) -> None:
-    bounds = {(entry.kind, entry.layer) for entry in measured[case].forecast.entries if not entry.exact}
+    bounds = {(entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact}
     later = range(1, case.num_layers)
     rows = {("embeddings", layer) for layer in later if case.exchange != "plain"}
     assert bounds == rows | {("gradients", layer) for layer in later}
@@ -307,7 +307,7 @@ def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], cas
 @each_case
 def test_gradients_are_exact_where_no_unit_is_dead(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    for entry in found.forecast.entries:
+    for entry in found.estimated.entries:
         if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
 
@@ -321,7 +321,7 @@ def test_there_are_dead_units_and_layers_without(measured: dict[Case, Measured])
 @each_case
 def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    counted, predicted, rounds = found.workers[0].summary["bytes"], found.forecast, found.rounds
+    counted, predicted, rounds = found.workers[0].summary["bytes"], found.estimated, found.rounds
     assert rounds == [*LIMITS[: case.num_layers]]
     for kind, sent in counted["by_kind"].items():
         exact = all(entry.exact for entry in predicted.entries if entry.kind == kind)
@@ -335,12 +335,12 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
 def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured], case: Case, most: int) -> None:
     """They go alone where a layer is over, and before that wherever it may be."""
     found = measured[case]
-    counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
+    counts = [entry for entry in found.estimated.entries if entry.kind == "metrics" and entry.layer is not None]
     alone = 2 * (WORLD - 1) * 8 * 4
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
-        assert found.forecast.total(found.rounds, ["metrics"], layer) == most * alone
+        assert found.estimated.total(found.rounds, ["metrics"], layer) == most * alone
 
 
 def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
@@ -348,10 +348,10 @@ def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
     assert max(sent) > 2 * (WORLD - 1) * 8 * 4
 
 
-def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
+def test_an_estimate_needs_no_gpu(measured: dict[Case, Measured]) -> None:
     run = measured[CASES[0]].run
     settings = replace(run.settings, cluster=replace(run.settings.cluster, device="cuda"))
-    assert forecast_of(replace(run, settings=settings)) == measured[CASES[0]].forecast
+    assert estimate_of(replace(run, settings=settings)) == measured[CASES[0]].estimated
 
 
 # --- equality after --------------------------------------------------------------------------------------------------

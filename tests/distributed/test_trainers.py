@@ -22,6 +22,8 @@ from partitioning.graph_data import GraphData
 from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
+from retexo.estimate.baselines import Sizes, baseline_bytes
+from retexo.estimate.traffic import architecture_of, estimate_traffic
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
 from retexo.nn.stage import Stage, build_stage
 from retexo.trainers import bns, end_to_end, network_pass, registry, sign
@@ -447,8 +449,6 @@ def halo_nodes(directory: PartitionDirectory) -> int:
 
 
 def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: Path) -> None:
-    from retexo.apps import plan as plan_app
-
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
     outcomes = trained(directory, settings, torch.float32)
@@ -460,11 +460,11 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 8)
     assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 64  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
-    architecture = plan_app.architecture_of(settings, directory, partitions)
-    sizes = plan_app.Sizes.of(settings, partitions, architecture)
+    architecture = architecture_of(settings, directory, partitions)
+    sizes = Sizes.of(settings, partitions, architecture)
     lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
-    plain = plan_app.forecast(lazy_settings, directory, partitions)
-    predicted = plan_app._rivals(plain, sizes, settings.num_rounds)["full graph, end to end"]
+    plain = estimate_traffic(lazy_settings, directory, partitions)
+    predicted = baseline_bytes(plain, sizes, settings.num_rounds)["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
     assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 8
 

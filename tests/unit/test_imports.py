@@ -21,6 +21,7 @@ FLOORS = (
     ("worker",),
     ("estimate",),
     ("apps",),
+    ("predictor",),
 )
 """The rooms of retexo/, from the ground up: a room imports itself and rooms of the floors below it."""
 

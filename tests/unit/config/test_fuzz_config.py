@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from main import explain
 from partitioning.errors import InputError
 from retexo.apps.partition_data import directory_of, requested
-from retexo.apps.train import settings_digest
+from retexo.apps.run_identity import settings_digest
 from retexo.config.settings import CONFIG_DIR, Settings, compose, load
 
 CONFIGS = tuple(sorted(path.stem for path in CONFIG_DIR.glob("*.yaml")))

@@ -19,7 +19,7 @@ from support import dgl_directory, random_graph, save_npz, snapshot, thirds
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.apps import partition_data
-from retexo.apps.train import open_directory
+from retexo.apps.partitions import open_directory
 from retexo.config.settings import Settings, compose
 from retexo.training.graph_info import num_classes
 
