@@ -35,8 +35,8 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
-    launch.warm_up()
     directory = open_directory(settings)
+    launch.warm_up()
     ranks = settings.train.cluster.local_ranks
     for rank in ranks:
         directory.verify(rank)

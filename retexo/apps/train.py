@@ -59,8 +59,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     resume.check_place(going_on, run_dir)
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
-    launch.warm_up()
     directory = open_directory(settings)
+    launch.warm_up()
     cluster = settings.train.cluster
     for rank in cluster.local_ranks:
         directory.verify(rank)
