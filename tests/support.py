@@ -35,7 +35,9 @@ from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.comm.group import Rendezvous, loopback, process_group
 from retexo.config import TrainSettings, compose
 
-torch.set_num_threads(1)  # small tensors, and other processes on the same cores
+THREADS = 2
+"""Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""
+torch.set_num_threads(THREADS)
 ROOT = Path(__file__).resolve().parents[1]
 MASKS = ("train_mask", "val_mask", "test_mask")
 MODELS = {
@@ -253,7 +255,7 @@ class Ended:
 def _environment(extra: dict[str, str] | None) -> dict[str, str]:
     # The server that workers are forked from looks for packages in its working directory and in PYTHONPATH only.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
 def start_cli(

@@ -31,7 +31,7 @@ from retexo.apps import partition_data, train
 from retexo.config import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
-SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=1")
+SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")
 LONG = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu", "hydra.run.dir=run")
 
 
