@@ -27,6 +27,7 @@ from retexo.stage import Stage
 from retexo.trainers import lazy
 from retexo.trainers.context import Context
 
+pytestmark = pytest.mark.timeout(300)  # the first test runs all cases
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
@@ -254,7 +255,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
         Run(known[case.data], case.settings(*early.get(case, ())), folder / f"run{place}")
         for place, case in enumerate(cases)
     ]
-    outcomes = run_workers(WORLD, train_runs, folder, runs)
+    outcomes = run_workers(WORLD, train_runs, folder, runs, timeout=280.0)
     return {
         case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
         for place, (case, run) in enumerate(zip(cases, runs, strict=True))

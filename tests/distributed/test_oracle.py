@@ -28,6 +28,7 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock, Context
 from retexo.worker import make_architecture, make_context
 
+pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 20
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
@@ -220,7 +221,7 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     jobs = [(*case, CHUNK if "chunks" in name else lazy.EDGES_A_STEP) for name, case in cases.items()]
     if num_parts != 4:
         return {name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)}
-    results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=110.0)
+    results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
 
