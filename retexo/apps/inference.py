@@ -36,8 +36,8 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
-    launch.warm_up()
     directory = open_local(settings)
+    launch.warm_up()
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)

@@ -36,8 +36,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     resume.check_place(source, run_dir)
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
-    launch.warm_up()
     directory = open_local(settings)
+    launch.warm_up()
     cluster = settings.train.cluster
     shared = shared_settings(settings)
     same = {

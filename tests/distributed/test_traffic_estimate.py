@@ -30,6 +30,7 @@ from retexo.training import loop
 from retexo.training.parameters import FlatParameters
 from retexo.worker import train
 
+pytestmark = pytest.mark.timeout(300)  # the first test runs all cases
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
@@ -257,7 +258,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
         Run(known[case.data], case.settings(*unprojected.get(case, ())), folder / f"run{place}")
         for place, case in enumerate(cases)
     ]
-    outcomes = run_workers(WORLD, train_runs, folder, runs)
+    outcomes = run_workers(WORLD, train_runs, folder, runs, timeout=280.0)
     return {
         case: Measured(run, estimate_of(run), [worker[place] for worker in outcomes])
         for place, (case, run) in enumerate(zip(cases, runs, strict=True))

@@ -6,8 +6,7 @@ import json
 import shlex
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from support import (
     make_graph,
     random_graph,
     run_cli,
+    run_main,
     run_workers,
     save_npz,
     start_cli,
@@ -607,12 +607,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def ended(place: Path) -> Iterator[dict[str, Ended]]:
+def ended(place: Path) -> dict[str, Ended]:
     shutil.copytree(place / "run", place / "flipped")
     flip(place / "flipped" / "checkpoint" / "layer0.safetensors")
-    with ThreadPoolExecutor(3) as pool:
-        results = pool.map(lambda arguments: run_cli(*arguments[0], *DATA, *HERE, cwd=place), COMMANDS.values())
-        yield dict(zip(COMMANDS, results, strict=True))
+    return {name: run_main(*arguments, *DATA, *HERE, cwd=place) for name, (arguments, _) in COMMANDS.items()}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

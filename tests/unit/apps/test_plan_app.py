@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from support import (
     group_members,
     make_graph,
     random_graph,
-    run_cli,
+    run_main,
     save_npz,
     start_cli,
     thirds,
@@ -74,7 +73,7 @@ def planned(place: Path, printed: str) -> dict[str, Any]:
 
 
 def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> None:
-    ended = run_cli(*TRAIN, "hydra.run.dir=train", cwd=place)
+    ended = run_main(*TRAIN, "hydra.run.dir=train", cwd=place)
     assert ended.rc == 0, ended.output
     sent = json.loads((place / "train" / "summary.json").read_text())["bytes"]
     assert planned["rounds"]["limit"] == [3, 3]
@@ -124,11 +123,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def mistakes(place: Path) -> dict[str, Ended]:
-    def run(name: str) -> Ended:
-        return run_cli(*PLAN, name, "hydra.run.dir=mistake", cwd=place)
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(MISTAKES, pool.map(run, MISTAKES), strict=True))
+    return {name: run_main(*PLAN, name, "hydra.run.dir=mistake", cwd=place) for name in MISTAKES}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
