@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from retexo.apps import partition_data, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 MODELS = ("gcn", "sage", "gat", "gin")
 PUBLISHED = {

@@ -62,7 +62,7 @@ def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     """Write the graph for the rivals and the partitions for ours; return the seconds of partitioning for the most."""
     from partitioning import datasets, splits
     from retexo.apps import partition_data
-    from retexo.config.settings import compose
+    from retexo.config.compose import compose
 
     wanted = compose(settings).partition.dataset
     graph = datasets.load(wanted)

@@ -23,7 +23,7 @@ from scipy import stats
 from partitioning.storage import PartitionDirectory
 from retexo.apps.plan import Sizes
 from retexo.apps.train import open_directory
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.estimate.traffic import architecture_of, forecast
 
 METHODS = {

@@ -23,7 +23,7 @@ import torch
 
 from retexo.apps import partition_data, train
 from retexo.comm.replay_log import ReplayLog
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.training.recovery import Recovery
 from retexo.worker import train as worker
 

@@ -23,7 +23,8 @@ from partitioning import datasets, splits, storage
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, loopback, process_group
-from retexo.config.settings import TrainSettings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 from retexo.nn.stage import build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy

@@ -22,7 +22,8 @@ import torch
 from retexo.apps import partition_data, train
 from retexo.apps.plan import Sizes
 from retexo.apps.train import open_directory
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate.traffic import architecture_of, forecast
 from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover

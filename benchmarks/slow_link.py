@@ -25,7 +25,7 @@ import torch
 from accuracy import PUBMED_SPLIT
 
 from retexo.apps import partition_data
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -23,7 +23,7 @@ from accuracy import PUBMED_SPLIT
 
 from partitioning.errors import InputError
 from retexo.apps import partition_data, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 TRAINERS = {
     "lazy": ["trainer=lazy"],

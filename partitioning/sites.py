@@ -57,7 +57,7 @@ from partitioning.datasets.raw import (
 )
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.settings import check_choice
+from partitioning.setting_fields import one_of
 from partitioning.storage import AskedHalo, Partition, PartitionDirectory, file_checksum, read_json
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Site:
         if not isinstance(name, str) or name not in sites:
             raise InputError(f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}")
         task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
-        check_choice(f"{path}: task", task, ("multiclass", "multilabel"))
+        one_of("multiclass", "multilabel")(f"{path}: task", task)
         if not (classes is None and task == "multiclass") and (type(classes) is not int or classes < 1):
             raise InputError(f"{path}: num_classes is {classes!r}; expected an integer from 1 on (multilabel needs it)")
         return cls(folder, name, tuple(sites), task, classes)

@@ -34,7 +34,7 @@ from main import explain  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
 from partitioning.storage import PartitionDirectory  # noqa: E402
 from retexo.apps.train import open_directory  # noqa: E402
-from retexo.config.settings import compose  # noqa: E402
+from retexo.config.compose import compose  # noqa: E402
 
 PATIENCE = 30.0
 """seconds in which a node that is told to end has to"""

@@ -27,7 +27,8 @@ from partitioning.dgl_import import dgl
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.comm.process_group import Rendezvous, loopback, process_group
-from retexo.config.settings import TrainSettings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 
 torch.set_num_threads(1)  # small tensors, and other processes on the same cores
 ROOT = Path(__file__).resolve().parents[1]

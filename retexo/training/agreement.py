@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import GradientSettings, OptimizerSettings, optimizer_arguments, optimizer_class
+from retexo.config.optimizer import optimizer_arguments, optimizer_class
+from retexo.config.settings import GradientSettings, OptimizerSettings
 
 
 @dataclass(frozen=True, eq=False)

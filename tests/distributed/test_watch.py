@@ -26,7 +26,7 @@ from retexo.cluster import launch
 from retexo.cluster.channel import Channel
 from retexo.cluster.heartbeat import Progress, Pulse, Reporter, Ticker
 from retexo.cluster.rendezvous import Node
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.errors import Stopped, TrainingError
 from retexo.worker import train as worker
 

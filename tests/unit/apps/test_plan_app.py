@@ -30,7 +30,8 @@ from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
 from retexo.apps import partition_data, plan
 from retexo.cluster import launch
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate import traffic as forecast_module
 from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
 from retexo.estimate.traffic import architecture_of, forecast
