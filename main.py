@@ -21,7 +21,7 @@ def run(config: "DictConfig") -> None:
     from hydra.core.hydra_config import HydraConfig
 
     from retexo import apps
-    from retexo.config.settings import load
+    from retexo.config.compose import load
 
     hydra = HydraConfig.get()
     settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), os.environ)
@@ -34,6 +34,7 @@ def main() -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    import retexo.config.compose  # noqa: F401  # stores the defaults that Hydra composes from
     from partitioning.errors import InputError
     from retexo.errors import TrainingError
 
@@ -71,7 +72,7 @@ def is_wrong_path(error: Exception) -> bool:
 
 def explain(error: Exception) -> str:
     """The message of an error; Hydra's for an unknown key gets the nearest name."""
-    from retexo.config.settings import unknown_setting
+    from retexo.config.compose import unknown_setting
 
     if isinstance(error, OSError) and is_wrong_path(error):
         return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)

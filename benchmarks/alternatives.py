@@ -59,7 +59,7 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
-    from retexo.config.settings import compose
+    from retexo.config.compose import compose
 
     graph, split = common.load_graph(compose(settings))
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()

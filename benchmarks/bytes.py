@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from partitioning.directory.read import PartitionDirectory
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.estimate.traffic import estimate_traffic
 
 METHODS = {

@@ -17,7 +17,7 @@ import common
 
 from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.training.recovery import Recovery
 from retexo.worker import train as train_worker
 

@@ -23,7 +23,8 @@ from partitioning.directory.write import write
 from retexo.cluster.interfaces import loopback
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
-from retexo.config.settings import TrainSettings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 from retexo.nn.stage import build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy

@@ -93,7 +93,7 @@ def train(settings: "Settings", folder: Path | str) -> dict[str, Any]:
 
 def seed_runs(data: list[str], model: str, seeds: int, options: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """summary.json of one run per seed, each on partitions of its own."""
-    from retexo.config.settings import compose
+    from retexo.config.compose import compose
 
     summaries = []
     for seed in range(seeds):

@@ -16,7 +16,8 @@ import numpy as np
 import psutil
 import torch
 
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover

@@ -22,7 +22,7 @@ from retexo.cluster import launch
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.traffic import Purpose
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.nn.block import InEdges, Sources, Vectors, rows_of
 from retexo.nn.convolution import Inputs
 from retexo.nn.stage import Architecture, build_stage

@@ -20,7 +20,7 @@ from typing import Any
 
 import common
 
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 sys.path.insert(0, str(common.ROOT / "tests"))
 import namespaces

@@ -16,7 +16,7 @@ from pathlib import Path
 import common
 
 from partitioning.errors import InputError
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 TRAINERS = {
     "lazy": ["trainer=lazy"],

@@ -1,122 +1,106 @@
-"""The settings of partitioning, typed. Checks of single values are in `__post_init__`; they raise InputError."""
+"""The settings of partitioning. Types, defaults, checks and help texts of settings are said here, and nowhere else."""
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.setting_fields import SEED, Checked, at_least, at_most, one_of, setting, settings_dataclass, within
 
-SPLITS = ("default", "given", "per_class", "fraction", "files")
-METHODS = ("random", "metis", "km1", "file")
-OBJECTIVES = ("vol", "cut")
 MAX_PARTITIONS = 100_000
 """Each is a folder of three files; more are a slip of the finger."""
+MAX_COUNT = at_most(2**32 - 1)
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name}={value}: choose one of {', '.join(choices)}")
+@settings_dataclass
+class SyntheticSettings(Checked):
+    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features."""
+
+    nodes: int = setting("synthetic.nodes", 10_000, "nodes", at_least(1), MAX_COUNT)
+    edges: int = setting("synthetic.edges", 100_000, "undirected edges", at_least(0), MAX_COUNT)
+    features: int = setting("synthetic.features", 64, "width of a feature row", at_least(1), MAX_COUNT)
+    classes: int = setting("synthetic.classes", 8, "classes", at_least(1), MAX_COUNT)
+    homophily: float = setting("synthetic.homophily", 0.7, "share of the edges within a class", within(0, 1))
+    seed: int = setting("synthetic.seed", "${seed}", "of the graph", *SEED, is_seed=True)
 
 
-def check_at_least(name: str, value: float | None, least: float) -> None:
-    """None passes: the setting is not given."""
-    if value is not None and not value >= least:
-        raise InputError(f"{name}={value}: must be at least {least}")
+@settings_dataclass
+class SplitSettings(Checked):
+    """How nodes become training, validation and test nodes; null: as in the data set's published split."""
+
+    kind: str = setting(
+        "split.kind", "default",
+        "the data set's published split; the masks in the data; N per class; shares of the labelled nodes; index files",
+        one_of("default", "given", "per_class", "fraction", "files"), is_group=True, of_partitioner=True,
+    )  # fmt: skip
+    seed: int = setting("split.seed", "${seed}", "of a drawn split", *SEED, is_seed=True, of_partitioner=True)
+    train_per_class: int | None = setting(
+        "split.train_per_class", None, "per_class: nodes of each class for training", at_least(0), of_partitioner=True
+    )
+    num_val: int | None = setting("split.num_val", None, "per_class: for validation", at_least(0), of_partitioner=True)
+    num_test: int | None = setting("split.num_test", None, "per_class: for the test", at_least(0), of_partitioner=True)
+    train: Any = setting(
+        "split.train", None, "fraction: share in [0, 1]; files: node indices (npy, csv)", of_partitioner=True
+    )
+    val: Any = setting("split.val", None, "likewise", of_partitioner=True)
+    test: Any = setting("split.test", None, "likewise", of_partitioner=True)
+    dir: str | None = setting(
+        "split.dir", None, "files: folder with train, val (or valid) and test (npy, csv)", of_partitioner=True
+    )
 
 
-def check_at_most(name: str, value: float | None, most: float) -> None:
-    """None passes: the setting is not given."""
-    if value is not None and not value <= most:
-        raise InputError(f"{name}={value}: must be at most {most:,}")
-
-
-def check_seed(name: str, value: int) -> None:
-    check_at_least(name, value, 0)
-    check_at_most(name, value, 2**32 - 1)  # torch and numpy take larger ones, but not each of their generators
-
-
-@dataclass  # OmegaConf cannot merge into a frozen one
-class SplitSettings:
-    """How nodes become training, validation and test nodes. None means: as the data set's published recipe says."""
-
-    kind: str
-    """default: the data set's recipe; given: masks of the source; per_class, fraction: drawn; files: index files."""
-    seed: int
-    train_per_class: int | None
-    """per_class: training nodes drawn from each class."""
-    num_val: int | None
-    num_test: int | None
-    train: Any
-    """fraction: share of the nodes, in [0, 1]. files: path of an index file (npy, csv). The same for the next two."""
-    val: Any
-    test: Any
-    dir: str | None
-    """files: a folder that holds train, val (or valid) and test as .npy or .csv, instead of three paths."""
-
-    def __post_init__(self) -> None:
-        check_choice("split", self.kind, SPLITS)
-        check_seed("split.seed", self.seed)
-        for name in ("train_per_class", "num_val", "num_test"):
-            check_at_least(f"split.{name}", getattr(self, name), 0)
-
-
-@dataclass  # OmegaConf cannot merge into a frozen one
-class SyntheticSettings:
-    """A degree-corrected stochastic block model with class-dependent features."""
-
-    nodes: int
-    edges: int
-    """Undirected ones; the graph has each in both directions."""
-    features: int
-    classes: int
-    homophily: float
-    """Share of the edges that stay within a class."""
-    seed: int
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            least = 0 if field.name in ("seed", "homophily", "edges") else 1
-            check_at_least(f"synthetic.{field.name}", getattr(self, field.name), least)
-            check_at_most(f"synthetic.{field.name}", getattr(self, field.name), 2**32 - 1)
-        if self.homophily > 1:
-            raise InputError(f"synthetic.homophily={self.homophily}: must be in [0, 1]")
-
-
-@dataclass(frozen=True)
-class DatasetSettings:
+@settings_dataclass
+class DatasetSettings(Checked):
     """Which graph, from where."""
 
-    name: str
-    dir: str
-    """Folder of downloaded data sets."""
-    file: str | None
-    """dataset_name=file: an npz, a folder of tables, or a DGL graph file."""
-    symmetrize: bool | None
-    """Add each edge's reverse; None: as the data set's recipe says."""
+    name: str = setting("dataset_name", "reddit", "the data set, see README.md")
+    dir: str = setting(
+        "dataset_dir", "../retexo-datasets/", "folder of downloaded data sets", per_node=True, compared=False
+    )
+    file: str | None = setting(
+        "dataset_file", None,
+        "dataset_name=file: an npz, a folder of tables, or a DGL graph file; dataset_name=parts: this site's folder",
+        per_node=True,
+    )  # fmt: skip
+    symmetrize: bool | None = setting(
+        "symmetrize", None, "add the reverse of each edge; null: as the data set needs it", of_partitioner=True
+    )
     synthetic: SyntheticSettings
     split: SplitSettings
 
 
-@dataclass(frozen=True)
-class PartitionSettings:
+@settings_dataclass
+class PartitionSettings(Checked):
     """How a graph is cut, and where the parts go."""
 
     dataset: DatasetSettings
-    dir: str
-    method: str
-    objective: str
-    file: str | None
-    """method=file: an integer array [N], the partition of each node (npy or csv)."""
-    num_partitions: int
-    balance_train: bool | None
-    """Balance the training nodes over the parts, too; None: yes for metis and km1."""
-    seed: int
-    overwrite: bool
+    dir: str = setting(
+        "partition_dir", "../retexo-datasets/partitions/", "where partition directories are",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    method: str = setting(
+        "partition_method", "random", "how nodes are assigned to parts", one_of("random", "metis", "km1", "file"),
+        of_partitioner=True,
+    )  # fmt: skip
+    objective: str = setting(
+        "part_obj", "vol", "metis: minimises communication volume, or cut edges", one_of("vol", "cut"),
+        of_partitioner=True,
+    )  # fmt: skip
+    file: str | None = setting(
+        "partition_file", None, "file: the part of each node, an integer array [nodes], npy or csv", of_partitioner=True
+    )
+    num_partitions: int = setting(
+        "num_partitions", 4, "parts, which is also the number of workers", at_least(1), at_most(MAX_PARTITIONS)
+    )
+    balance_train: bool | None = setting(
+        "partition.balance_train", None, "balance the training nodes over the parts; null: for metis and km1",
+        of_partitioner=True,
+    )  # fmt: skip
+    seed: int = setting("partition.seed", "${seed}", "of the partitioning", *SEED, is_seed=True, of_partitioner=True)
+    overwrite: bool = setting(
+        "overwrite", False, "replace a partition directory made with other settings",
+        of_partitioner=True, compared=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("partition_method", self.method, METHODS)
-        check_choice("part_obj", self.objective, OBJECTIVES)
-        check_at_least("num_partitions", self.num_partitions, 1)
-        check_at_most("num_partitions", self.num_partitions, MAX_PARTITIONS)
-        check_seed("partition.seed", self.seed)
+        super().__post_init__()
         if self.method == "file" and self.file is None:
             raise InputError("partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv")

@@ -60,7 +60,7 @@ from partitioning.directory.types import AskedHalo, Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, read_json
 from partitioning.graph_data import GraphData
-from partitioning.settings import check_choice
+from partitioning.setting_fields import one_of
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Site:
         if not isinstance(name, str) or name not in sites:
             raise InputError(f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}")
         task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
-        check_choice(f"{path}: task", task, ("multiclass", "multilabel"))
+        one_of("multiclass", "multilabel")(f"{path}: task", task)
         if not (classes is None and task == "multiclass") and (type(classes) is not int or classes < 1):
             raise InputError(f"{path}: num_classes is {classes!r}; expected an integer from 1 on (multilabel needs it)")
         return cls(folder, name, tuple(sites), task, classes)

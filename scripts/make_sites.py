@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning import datasets, splits
 from partitioning.sites import write_sites
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 
 def main(base: Path, names: list[str]) -> None:

@@ -35,7 +35,8 @@ from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.cluster.interfaces import loopback
 from retexo.comm.process_group import Rendezvous, process_group
-from retexo.config.settings import TrainSettings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 
 THREADS = 2
 """Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""

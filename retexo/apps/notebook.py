@@ -23,7 +23,8 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.config.settings import TrainSettings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions

@@ -25,7 +25,9 @@ from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested
 from retexo.apps.resume import OUTPUTS
 from retexo.cluster.launch import terminate_as_exit
-from retexo.config.settings import CONFIG_DIR, Settings, compose
+from retexo.config.compose import compose
+from retexo.config.schema import CONFIG_DIR
+from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary

@@ -1,44 +1,27 @@
-"""The settings, typed and checked; besides main.py the only module that knows OmegaConf and Hydra's composition.
+"""The settings of everything but partitioning. Type, default, checks, help text and role of each are said here only.
 
-Defaults live in `conf/`, in one place; the classes here have none. A check of a single value is in `__post_init__`
-and raises InputError, which names the setting, the value found and the remedy.
+How a definition reads is in partitioning/setting_fields.py; adding one is shown in CONTRIBUTING.md.
 """
 
-import difflib
-import inspect
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.settings import (
-    MAX_PARTITIONS,
-    DatasetSettings,
-    PartitionSettings,
-    SplitSettings,
-    SyntheticSettings,
-    check_at_least,
-    check_at_most,
-    check_choice,
-    check_seed,
+from partitioning.setting_fields import (
+    FINITE,
+    SEED,
+    Check,
+    Checked,
+    at_least,
+    at_most,
+    one_of,
+    setting,
+    settings_dataclass,
+    within,
 )
-from retexo.config.launcher_env import LauncherEnv, detect
-
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
-T = TypeVar("T")
+from partitioning.settings import PartitionSettings
+from retexo.config.launcher_env import LauncherEnv
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
-APPS = ("train", "partition_data", "plan", "evaluate", "predict", "report")
-LOGGERS = (None, "tensorboard")
-TABLE_FORMATS = ("parquet", "npy", "csv")
-TASKS = ("retexo.metrics.NodeClassification",)
-
-
 MAX_SECONDS = 1_000_000
 """Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
 MAX_THREADS = 1024
@@ -47,94 +30,85 @@ MAX_WIDTH = 1_000_000
 MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""
 
-
-def check_seconds(name: str, value: float, least: float) -> None:
-    check_finite(name, value, least)
-    check_at_most(name, value, MAX_SECONDS)
+RATE = (at_least(0), FINITE, at_most(MAX_RATE))
 
 
-def check_finite(name: str, value: float, least: float) -> None:
-    check_at_least(name, value, least)
-    if not math.isfinite(value):
-        raise InputError(f"{name}={value}: must be finite")
+def seconds(least: float) -> tuple[Check, ...]:
+    return at_least(least), FINITE, at_most(MAX_SECONDS)
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+@settings_dataclass
+class ModelSettings(Checked):
     """What a layer computes, and how wide it is."""
 
-    name: str
-    """gcn, sage, gat or gin."""
-    num_layers: int
-    hidden_dim: int
-    heads: int
-    dropout: float
+    name: str = setting(
+        "model.name", "gcn", "the convolution; --config-name=node_classification_NAME sets it, too",
+        one_of("gcn", "sage", "gat", "gin"), is_group=True,
+    )  # fmt: skip
+    num_layers: int = setting("num_layers", 2, "layers", at_least(1), at_most(MAX_LAYERS))
+    hidden_dim: int = setting(
+        "hidden_dim", 256, "width of an embedding; of gat, of all heads together", at_least(1), at_most(MAX_WIDTH)
+    )
+    heads: int = setting("heads", 8, "attention heads of gat", at_least(1))
+    dropout: float = setting(
+        "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/choose_defaults.py",
+        Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
+    )  # fmt: skip
     aggregator: str = "mean"
     """sage: mean or pool."""
     head_merge: str = "mean"
     """gat: mean or concat."""
 
     def __post_init__(self) -> None:
-        check_choice("model", self.name, ("gcn", "sage", "gat", "gin"))
-        check_choice("model.aggregator", self.aggregator, ("mean", "pool"))
-        check_choice("model.head_merge", self.head_merge, ("mean", "concat"))
-        for name in ("num_layers", "hidden_dim", "heads"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_most("num_layers", self.num_layers, MAX_LAYERS)
-        check_at_most("hidden_dim", self.hidden_dim, MAX_WIDTH)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout={self.dropout}: must be in [0, 1)")
+        super().__post_init__()
+        one_of("mean", "pool")("model.aggregator", self.aggregator)
+        one_of("mean", "concat")("model.head_merge", self.head_merge)
         if self.name == "gat" and self.hidden_dim % self.heads:
             raise InputError(f"hidden_dim={self.hidden_dim}: must be a multiple of heads={self.heads} for gat")
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
+@settings_dataclass
+class OptimizerSettings(Checked):
     """A class of torch.optim with its arguments."""
 
-    target: str
-    arguments: dict[str, Any]
-    weight_decay: float
-
-    def __post_init__(self) -> None:
-        check_finite("weight_decay", self.weight_decay, 0)
-        check_at_most("weight_decay", self.weight_decay, MAX_RATE)
+    target: str = setting("optimizer._target_", "torch.optim.Adam", "a class of torch.optim")
+    arguments: dict[str, Any] = setting("optimizer.*", {}, "its other arguments: +optimizer.NAME=VALUE")
+    weight_decay: float = setting("weight_decay", 0.0005, "of the optimiser", *RATE)
 
 
-@dataclass  # OmegaConf cannot merge into a frozen one
-class StoppingSettings:
+@settings_dataclass
+class StoppingSettings(Checked):
     """When a layer has converged."""
 
-    patience: int | None
-    """Rounds without a better validation metric that end a layer; None: never."""
-    min_delta: float
-    """By how much a metric has to be better than the best before."""
-
-    def __post_init__(self) -> None:
-        check_at_least("stopping.patience", self.patience, 1)
-        check_finite("stopping.min_delta", self.min_delta, 0)
+    patience: int | None = setting(
+        "stopping.patience", 30,
+        "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
+        at_least(1),
+    )  # fmt: skip
+    min_delta: float = setting("stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE)
 
 
-@dataclass(frozen=True)
-class GradientSettings:
+@settings_dataclass
+class GradientSettings(Checked):
     """How workers agree on a step."""
 
-    mode: str
-    """sync: every round one exact full-batch step. local: local_epochs steps, then the average of the changes."""
-    local_epochs: int
-    precision: str
-    """What travels: fp32, or rounded to bf16."""
-    compression: str
-    """none, or powersgd: low-rank factors of each matrix, with error feedback."""
-    rank: int
-    """powersgd: columns of each factor."""
+    mode: str = setting(
+        "gradient.mode", "sync",
+        "every round one exact full-batch step; or local_epochs steps on each worker, then the average of the changes",
+        one_of("sync", "local"), is_group=True,
+    )  # fmt: skip
+    local_epochs: int = setting(
+        "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
+    )
+    precision: str = setting("gradient.precision", "fp32", "of what is sent", one_of("fp32", "bf16"))
+    compression: str = setting(
+        "gradient.compression", "none", "powersgd: low-rank factors of each matrix, with error feedback",
+        one_of("none", "powersgd"),
+    )  # fmt: skip
+    rank: int = setting("gradient.rank", 4, "powersgd: columns of each factor", at_least(1))
 
     def __post_init__(self) -> None:
-        check_choice("gradient", self.mode, ("sync", "local"))
-        check_choice("gradient.precision", self.precision, ("fp32", "bf16"))
-        check_choice("gradient.compression", self.compression, ("none", "powersgd"))
-        check_at_least("gradient.rank", self.rank, 1)
-        check_at_least("local_epochs", self.local_epochs, 1)
+        super().__post_init__()
         if self.mode == "sync" and self.local_epochs != 1:
             raise InputError(
                 f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
@@ -142,90 +116,100 @@ class GradientSettings:
             )
 
 
-@dataclass  # OmegaConf cannot merge into a frozen one
-class ComputeSettings:
+@settings_dataclass
+class ComputeSettings(Checked):
     """How a worker computes."""
 
-    precision: str
-    """Of the dense products of a layer: fp32, or bf16 for their factors and what is computed from them on the way."""
+    precision: str = setting(
+        "compute.precision", "fp32", "of a layer's dense products; up to 4 times as fast where the CPU has bf16",
+        one_of("fp32", "bf16"),
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        check_choice("compute.precision", self.precision, ("fp32", "bf16"))
 
-
-@dataclass  # OmegaConf cannot merge into a frozen one
-class ExchangeSettings:
+@settings_dataclass
+class ExchangeSettings(Checked):
     """How boundary rows are sent."""
 
-    mode: str
-    """exact: as few bytes as serve every edge. plain: the row of every halo node, dense."""
-    precision: str
-    """fp32 is exact; bf16, or int8 with a scale a row, is not."""
+    mode: str = setting(
+        "exchange.mode", "exact", "as few bytes as serve every edge; or the row of every halo node, dense",
+        one_of("exact", "plain"), is_group=True,
+    )  # fmt: skip
+    precision: str = setting(
+        "exchange.precision", "fp32", "of the rows; fp32 is exact, int8 has a scale per row",
+        one_of("fp32", "bf16", "int8"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("exchange", self.mode, ("exact", "plain"))
-        check_choice("exchange.precision", self.precision, ("fp32", "bf16", "int8"))
+        super().__post_init__()
         if self.mode == "plain" and self.precision != "fp32":
             raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
 
 
-@dataclass  # OmegaConf cannot merge into a frozen one
-class CheckpointSettings:
-    """What is kept of a run that is not done."""
+@settings_dataclass
+class CheckpointSettings(Checked):
+    """What is kept of a run that is not done, besides every finished layer."""
 
-    every: int | None
-    """Rounds between two states of a layer; None: only finished layers are kept."""
+    every: int | None = setting(
+        "checkpoint.every", None, "rounds between two states that are kept; null: none within a layer", at_least(1),
+        per_node=True, compared=False,
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        check_at_least("checkpoint.every", self.every, 1)
 
-
-@dataclass(frozen=True)
-class TrainerSettings:
+@settings_dataclass
+class TrainerSettings(Checked):
     """Which algorithm trains."""
 
-    name: str
-    """A module of retexo.trainers; see retexo.trainers.registry."""
+    name: str = setting("trainer.name", "lazy", "the algorithm, see docs/trainers.md", is_group=True)
     options: dict[str, Any]
     """The settings NAME.*, as they were given; the trainer checks them (`typed_options`)."""
 
 
-@dataclass(frozen=True)
-class ClusterSettings:
+@settings_dataclass
+class ClusterSettings(Checked):
     """On which machines and devices the workers run."""
 
     num_partitions: int
-    parts_per_node: int
-    node_rank: int
-    device: str
-    threads: int | None
-    backend: str
-    master_addr: str
-    master_port: int
-    interface: str | None
-    init_timeout: float
-    """seconds"""
-    timeout: float
-    """seconds"""
-    heartbeat_timeout: float
-    """seconds of silence after which a worker or a node counts as dead"""
+    parts_per_node: int = setting("parts_per_node", None, "workers of each node; null: all on this node", at_least(1))
+    node_rank: int = setting("node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False)
+    device: str = setting("device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda"))
+    threads: int | None = setting(
+        "cluster.threads", None, "torch threads of a worker; null: cores of the node / its workers",
+        at_least(1), at_most(MAX_THREADS), per_node=True,
+    )  # fmt: skip
+    backend: str = setting(
+        "distributed.backend", "gloo", "the transport", one_of("gloo"), per_node=True, compared=False
+    )
+    master_addr: str = setting(
+        "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    master_port: int = setting(
+        "distributed.master_port", 10011, "its port", within(1, 65535), per_node=True, compared=False
+    )
+    interface: str | None = setting(
+        "distributed.interface", None, "network interface between nodes; null: the one with the route to master_addr",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    init_timeout: float = setting(
+        "distributed.init_timeout", 120, "seconds until all workers have to be there", *seconds(1),
+        per_node=True, compared=False,
+    )  # fmt: skip
+    timeout: float = setting(
+        "distributed.timeout", 1800, "seconds until a collective has to end", *seconds(1),
+        per_node=True, compared=False,
+    )  # fmt: skip
+    heartbeat_timeout: float = setting(
+        "distributed.heartbeat_timeout", 15,
+        "seconds without a heartbeat after which a worker or a node counts as dead; a slow one has heartbeats",
+        *seconds(1), per_node=True, compared=False,
+    )  # fmt: skip
     launcher_env: LauncherEnv | None = None
     """Set where torchrun or Slurm started this process."""
     run_key: str = ""
     """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
 
     def __post_init__(self) -> None:
-        check_choice("device", self.device, ("auto", "cpu", "cuda"))
-        check_choice("distributed.backend", self.backend, ("gloo",))
-        check_at_least("parts_per_node", self.parts_per_node, 1)
-        check_at_least("node_rank", self.node_rank, 0)
-        check_at_least("cluster.threads", self.threads, 1)
-        check_at_most("cluster.threads", self.threads, MAX_THREADS)
-        check_seconds("distributed.init_timeout", self.init_timeout, 1)
-        check_seconds("distributed.timeout", self.timeout, 1)
-        check_seconds("distributed.heartbeat_timeout", self.heartbeat_timeout, 1)
-        if not 1 <= self.master_port <= 65535:
-            raise InputError(f"distributed.master_port={self.master_port}: must be in [1, 65535]")
+        super().__post_init__()
         if self.node_rank >= self.num_nodes:
             raise InputError(
                 f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
@@ -251,7 +235,7 @@ class ClusterSettings:
         return self.num_nodes == 1 or (self.launcher_env is not None and self.launcher_env.one_machine)
 
     def threads_of(self, cores: int) -> int:
-        """Torch threads of a worker, where its process may use so many cores: these are shared with its neighbours."""
+        """Torch threads of a worker whose process may use so many cores, which it shares with its neighbours."""
         if self.threads is not None or self.launcher_env is None:
             return self.threads or max(1, cores // len(self.local_ranks))
         return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
@@ -261,94 +245,106 @@ class ClusterSettings:
         return rank - self.local_ranks.start if self.launcher_env is None else self.launcher_env.local_rank
 
 
-@dataclass(frozen=True)
-class TrainSettings:
+@settings_dataclass
+class TrainSettings(Checked):
     """All that the training of a model depends on, besides the partition."""
 
     model: ModelSettings
     optimizer: OptimizerSettings
     compute: ComputeSettings
-    batch_size: int | None
-    """Training nodes of a worker that an optimiser step is made from; None for all."""
+    batch_size: int | None = setting(
+        "batch_size", None, "training nodes of a worker that a step is made from, drawn anew each time; null: all",
+        at_least(1),
+    )  # fmt: skip
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
     checkpoint: CheckpointSettings
-    resume: str | None
-    """auto: go on with what the run directory holds. A path: with what that run directory holds. None: begin anew."""
+    resume: str | None = setting(
+        "resume", None, "auto: go on with the run in hydra.run.dir, if there is one; DIR: with the one in DIR",
+        per_node=True, compared=False,
+    )  # fmt: skip
     cluster: ClusterSettings
     trainer: TrainerSettings
-    num_rounds: tuple[int, ...]
-    """One a layer: num_layers entries."""
-    learning_rate: tuple[float, ...]
-    """One a layer: num_layers entries."""
-    best_val_model: bool
-    seed: int
-    log_every: int
-    measure_dv: bool
-    sleep_time: float
-    """seconds"""
-    logger: str | None
-    """tensorboard: its files, besides metrics.jsonl."""
-
-    def __post_init__(self) -> None:
-        for rounds in self.num_rounds:
-            check_at_least("num_rounds", rounds, 0)
-        for rate in self.learning_rate:
-            check_finite("learning_rate", rate, 0)
-            check_at_most("learning_rate", rate, MAX_RATE)
-        check_at_least("log_every", self.log_every, 1)
-        check_at_least("batch_size", self.batch_size, 1)
-        check_seed("seed", self.seed)
-        check_seconds("sleep_time", self.sleep_time, 0)
-        if self.logger not in LOGGERS:
-            raise InputError(f"logger={self.logger}: choose tensorboard, or leave it out")
+    num_rounds: tuple[int, ...] = setting(
+        "num_rounds", [200, 200, 200], "most rounds of each layer; a short list goes on with its last entry",
+        at_least(0), per_layer=True,
+    )  # fmt: skip
+    learning_rate: tuple[float, ...] = setting(
+        "learning_rate", [0.003, 0.003, 0.003], "of each layer; likewise", *RATE, per_layer=True
+    )
+    best_val_model: bool = setting("best_val_model", True, "keep the parameters of the best validation round")
+    seed: int = setting(
+        "seed", 42, "of all that is drawn, unless split.seed, partition.seed or synthetic.seed say otherwise", *SEED,
+        is_seed=True,
+    )  # fmt: skip
+    log_every: int = setting(
+        "log_every", 100, "rounds between two lines of the log", at_least(1), per_node=True, compared=False
+    )
+    measure_dv: bool = setting("measure_dv", False, "print the table of bytes, always counted", compared=False)
+    sleep_time: float = setting("sleep_time", 0.0, "seconds of latency added per sequential hop", *seconds(0))
+    logger: str | None = setting(
+        "logger", None, "tensorboard: besides metrics.jsonl",
+        Check(lambda value: value == "tensorboard", "choose tensorboard, or leave it out", ("tensorboard",)),
+        compared=False,
+    )  # fmt: skip
 
 
-@dataclass  # OmegaConf cannot merge into a frozen one
-class PredictSettings:
+@settings_dataclass
+class PredictSettings(Checked):
     """What app=predict writes."""
 
-    format: str
-    """parquet, npy or csv."""
-    embeddings: bool
-    """Whether to write the embeddings of the last hidden layer, too."""
+    format: str = setting(
+        "predict.format", "parquet", "parquet needs the extra `tables`", one_of("parquet", "npy", "csv"), compared=False
+    )
+    embeddings: bool = setting(
+        "predict.embeddings", False, "write the embeddings of the last hidden layer, too", compared=False
+    )
 
-    def __post_init__(self) -> None:
-        check_choice("predict.format", self.format, TABLE_FORMATS)
 
-
-@dataclass  # OmegaConf cannot merge into a frozen one
-class ReportSettings:
+@settings_dataclass
+class ReportSettings(Checked):
     """What app=report reads, and how a run is called in it."""
 
-    runs: str | None
-    """report: the folder below which runs are read."""
-    label: str | None
-    """train: what the method is called in a report, besides its model and trainer."""
+    runs: str | None = setting("report.runs", None, "app=report: the folder below which runs are read", compared=False)
+    label: str | None = setting("report.label", None, "app=train: what reports call the method, besides its model")
 
 
-@dataclass  # OmegaConf cannot merge into a frozen one
-class SweepSettings:
-    """Many runs by one command."""
+@settings_dataclass
+class SweepSettings(Checked):
+    """Many runs by one command, see docs/report.md; `+experiment=seeds5` and others set it."""
 
-    dir: str | None
-    """Where the runs go; those that are done there are not run again."""
-    axes: dict[str, dict[str, str]] | None
-    """Arguments of the command line by value, by axis: every combination is a run. None: a single run."""
+    dir: str | None = setting(
+        "sweep.dir", None, "where the runs go; those that are done there are not run again", compared=False
+    )
+    axes: dict[str, dict[str, str]] | None = setting(
+        "sweep.axes", None, "arguments of the command line, by axis and value: every combination is a run",
+        compared=False,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Settings:
+@settings_dataclass
+class Settings(Checked):
     """Everything that was configured."""
 
-    app: str
+    app: str = setting(
+        "app", "train", "what to run", one_of("train", "partition_data", "plan", "evaluate", "predict", "report"),
+        compared=False,
+    )  # fmt: skip
+    task: str = setting(
+        "task._target_", "retexo.metrics.NodeClassification", "the only one so far",
+        one_of("retexo.metrics.NodeClassification"), compared=False,
+    )  # fmt: skip
     partition: PartitionSettings
     train: TrainSettings
-    plan_rounds: tuple[int, ...] | None
-    """plan: rounds a layer to predict besides num_rounds."""
-    checkpoint_dir: str | None
-    """evaluate, predict: the run directory of the trained model."""
+    plan_rounds: tuple[int, ...] | None = setting(
+        "plan.rounds", None, "app=plan: rounds of each layer to predict for, besides num_rounds", at_least(0),
+        per_layer=True, compared=False,
+    )  # fmt: skip
+    checkpoint_dir: str | None = setting(
+        "checkpoint_dir", None, "app=evaluate, app=predict: the run directory of the trained model, or its checkpoint/",
+        per_node=True, compared=False,
+    )  # fmt: skip
     predict: PredictSettings
     report: ReportSettings
     sweep: SweepSettings
@@ -359,406 +355,12 @@ class Settings:
     resolved: dict[str, Any]
     """All settings by name, as plain JSON values."""
 
-
-# --- from a Hydra configuration --------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Task:
-    _target_: str
-
-
-@dataclass
-class _Model:
-    name: str
-    aggregator: str | None = None
-    head_merge: str | None = None
-
-
-@dataclass
-class _Gradient:
-    mode: str
-    precision: str
-    compression: str
-    rank: int
-
-
-@dataclass
-class _Trainer:
-    name: str
-
-
-@dataclass
-class _Partition:
-    seed: int
-    balance_train: bool | None
-
-
-@dataclass
-class _Cluster:
-    threads: int | None
-
-
-@dataclass
-class _Distributed:
-    backend: str
-    master_addr: str
-    master_port: int
-    interface: str | None
-    init_timeout: float
-    timeout: float
-    heartbeat_timeout: float
-
-
-@dataclass
-class _Plan:
-    rounds: list[int] | None
-
-
-@dataclass
-class _Schema:
-    """Name and type of every setting, as on the command line; OmegaConf checks a configuration against it."""
-
-    app: str
-    task: _Task
-    seed: int
-    dataset_name: str
-    dataset_dir: str
-    dataset_file: str | None
-    symmetrize: bool | None
-    synthetic: SyntheticSettings
-    split: SplitSettings
-    partition_dir: str
-    partition_method: str
-    part_obj: str
-    partition_file: str | None
-    num_partitions: int
-    partition: _Partition
-    overwrite: bool
-    trainer: _Trainer
-    model: _Model
-    num_layers: int
-    hidden_dim: int
-    heads: int
-    dropout: float
-    num_rounds: list[int]
-    learning_rate: list[float]
-    weight_decay: float
-    optimizer: dict[str, Any]
-    compute: ComputeSettings
-    batch_size: int | None
-    exchange: ExchangeSettings
-    gradient: _Gradient
-    local_epochs: int
-    stopping: StoppingSettings
-    best_val_model: bool
-    log_every: int
-    device: str
-    parts_per_node: int | None
-    node_rank: int
-    cluster: _Cluster
-    distributed: _Distributed
-    measure_dv: bool
-    sleep_time: float
-    plan: _Plan
-    checkpoint: CheckpointSettings
-    resume: str | None
-    checkpoint_dir: str | None
-    predict: PredictSettings
-    logger: str | None
-    report: ReportSettings
-    sweep: SweepSettings
-
-
-def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
-    """Settings for Python callers: as `python main.py --config-name CONFIG_NAME OVERRIDES` would have them."""
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-
-    outer = GlobalHydra.instance().hydra  # of main.py, where an app composes; Hydra allows one at a time
-    GlobalHydra.instance().clear()
-    try:
-        with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return load(hydra.compose(config_name, list(overrides)), overrides, config_name)
-    finally:
-        GlobalHydra.instance().hydra = outer
-
-
-def load(
-    config: DictConfig,
-    overrides: Sequence[str] = (),
-    config_name: str = "node_classification",
-    environ: Mapping[str, str] | None = None,
-) -> Settings:
-    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
-
-    `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
-    """
-    try:
-        # Resolved first: what ${...} stands for is not checked otherwise.
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        seed_first = {name: resolved[name] for name in ("seed",) if name in resolved}  # other seeds default to it
-        trainer, common = _split_trainer(resolved)
-        checked = OmegaConf.merge(OmegaConf.structured(_Schema), seed_first | common)
-        check_seed("seed", checked.seed)
-        schema: _Schema = OmegaConf.to_object(checked)  # type: ignore[assignment]
-    except (ConfigKeyError, ConfigAttributeError) as error:
-        raise unknown_setting(str(error.full_key or error.key)) from error
-    except OmegaConfBaseException as error:
-        reason = str(error.msg or error).splitlines()[0]
-        raise InputError(f"{error.full_key or _unfit(config)}: {reason}") from error
-    check_choice("app", schema.app, APPS)
-    check_choice("task._target_", schema.task._target_, TASKS)
-    if schema.app in ("evaluate", "predict") and schema.checkpoint_dir is None:
-        raise InputError(
-            f"checkpoint_dir=null: app={schema.app} needs checkpoint_dir=DIR, the run directory of app=train"
-        )
-    if schema.app in ("plan", "evaluate", "predict") and trainer.name != "lazy":
-        raise InputError(f"trainer={trainer.name}: app={schema.app} has no other trainer than lazy; leave it out")
-    environ = environ or {}
-    launcher_env = detect(environ) if schema.app in DISTRIBUTED_APPS else None
-    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
-    return Settings(
-        app=schema.app,
-        partition=_partition_settings(schema),
-        train=_train_settings(
-            schema, trainer, _cluster(schema, launcher_env, given, environ.get("RETEXO_RUN_KEY", ""))
-        ),
-        plan_rounds=_plan_rounds(schema),
-        checkpoint_dir=schema.checkpoint_dir,
-        predict=schema.predict,
-        report=schema.report,
-        sweep=schema.sweep,
-        arguments=(f"--config-name={config_name}", *overrides),
-        given=given,
-        resolved=resolved,
-    )
-
-
-def _split_trainer(resolved: dict[str, Any]) -> tuple[TrainerSettings, dict[str, Any]]:
-    """The trainer with its own settings, which only it knows, and all other settings."""
-    group = resolved.get("trainer")
-    name = str(group.get("name")) if isinstance(group, dict) else ""
-    own = None if name in _Schema.__annotations__ else resolved.get(name)
-    if not isinstance(own, dict):
-        return TrainerSettings(name, {}), resolved
-    return TrainerSettings(name, own), {key: value for key, value in resolved.items() if key != name}
-
-
-def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
-    """A trainer's own settings as a dataclass of its; InputError names what is unknown, or of another type."""
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), settings.options)
-        return OmegaConf.to_object(merged)  # type: ignore[return-value]
-    except (ConfigKeyError, ConfigAttributeError) as error:
-        known = ", ".join(f"{settings.name}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
-        raise InputError(f"{settings.name}.{error.key}: no such setting; there is {known or 'none'}") from error
-    except OmegaConfBaseException as error:
-        raise InputError(f"{settings.name}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
-
-
-def _unfit(config: DictConfig) -> str:
-    """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
-    for name in (name for name in config if name in _Schema.__annotations__):
-        try:
-            OmegaConf.merge(OmegaConf.structured(_Schema), OmegaConf.masked_copy(config, str(name)))
-        except OmegaConfBaseException:
-            return str(name)
-    return "configuration"
-
-
-def unknown_setting(name: str) -> InputError:
-    """The error for a setting that does not exist, with the nearest name that does."""
-    trainer = name.split(".")[0]
-    file = CONFIG_DIR / "trainer" / f"{trainer}.yaml"
-    if "." in name and file.is_file():
-        own = OmegaConf.select(OmegaConf.load(file), trainer, default={})
-        known = ", ".join(f"{trainer}.{option}" for option in own)
-        return InputError(f"{name}: trainer={trainer} has to be set for it, and has {known or 'no settings'}")
-    nearest = difflib.get_close_matches(name, _names(_Schema), n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "see conf/node_classification.yaml for all"
-    return InputError(f"{name}: no such setting; {hint}")
-
-
-def _names(schema: type, prefix: str = "") -> list[str]:
-    """All dotted names of a (nested) dataclass."""
-    names = []
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        names.append(prefix + field.name)
-        if is_dataclass(hints[field.name]):
-            names += _names(hints[field.name], f"{prefix}{field.name}.")
-    return names
-
-
-def _partition_settings(schema: _Schema) -> PartitionSettings:
-    dataset = DatasetSettings(
-        name=schema.dataset_name,
-        dir=schema.dataset_dir,
-        file=schema.dataset_file,
-        symmetrize=schema.symmetrize,
-        synthetic=schema.synthetic,
-        split=schema.split,
-    )
-    return PartitionSettings(
-        dataset=dataset,
-        dir=schema.partition_dir,
-        method=schema.partition_method,
-        objective=schema.part_obj,
-        file=schema.partition_file,
-        num_partitions=schema.num_partitions,
-        balance_train=schema.partition.balance_train,
-        seed=schema.partition.seed,
-        overwrite=schema.overwrite,
-    )
-
-
-def _cluster(schema: _Schema, launcher_env: LauncherEnv | None, given: frozenset[str], run_key: str) -> ClusterSettings:
-    cluster = _cluster_settings(schema) if launcher_env is None else _launcher_cluster(schema, launcher_env, given)
-    return replace(cluster, run_key=run_key) if run_key else cluster
-
-
-def _train_settings(schema: _Schema, trainer: TrainerSettings, cluster: ClusterSettings) -> TrainSettings:
-    model = _model_settings(schema)  # before num_layers is made use of
-    return TrainSettings(
-        model=model,
-        optimizer=_optimizer_settings(schema),
-        compute=schema.compute,
-        batch_size=schema.batch_size,
-        exchange=schema.exchange,
-        gradient=GradientSettings(local_epochs=schema.local_epochs, **asdict(schema.gradient)),
-        stopping=schema.stopping,
-        checkpoint=schema.checkpoint,
-        resume=schema.resume,
-        cluster=cluster,
-        trainer=trainer,
-        num_rounds=_one_a_layer("num_rounds", schema.num_rounds, schema.num_layers),
-        learning_rate=_one_a_layer("learning_rate", schema.learning_rate, schema.num_layers),
-        best_val_model=schema.best_val_model,
-        seed=schema.seed,
-        log_every=schema.log_every,
-        measure_dv=schema.measure_dv,
-        sleep_time=schema.sleep_time,
-        logger=schema.logger,
-    )
-
-
-def _model_settings(schema: _Schema) -> ModelSettings:
-    model = schema.model
-    for option, owner in (("aggregator", "sage"), ("head_merge", "gat")):
-        if getattr(model, option) is not None and model.name != owner:
-            raise InputError(f"model.{option}={getattr(model, option)}: only model={owner} has it, not {model.name}")
-    return ModelSettings(
-        name=model.name,
-        num_layers=schema.num_layers,
-        hidden_dim=schema.hidden_dim,
-        heads=schema.heads,
-        dropout=schema.dropout,
-        aggregator=model.aggregator or "mean",
-        head_merge=model.head_merge or "mean",
-    )
-
-
-def _cluster_settings(schema: _Schema) -> ClusterSettings:
-    distributed = schema.distributed
-    check_at_least("num_partitions", schema.num_partitions, 1)
-    check_at_most("num_partitions", schema.num_partitions, MAX_PARTITIONS)
-    return ClusterSettings(
-        num_partitions=schema.num_partitions,
-        parts_per_node=schema.num_partitions if schema.parts_per_node is None else schema.parts_per_node,
-        node_rank=schema.node_rank,
-        device=schema.device,
-        threads=schema.cluster.threads,
-        **{field.name: getattr(distributed, field.name) for field in fields(distributed)},
-    )
-
-
-def _launcher_cluster(schema: _Schema, launcher_env: LauncherEnv, given: frozenset[str]) -> ClusterSettings:
-    """The cluster as torchrun or Slurm says: each process is a node with one rank."""
-    for name in ("parts_per_node", "node_rank"):
-        if name in given:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.app in ("evaluate", "predict") and self.checkpoint_dir is None:
             raise InputError(
-                f"{name}={getattr(schema, name)}: {launcher_env.launcher} says who has which rank; leave it out"
+                f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory of app=train"
             )
-    if launcher_env.world_size != schema.num_partitions:
-        raise InputError(
-            f"num_partitions={schema.num_partitions}: {launcher_env.launcher} started {launcher_env.world_size} "
-            "process(es), and each has one partition; start as many as there are partitions"
-        )
-    schema.parts_per_node, schema.node_rank = 1, launcher_env.rank
-    for name in ("master_addr", "master_port"):
-        value = getattr(launcher_env, name)
-        if value is not None and f"distributed.{name}" not in given:
-            setattr(schema.distributed, name, value)
-    return replace(_cluster_settings(schema), launcher_env=launcher_env, run_key=launcher_env.run_key)
-
-
-def _one_a_layer(name: str, values: list[T], num_layers: int) -> tuple[T, ...]:
-    """Extra entries are ignored; a short list goes on with its first entry."""
-    if not values:
-        raise InputError(f"{name}=[]: needs at least one entry")
-    return tuple(values[layer] if layer < len(values) else values[0] for layer in range(num_layers))
-
-
-def _plan_rounds(schema: _Schema) -> tuple[int, ...] | None:
-    if schema.plan.rounds is None:
-        return None
-    for rounds in schema.plan.rounds:
-        check_at_least("plan.rounds", rounds, 0)
-    return _one_a_layer("plan.rounds", schema.plan.rounds, schema.num_layers)
-
-
-def _optimizer_settings(schema: _Schema) -> OptimizerSettings:
-    arguments: dict[str, Any] = {str(key): value for key, value in schema.optimizer.items()}
-    target = str(arguments.pop("_target_", ""))
-    settings = OptimizerSettings(target, arguments, schema.weight_decay)
-    check_optimizer(settings)
-    return settings
-
-
-def check_optimizer(settings: OptimizerSettings) -> None:
-    """Refuse what is no optimiser of torch.optim, or arguments that it does not take."""
-    cls = optimizer_class(settings.target)
-    known = set(inspect.signature(cls).parameters) - {"params"}
-    for own, instead in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
-        if own in settings.arguments:
-            raise InputError(f"optimizer.{own}: set {instead} instead")
-    for name in settings.arguments:
-        if name not in known:
-            raise InputError(f"optimizer.{name}: {settings.target} has only {', '.join(sorted(known))}")
-    if settings.weight_decay and "weight_decay" not in known:
-        raise InputError(f"weight_decay={settings.weight_decay}: {settings.target} has none; set weight_decay=0")
-    _try_optimizer(cls, settings)
-
-
-def _try_optimizer(cls: type, settings: OptimizerSettings) -> None:
-    """Take one step with it, without what torch wraps its methods in: that imports its compiler, for seconds."""
-    import torch
-
-    parameter = torch.nn.Parameter(torch.zeros(2, 2))
-    bare = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "step")}
-    try:
-        optimizer = type(cls.__name__, (cls,), bare)([parameter], lr=0.1, **optimizer_arguments(settings))
-        parameter.grad = torch.ones_like(parameter)
-        with torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable"))):
-            bare["step"](optimizer)
-    except Exception as error:  # whatever the class makes of the user's values
-        raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error
-
-
-def optimizer_class(target: str) -> Any:
-    """The class of torch.optim that `target` names; nothing else is ever called."""
-    import torch
-
-    module, _, name = target.rpartition(".")
-    cls = getattr(torch.optim, name, None) if module == "torch.optim" else None
-    if not (inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer)) or cls is torch.optim.Optimizer:
-        raise InputError(f"optimizer._target_={target}: must be a class of torch.optim, such as torch.optim.Adam")
-    return cls
-
-
-def optimizer_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
-    """Keyword arguments of the optimiser, besides lr."""
-    has_decay = "weight_decay" in inspect.signature(optimizer_class(settings.target)).parameters
-    decay = {"weight_decay": settings.weight_decay} if has_decay else {}
-    return {**settings.arguments, **decay}
+        trainer = self.train.trainer.name
+        if self.app in ("plan", "evaluate", "predict") and trainer != "lazy":
+            raise InputError(f"trainer={trainer}: app={self.app} has no other trainer than lazy; leave it out")

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings, typed_options
+from retexo.config.schema import typed_options
+from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import Sample
 from retexo.exchange.plan import ExchangePlan, Use
 from retexo.nn.block import Sources, Vectors

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings, typed_options
+from retexo.config.schema import typed_options
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.block import Vectors
 from retexo.nn.convolution import Inputs

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings, typed_options
+from retexo.config.schema import typed_options
+from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.block import InEdges, Sources
 from retexo.nn.stage import Stage

@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import GradientSettings, OptimizerSettings, optimizer_arguments, optimizer_class
+from retexo.config.optimizer import optimizer_arguments, optimizer_class
+from retexo.config.settings import GradientSettings, OptimizerSettings
 from retexo.training.parameters import FlatParameters
 
 

@@ -9,7 +9,7 @@ from support import random_graph, save_npz, thirds
 
 from partitioning.directory.read import PartitionDirectory, find
 from retexo.apps import partition_data, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.nn.stage import Architecture, build_stage
 

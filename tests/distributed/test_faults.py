@@ -26,7 +26,8 @@ from support import random_graph, thirds, write_partitions
 
 from retexo.apps import train
 from retexo.cluster.heartbeat import Progress
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.worker import train as train_worker
 

@@ -14,8 +14,9 @@ import pytest
 
 from partitioning.errors import InputError
 from retexo.cluster import channel, handshake, rendezvous
+from retexo.config.compose import compose
 from retexo.config.flatten import flatten
-from retexo.config.settings import ClusterSettings, compose
+from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
 DEFAULT = compose().train.cluster

@@ -15,7 +15,8 @@ from support import random_graph, snapshot, thirds, write_partitions
 from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.worker import train as train_worker
 

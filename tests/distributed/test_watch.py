@@ -26,7 +26,7 @@ from retexo.cluster import launch, watch
 from retexo.cluster.channel import Channel
 from retexo.cluster.heartbeat import ParentPipe, ProcessMonitor, Progress, Stopwatch
 from retexo.cluster.rendezvous import Node
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.errors import Stopped, TrainingError
 from retexo.worker import process
 

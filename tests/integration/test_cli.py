@@ -28,7 +28,7 @@ from support import (
 )
 
 from retexo.apps import partition_data, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")

@@ -9,7 +9,8 @@ from support import MODELS, random_graph, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import train
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.trainers.registry import check
 
 ON_GPU = pytest.param(

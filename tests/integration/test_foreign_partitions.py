@@ -11,7 +11,7 @@ from support import MASKS, dgl_directory, random_graph, thirds, write_partitions
 
 from partitioning.dgl_import import dgl
 from retexo.apps import train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 OVERRIDES = ("num_partitions=3", "hidden_dim=8", "num_rounds=[6]", "stopping=none", "dropout=0", "device=cpu",

@@ -39,7 +39,7 @@ from retexo.apps import evaluate, partition_data, predict, train
 from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
 from retexo.nn.stage import Architecture, build_stage

@@ -17,7 +17,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import ARRAYS, write_sites
 from retexo.apps import evaluate, partition_data, plan, predict, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.outputs.predictions import read_table
 
 NAMES = ["north", "east", "south", "void"]

@@ -19,7 +19,7 @@ import pytest
 from support import ROOT, finish, start_cli, wait_until
 
 from retexo.apps import partition_data, train
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 
 TRAINING = ("num_rounds=[4]", "stopping=none", "device=cpu", "cluster.threads=1")
 HEADERS = 14 + 20 + 32

@@ -29,7 +29,8 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
 from retexo.cluster import launch
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate import baselines, traffic
 from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
 from retexo.estimate.traffic import architecture_of, estimate_traffic

@@ -10,7 +10,9 @@ import pytest
 
 from partitioning.errors import InputError
 from retexo.apps import sweep
-from retexo.config.settings import CONFIG_DIR, Settings, SweepSettings, compose
+from retexo.config.compose import compose
+from retexo.config.schema import CONFIG_DIR
+from retexo.config.settings import Settings, SweepSettings
 from retexo.errors import TrainingError
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from partitioning.errors import InputError
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 
 CONFIGS = ("node_classification", "node_classification_gcn", "node_classification_sage", "node_classification_gat",
            "node_classification_gin")  # fmt: skip

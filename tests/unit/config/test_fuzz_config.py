@@ -21,7 +21,9 @@ from main import explain
 from partitioning.errors import InputError
 from retexo.apps.partition_data import directory_of, requested
 from retexo.apps.run_identity import settings_digest
-from retexo.config.settings import CONFIG_DIR, Settings, compose, load
+from retexo.config.compose import compose, load
+from retexo.config.schema import CONFIG_DIR
+from retexo.config.settings import Settings
 
 CONFIGS = tuple(sorted(path.stem for path in CONFIG_DIR.glob("*.yaml")))
 

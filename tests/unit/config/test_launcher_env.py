@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioning.errors import InputError
+from retexo.config.compose import load
 from retexo.config.launcher_env import detect, expand_counts, expand_hosts
-from retexo.config.settings import CONFIG_DIR, Settings, load
+from retexo.config.schema import CONFIG_DIR
+from retexo.config.settings import Settings
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.5",
             "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -16,7 +16,8 @@ from support import ROOT
 
 from retexo.apps import partition_data, train
 from retexo.apps.partitions import open_directory
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate import cost_model
 from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.cover import minimum_cover

@@ -20,7 +20,8 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.apps import partition_data
 from retexo.apps.partitions import open_directory
-from retexo.config.settings import Settings, compose
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.training.graph_info import num_classes
 
 pytestmark = pytest.mark.timeout(600)  # seconds on a quiet machine; other work may have the cores

@@ -14,7 +14,7 @@ from partitioning import assign, datasets, hypergraph
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from retexo.apps import partition_data
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.exchange.cover import minimum_cover
 
 

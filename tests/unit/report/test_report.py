@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from partitioning.errors import InputError
 from retexo.apps import report
-from retexo.config.settings import compose
+from retexo.config.compose import compose
 from retexo.report import figures
 from retexo.report.groups import DataSet, group
 from retexo.report.runs import differing_settings, read_run, read_runs

@@ -1,0 +1,148 @@
+"""Settings from the command line: besides main.py the only module that knows Hydra."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import check
+from retexo.config.launcher_env import LauncherEnv, detect
+from retexo.config.optimizer import check_optimizer
+from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, build, defaults, typed
+from retexo.config.settings import DISTRIBUTED_APPS, Settings
+from retexo.config.table import help_text
+
+MODEL_OPTIONS = {"aggregator": "sage", "head_merge": "gat"}
+"""Settings that only one model has."""
+
+# What the files in conf/ refer to; both have to be there before Hydra composes anything.
+ConfigStore.instance().store(name="defaults", node=defaults())
+OmegaConf.register_new_resolver("settings_help", lambda: help_text().replace("$", "$$"), replace=True)
+
+
+def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
+    """Settings for Python callers: as `python main.py --config-name CONFIG_NAME OVERRIDES` would have them.
+
+    Raises InputError, and Hydra's exceptions for overrides that it refuses.
+    """
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer = GlobalHydra.instance().hydra  # of main.py, where an app composes; Hydra allows one at a time
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return load(hydra.compose(config_name, list(overrides)), overrides, config_name)
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def load(
+    config: DictConfig,
+    overrides: Sequence[str] = (),
+    config_name: str = "node_classification",
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
+
+    `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
+    """
+    environ = environ or {}
+    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    try:
+        # Resolved first: what ${...} stands for is not checked otherwise.
+        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        common, options = _without_options(resolved)
+        values = typed(common)
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        raise unknown_setting(str(error.full_key or error.key)) from error
+    except OmegaConfBaseException as error:
+        reason = str(error.msg or error).splitlines()[0]
+        raise InputError(f"{error.full_key or _unfit(config)}: {reason}") from error
+    check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
+    launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
+    others = {
+        "num_partitions": values["num_partitions"],  # ClusterSettings has it, too
+        "launcher_env": launcher_env,
+        "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
+        "arguments": (f"--config-name={config_name}", *overrides),
+        "given": given,
+        "resolved": resolved,
+        **options,
+    }
+    settings = build(Settings, _placed(values, launcher_env, given), others)
+    check_optimizer(settings.train.optimizer)
+    return settings
+
+
+def _without_options(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that all trainers and models have, and the options that only the chosen ones know."""
+    common = {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)  # others default to it
+    options: dict[str, Any] = {"options": {}}
+    trainer, model = common.get("trainer"), common.get("model")
+    name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
+    if name not in _names() and isinstance(common.get(name), dict):
+        options["options"] = common.pop(name)
+    if isinstance(model, dict):
+        common["model"] = {key: value for key, value in model.items() if key not in MODEL_OPTIONS}
+        for key in (key for key in MODEL_OPTIONS if model.get(key) is not None):
+            owner, chosen = MODEL_OPTIONS[key], model.get("name")
+            if chosen != owner:
+                raise InputError(f"model.{key}={model[key]}: only model={owner} has it, not {chosen}")
+            options[key] = model[key]
+    return common, options
+
+
+def _placed(values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]) -> dict[str, Any]:
+    """The settings with the place of this node; as torchrun or Slurm says, each process is a node with one rank."""
+    if launcher_env is None:
+        all_here = values["parts_per_node"] is None
+        return {**values, "parts_per_node": values["num_partitions"]} if all_here else values
+    for name in ("parts_per_node", "node_rank"):
+        if name in given:
+            raise InputError(f"{name}={values[name]}: {launcher_env.launcher} says who has which rank; leave it out")
+    if launcher_env.world_size != values["num_partitions"]:
+        raise InputError(
+            f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started {launcher_env.world_size} "
+            "process(es), and each has one partition; start as many as there are partitions"
+        )
+    address = {
+        f"distributed.{name}": getattr(launcher_env, name)
+        for name in ("master_addr", "master_port")
+        if getattr(launcher_env, name) is not None and f"distributed.{name}" not in given
+    }
+    return {**values, "parts_per_node": 1, "node_rank": launcher_env.rank, **address}
+
+
+def _unfit(config: DictConfig) -> str:
+    """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
+    for name in (str(name) for name in config if name in _names()):
+        try:
+            OmegaConf.merge(OmegaConf.structured(SCHEMA), OmegaConf.masked_copy(config, name))
+        except OmegaConfBaseException:
+            return name
+    return "configuration"
+
+
+def _names() -> list[str]:
+    """Dotted names of all settings, and their groups."""
+    return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})
+
+
+def unknown_setting(name: str) -> InputError:
+    """The error for a setting that does not exist, with the nearest name that does."""
+    group, _, option = name.partition(".")
+    if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
+        own = OmegaConf.select(OmegaConf.load(CONFIG_DIR / "trainer" / f"{group}.yaml"), group, default={})
+        known = ", ".join(f"{group}.{option}" for option in own)
+        return InputError(f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}")
+    owners = [file.stem for file in sorted((CONFIG_DIR / group).glob("*.yaml")) if option in OmegaConf.load(file)]
+    if owners:
+        return InputError(f"{name}: only {group}={owners[0]} has it; leave it out, or choose that")
+    nearest = difflib.get_close_matches(name, _names(), n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else "see docs/settings.md for all"
+    return InputError(f"{name}: no such setting; {hint}")

@@ -1,0 +1,152 @@
+"""From a configuration to the dataclasses of settings: names, types, defaults and roles are read from these."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass, make_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import Setting, definitions
+from retexo.config.settings import Settings, TrainerSettings
+
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
+T = TypeVar("T")
+DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defined, hint in definitions(Settings)}
+"""Every setting with its type, by dotted name."""
+REST = ".*"
+"""How the name of what else is given in a group ends."""
+
+
+def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
+    """Dotted names of the settings that have a role."""
+    return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *groups, last = key.split(".")
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return nested
+
+
+def without(settings: Mapping[str, Any], names: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Nested settings without those of these dotted names, nor groups of which nothing is left."""
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if key not in names:
+            inner = without(value, names, f"{key}.") if isinstance(value, Mapping) else value
+            if inner != {} or value == {}:
+                kept[name] = inner
+    return kept
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings of an earlier version, with the default of each setting that it did not have."""
+    flat = flatten(settings)
+    for key, default in flatten(defaults()).items():
+        if key not in flat and not any(name.startswith(f"{key}.") for name in flat):
+            refers = isinstance(default, str) and default.startswith("${")
+            flat[key] = flat.get(default[2:-1]) if refers else default
+    return nest(flat)
+
+
+def defaults() -> dict[str, Any]:
+    """The default of every setting, nested, as Hydra composes from."""
+    return nest({key: defined.default for key, (defined, _) in DEFINED.items() if not key.endswith(REST)})
+
+
+def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
+    """A dataclass that OmegaConf checks names and types against; {"a": {"b": int}} is the setting a.b."""
+    made = [(key, _schema(value, key) if isinstance(value, dict) else value) for key, value in types.items()]
+    return make_dataclass(name, made)
+
+
+def given_type(defined: Setting, hint: Any) -> Any:
+    """The type that a setting is given in: lists for tuples, optional where the default is null."""
+    nullable = get_origin(hint) is UnionType
+    plain = next(kind for kind in get_args(hint) if kind is not NoneType) if nullable else hint
+    given: Any = list[get_args(plain)[0]] if get_origin(plain) is tuple else plain  # type: ignore[misc]
+    return given | None if nullable or (defined.default is None and given is not Any) else given
+
+
+SCHEMA = _schema(nest({key: given_type(*found) for key, found in DEFINED.items() if not key.endswith(REST)}))
+
+
+def typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted name from nested ones, each of its type; OmegaConf's error for a wrong name or type."""
+    rest: dict[str, Any] = {}
+    named = dict(given)
+    for key in (key for key in DEFINED if key.endswith(REST)):
+        group = key.removesuffix(REST)
+        block = named.get(group)
+        if isinstance(block, Mapping):
+            rest[key] = {str(name): value for name, value in block.items() if f"{group}.{name}" not in DEFINED}
+            named[group] = {name: value for name, value in block.items() if f"{group}.{name}" in DEFINED}
+    merged = OmegaConf.merge(OmegaConf.structured(SCHEMA), named)
+    nested = OmegaConf.to_container(merged, throw_on_missing=True)
+    return {key: rest[key] if key in rest else _at(nested, key) for key in DEFINED}
+
+
+def _at(nested: Any, key: str) -> Any:
+    for part in key.split("."):
+        nested = nested[part]
+    return nested
+
+
+def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) -> T:
+    """A dataclass of settings, and those within it, from values by dotted name; InputError for a value that is refused.
+
+    others: values of fields that are no settings, by the field's name.
+    """
+    hints = get_type_hints(cls)
+    made: dict[str, Any] = {}
+    for each in fields(cls):  # type: ignore[arg-type]
+        if "setting" in each.metadata:
+            made[each.name] = _value(each.metadata["setting"], values)
+        elif is_dataclass(hints[each.name]):
+            made[each.name] = build(hints[each.name], values, others)
+        elif each.name in others:
+            made[each.name] = others[each.name]
+    return cls(**made)
+
+
+def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
+    """Of a list per layer: extra entries are ignored, a short one goes on with its last entry."""
+    value = values[defined.key]
+    if not defined.per_layer or value is None:
+        return value
+    if not value:
+        raise InputError(f"{defined.key}=[]: needs at least one entry")
+    if any(isinstance(entry, list | dict) for entry in value):  # OmegaConf lets them pass
+        raise InputError(f"{defined.key}={value}: each entry must be a number")
+    return tuple(value[min(layer, len(value) - 1)] for layer in range(values["num_layers"]))
+
+
+def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
+    """A trainer's own settings as a dataclass of its own; InputError names what is unknown, or of another type."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), settings.options)
+        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        known = ", ".join(f"{settings.name}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
+        raise InputError(f"{settings.name}.{error.key}: no such setting; there is {known or 'none'}") from error
+    except OmegaConfBaseException as error:
+        raise InputError(f"{settings.name}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error

@@ -1,0 +1,104 @@
+"""The settings as text: docs/settings.md (scripts/settings_table.py writes it), and what --help prints."""
+
+import json
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+
+from partitioning.setting_fields import Setting
+from retexo.config.schema import CONFIG_DIR, DEFINED, REST, flatten, given_type
+from retexo.config.settings import Settings
+
+INTRODUCTION = """# Settings
+
+Made from the definitions by `python scripts/settings_table.py > docs/settings.md`; see CONTRIBUTING.md.
+"""
+
+
+def markdown() -> str:
+    """All settings, one table per dataclass."""
+    text = INTRODUCTION
+    differing = _differing()
+    for cls, settings in _sections(Settings):
+        title = cls.__name__.removesuffix("Settings") or "Run"
+        text += f"\n## {title}\n\n{_summary(cls)}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n"
+        for defined, hint in settings:
+            default = "; ".join([_code(defined.default), *differing.pop(defined.key, [])])
+            text += f"| `{_shown(defined)}` | {default} | {_values(defined, hint)} | {defined.help} |\n"
+    text += "\n## Of some trainers and models\n\nSee docs/trainers.md.\n\n| setting | default |\n|---|---|\n"
+    return text + "".join(f"| `{key}` | {'; '.join(found)} |\n" for key, found in sorted(differing.items()))
+
+
+def help_text() -> str:
+    """All settings with default and meaning, for a terminal."""
+    lines = []
+    for cls, settings in _sections(Settings):
+        lines += ["", _summary(cls)]
+        for defined, hint in settings:
+            about = f"{defined.help} ({_values(defined, hint).replace('`', '')})"
+            head = f"  {_shown(defined)}={_plain(defined.default)}  "
+            lines += textwrap.wrap(about, 110, initial_indent=f"{head:<42}", subsequent_indent=" " * 42)
+    return "\n".join(lines)
+
+
+def _sections(cls: Any) -> Iterator[tuple[type, list[tuple[Setting, Any]]]]:
+    """Each dataclass that has settings, with these and their types."""
+    hints = get_type_hints(cls)
+    own = [DEFINED[each.metadata["setting"].key] for each in fields(cls) if "setting" in each.metadata]
+    if own:
+        yield cls, own
+    for each in fields(cls):
+        if is_dataclass(hints[each.name]):
+            yield from _sections(hints[each.name])
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+def _differing() -> dict[str, list[str]]:
+    """Other defaults by dotted name, and where they hold: those of the files that choose a trainer or a model."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for file in sorted(file for group in ("", "trainer/", "model/") for file in CONFIG_DIR.glob(f"{group}*.yaml")):
+        content: Any = OmegaConf.to_container(OmegaConf.load(file))
+        for key, value in flatten(content, "model." if file.parent.name == "model" else "").items():
+            if key.split(".")[0] not in ("defaults", "hydra", "name", "trainer") and key != "model.name":
+                found[key].append(f"{_code(value)} for {file.stem.removeprefix('node_classification_')}")
+    return found
+
+
+def _shown(defined: Setting) -> str:
+    return defined.name.replace(REST, ".NAME")
+
+
+def _plain(default: Any) -> str:
+    return default if isinstance(default, str) else json.dumps(default)
+
+
+def _code(default: Any) -> str:
+    text = _plain(default)
+    return f"that of `{text[2:-1]}`" if text.startswith("${") else f"`{text}`"
+
+
+def _values(defined: Setting, hint: Any) -> str:
+    """What a setting may be: its choices, or its type with bounds."""
+    choices = next((check.choices for check in defined.checks if check.choices), ())
+    if defined.is_group and not choices:
+        choices = tuple(sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml")))
+    if choices:
+        return ", ".join([*(f"`{choice}`" for choice in choices), *(["null"] if defined.default is None else [])])
+    kind = _kind(given_type(defined, hint))
+    return ", ".join([kind, *(check.remedy.removeprefix("must be ") for check in defined.checks)])
+
+
+def _kind(hint: Any) -> str:
+    if get_origin(hint) is UnionType:
+        return " or ".join(_kind(one) for one in get_args(hint))
+    if get_origin(hint) is list:
+        return f"list of {_kind(get_args(hint)[0])}"
+    return {NoneType: "null", Any: "any"}.get(hint) or (get_origin(hint) or hint).__name__

@@ -1,0 +1,11 @@
+"""Print the table of all settings, as Markdown: python scripts/settings_table.py > docs/settings.md"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from retexo.config.table import markdown
+
+if __name__ == "__main__":
+    print(markdown(), end="")
