@@ -1,6 +1,7 @@
 """What several tests need: workers as processes, small graphs and their partition directories, the command line."""
 
 import contextlib
+import dataclasses
 import hashlib
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
 from retexo.comm.process_group import Rendezvous, loopback, process_group
 from retexo.config.settings import TrainSettings, compose
+from retexo.training.graph_info import GraphInfo
 
 torch.set_num_threads(1)  # small tensors, and other processes on the same cores
 ROOT = Path(__file__).resolve().parents[1]
@@ -214,6 +216,12 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
     defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0}
     return SyntheticSettings(**{**defaults, **fields})
+
+
+def graph_info(**known: Any) -> GraphInfo:
+    """What workers agree on, zero or none but for what is given."""
+    nothing = {field.name: 0 for field in dataclasses.fields(GraphInfo)}
+    return GraphInfo(**{**nothing, "untrained_ranks": frozenset(), "ogb_name": None, **known})  # type: ignore[arg-type]
 
 
 def train_settings(*overrides: str) -> TrainSettings:

@@ -25,10 +25,10 @@ from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Architecture, Stage, build_stage
 from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.layerwise import layer_exchange, make_layer_task
+from retexo.trainers.layerwise import layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
-from retexo.training.parameters import check_same_parameters, flat_parameters
+from retexo.training.parameters import check_same_parameters, flatten_parameters
 from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 from retexo.worker.measure import measurements
@@ -146,14 +146,14 @@ def _dry_run(
 def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
     """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
-    layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
-    flat = flat_parameters(layer_task, context.comm)
+    objective = make_layer_objective(context, layer, stage, rows, exchange.run(ROUNDS))
+    flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
         with _counted_apart(context.comm, each.meter):
-            build_message(layer_task, settings, context.comm, flat).share_step(0.0, no_counts)
-    build_message(layer_task, context.settings, context.comm, flat).share_counts(no_counts)
+            build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+    build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
     if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
     exchange.run(EMBED)

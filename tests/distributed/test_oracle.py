@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, graph_info, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.graph_data import GraphData
 from partitioning.storage import PartitionDirectory
@@ -117,7 +117,7 @@ def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory
 
     def outcome(directory: PartitionDirectory, settings: TrainSettings, edges_a_step: int) -> Any:
         try:
-            with unittest.mock.patch.object(layerwise, "EDGES_A_STEP", edges_a_step):
+            with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", edges_a_step):
                 return _train(rank, world_size, directory, settings)
         except TrainingError as error:  # all workers have it at the same place, so the next case can go on
             return str(error)
@@ -186,7 +186,7 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
         kind, settings = FEW[name]
         cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
-    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_A_STEP) for name, case in cases.items()]
+    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP) for name, case in cases.items()]
     results = run_workers(num_parts, train_cases, folder, jobs, timeout=110.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
@@ -275,11 +275,7 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    from retexo.training.graph_info import GraphInfo
-
-    names = [field.name for field in dataclasses.fields(GraphInfo)]
-    known = {"num_features": 30, "num_classes": 4}
-    return make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    return make_architecture(settings, graph_info(num_features=30, num_classes=4))
 
 
 def _after_steps(
