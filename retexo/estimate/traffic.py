@@ -11,7 +11,6 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Architecture, Stage, build_stage
-from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.layerwise import layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
@@ -130,10 +128,7 @@ def _dry_run(
     """The messages of retexo.worker.train.run, in its order."""
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
-    log = RunLog(Path(), 1, settings)
-    context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path()
-    )
+    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     rows = context.features
     for layer, stage in enumerate(stages):
         rows = _dry_run_layer(context, layer, stage, rows, steps)

@@ -18,8 +18,8 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import ExchangePlan, PlanRequest
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
+from retexo.outputs.run_log import RunLog
 from retexo.training.graph_info import GraphInfo
-from retexo.training.loop import RoundLog
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 
@@ -64,7 +64,7 @@ class Context:
     task: NodeClassification
     comm: Communicator
     device: torch.device
-    log: RoundLog
+    log: RunLog
     save_layer: Callable[[int, nn.Module], None]
     """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
     recovery: Recovery | None = None

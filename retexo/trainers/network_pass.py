@@ -73,23 +73,19 @@ def _compute(step: Step, stage: Stage, table: Tensor) -> Tensor:
     return stage.embed(inputs)
 
 
-def full_pass(
-    context: Context, stages: Sequence[Stage], plan: ExchangePlan, features: Sources, targets: Tensor
-) -> Pass:
-    """A pass with the rows of all boundary nodes that it needs; targets: bool [I], those that the plan was made for."""
-    return sampled_pass(context, stages, plan, features, targets, None, 1.0)
-
-
-def sampled_pass(
+def pass_with_exchange(
     context: Context,
     stages: Sequence[Stage],
     plan: ExchangePlan,
     features: Sources,
     targets: Tensor,
-    sample: Sample | None,
-    scale: float,
+    sample: Sample | None = None,
+    scale: float = 1.0,
 ) -> Pass:
-    """The same with a sample of the boundary rows, multiplied by `scale`; of the features that is done already."""
+    """A pass with the boundary rows that it needs; targets: bool [I], those that the plan was made for.
+
+    With a sample only these rows are exchanged, multiplied by `scale`; `features` are sampled and scaled already.
+    """
     steps = [first_step(context, stages[0], plan.required_layers, features)]
     for layer, stage in enumerate(stages[1:], start=1):
         own_scale = context.source_scale(stage.conv)

@@ -5,29 +5,21 @@ and its counts on the validation nodes, which score the parameters that the roun
 costs no message of its own. It also says whether a worker was told to stop: then all end after the same round.
 """
 
-from typing import Protocol
-
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped
+from retexo.outputs.run_log import RunLog
 from retexo.training.best_round import EarlyStopping
 from retexo.training.message import build_message
 from retexo.training.objective import Objective
-from retexo.training.parameters import FlatParameters, flatten_parameters
+from retexo.training.parameters import flatten_parameters
 from retexo.training.recovery import Recovery
 from retexo.training.round_state import RoundState
 from retexo.training.update import LocalOptimizer, build_optimizer, build_update_rule
 
 
-class RoundLog(Protocol):
-    """Where the progress of training is reported."""
-
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
-        """After `number` rounds; train_loss is the one that the next round starts from, None where there is none."""
-
-
 def run_rounds(
-    objective: Objective, settings: TrainSettings, comm: Communicator, log: RoundLog, recovery: Recovery | None = None
+    objective: Objective, settings: TrainSettings, comm: Communicator, log: RunLog, recovery: Recovery | None = None
 ) -> int:
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
@@ -35,9 +27,10 @@ def run_rounds(
     Raises Stopped once any worker is told to end, TrainingError where the loss is not finite, PeerLost.
     """
     layer, flat = objective.layer, flatten_parameters(objective, comm)
+    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
     round_state = RoundState(
         layer,
-        _local_optimizer(objective, settings, flat),
+        LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
         EarlyStopping(settings.stopping.patience, settings.stopping.min_delta),
         flat.values.clone(),
@@ -55,7 +48,7 @@ def run_rounds(
 
 
 def _run_until_end(
-    round_state: RoundState, objective: Objective, settings: TrainSettings, log: RoundLog, recovery: Recovery | None
+    round_state: RoundState, objective: Objective, settings: TrainSettings, log: RunLog, recovery: Recovery | None
 ) -> None:
     """Rounds from where the state stands; round_state.best ends as the parameters to use."""
     update_rule = build_update_rule(settings.gradient, round_state.local)
@@ -83,11 +76,3 @@ def _run_until_end(
             return
         update_rule.apply()
         round_state.number += 1
-
-
-def _local_optimizer(objective: Objective, settings: TrainSettings, flat: FlatParameters) -> LocalOptimizer:
-    optimizer = build_optimizer(settings.optimizer, settings.learning_rate[objective.layer], objective.module)
-    total_train = objective.graph_info.num_train
-    return LocalOptimizer(
-        flat, optimizer, objective.losses, objective.num_train, total_train, exchanges_rows=objective.exchanges_rows
-    )

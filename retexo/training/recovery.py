@@ -121,9 +121,6 @@ class Recovery:
         """Save the state of a finished layer."""
         self._write(self.directory / f"layer{layer}.state", state)
 
-    def close(self) -> None:
-        self.replay_log.close()
-
     def _path_of(self, layer: int, number: int) -> Path:
         return self.directory / f"step{layer}-{number}.state"
 

@@ -4,14 +4,14 @@ P parameters of a stage.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from retexo.config.settings import GradientSettings, OptimizerSettings, optimizer_arguments, optimizer_class
+from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
 
 
@@ -31,21 +31,15 @@ class LocalOptimizer:
 
     flat: FlatParameters
     optimizer: torch.optim.Optimizer
-    losses: Callable[[], Iterable[Tensor]]
-    """Computes the loss summed over this worker's training nodes, as one summand or several."""
-    num_train: int
-    """Training nodes of this worker, and of all workers."""
-    total_train: int
-    exchanges_rows: bool = False
-    """Whether workers exchange rows within a loss, forward and backward, so that all of them have to compute it."""
+    objective: Objective
 
     def backward(self) -> float:
         """Put the gradient of the summed loss into flat.gradient; return the sum."""
         self.flat.gradient.zero_()
-        if self.num_train == 0 and not self.exchanges_rows:
+        if self.objective.num_train == 0 and not self.objective.exchanges_rows:
             return 0.0
         total = 0.0
-        for loss in self.losses():
+        for loss in self.objective.losses():
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return total
@@ -71,7 +65,7 @@ class SynchronousSGD:
         return self.local.backward()
 
     def apply(self) -> None:
-        self.local.flat.gradient /= self.local.total_train
+        self.local.flat.gradient /= self.local.objective.graph_info.num_train
         self.local.optimizer.step()
 
 
@@ -84,12 +78,12 @@ class LocalSGD:
 
     def __init__(self, local: LocalOptimizer, num_steps: int) -> None:
         self.local, self.num_steps = local, num_steps
-        self._weight = torch.full_like(local.flat.values, local.num_train)
+        self._weight = torch.full_like(local.flat.values, local.objective.num_train)
         used = local.flat.used_entries()
         if used is not None:
             unused = torch.ones_like(local.flat.values, dtype=torch.bool)
             unused[used] = False
-            self._weight[unused] = local.total_train
+            self._weight[unused] = local.objective.graph_info.num_train
 
     def compute(self) -> float:
         flat = self.local.flat
@@ -102,13 +96,13 @@ class LocalSGD:
 
     def _step(self) -> float:
         loss = self.local.backward()
-        self.local.flat.gradient /= max(1, self.local.num_train)
+        self.local.flat.gradient /= max(1, self.local.objective.num_train)
         self.local.optimizer.step()
         return loss
 
     def apply(self) -> None:
         flat = self.local.flat
-        flat.values.add_(flat.gradient, alpha=1 / self.local.total_train)
+        flat.values.add_(flat.gradient, alpha=1 / self.local.objective.graph_info.num_train)
 
 
 def build_update_rule(settings: GradientSettings, local: LocalOptimizer) -> UpdateRule:

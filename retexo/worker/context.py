@@ -18,7 +18,6 @@ from retexo.outputs.run_log import RunLog
 from retexo.sites.halo_rows import ask_owners
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
-from retexo.training.loop import RoundLog
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 from retexo.worker.process import choose_device
@@ -39,13 +38,16 @@ def make_context(
     conv: Convolution,
     *,
     clock: Clock,
-    log: RoundLog,
-    run_dir: Path,
+    log: RunLog | None = None,
+    run_dir: Path = Path(),
     dtype: torch.dtype = torch.float32,
     use: Use = "train",
     recovery: Recovery | None = None,
 ) -> Context:
-    """Make the exchange plan and everything else that a trainer needs; conv is of the kind that all layers have."""
+    """Make the exchange plan and everything else that a trainer needs.
+
+    conv: of the kind that all layers have. log: None to report nothing. run_dir: where rank 0 saves layers.
+    """
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
     plan_request = PlanRequest(
         num_layers=settings.model.num_layers,
@@ -80,7 +82,7 @@ def make_context(
         task=NodeClassification(graph_info.num_classes, graph_info.multilabel),
         comm=comm,
         device=device,
-        log=log,
+        log=log or RunLog(Path(), 1, settings),
         save_layer=save,
         recovery=recovery,
         clock=clock,
@@ -110,8 +112,5 @@ def make_inference_context(
 ) -> Context:
     """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels."""
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    no_log = RunLog(Path(), 1, settings)
     with clock.phase("plan"):
-        return make_context(
-            settings, partition, graph_info, comm, stages[0].conv, clock=clock, log=no_log, run_dir=Path(), use=use
-        )
+        return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

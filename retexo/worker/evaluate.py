@@ -12,9 +12,11 @@ from retexo.training.task import Score, ogb_correct, score
 
 def final_scores(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     """The scores that a run reports: test accuracy is the OGB evaluator's for its own graphs; logits [I, C]."""
-    scores = evaluate(context, logits)
-    if context.graph_info.ogb_name is not None:
-        scores["test"] = _ogb_test_score(context, logits, scores["test"], context.graph_info.ogb_name)
+    scores, info, mask = evaluate(context, logits), context.graph_info, context.partition.test_mask
+    if info.ogb_name is not None:
+        correct = torch.tensor([ogb_correct(info.ogb_name, logits[mask], context.partition.labels[mask])])
+        context.comm.all_reduce([Summand(correct)], Purpose("metrics"))
+        scores["test"] = replace(scores["test"], accuracy=int(correct) / max(1, info.num_test))
     return scores
 
 
@@ -27,11 +29,3 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     sizes = (context.graph_info.num_train, context.graph_info.num_val, context.graph_info.num_test)
     multilabel = context.task.multilabel
     return {name: score(count, size, multilabel) for name, count, size in zip(masks, counts, sizes, strict=True)}
-
-
-def _ogb_test_score(context: Context, logits: torch.Tensor, counted: Score, name: str) -> Score:
-    """The test score with the accuracy of the Open Graph Benchmark's evaluator."""
-    mask = context.partition.test_mask
-    correct = torch.tensor([ogb_correct(name, logits[mask], context.partition.labels[mask])])
-    context.comm.all_reduce([Summand(correct)], Purpose("metrics"))
-    return replace(counted, accuracy=int(correct) / max(1, context.graph_info.num_test))

@@ -1,8 +1,11 @@
 """Flat parameters, optimisers and the two ways to agree, by hand on one parameter vector."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
-from support import train_settings
+from support import graph_info, train_settings
 
 from retexo.config.settings import GradientSettings, OptimizerSettings
 from retexo.training.parameters import FlatParameters
@@ -23,10 +26,16 @@ class Line(torch.nn.Module):
         return ((self.w[0] - points) ** 2).sum() / 2 + 0 * self.w[1] + (self.b * 0).sum()
 
 
+def on_worker(flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int) -> LocalOptimizer:
+    info = graph_info(num_train=total)
+    objective = SimpleNamespace(losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False)
+    return LocalOptimizer(flat, optimizer, objective)
+
+
 def local_optimizer(module: Line, points: list[float], total: int, settings: OptimizerSettings = SGD) -> LocalOptimizer:
     flat = FlatParameters(module, torch.zeros(3))
     optimizer = build_optimizer(settings, 0.5, module)
-    return LocalOptimizer(flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total)
+    return on_worker(flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total)
 
 
 def test_flat_parameters_are_views() -> None:
@@ -130,7 +139,7 @@ def table_optimizer(num_train: int, total: int, weight_decay: float = 0.5) -> Lo
     module = Table()
     flat = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED})
     optimizer = build_optimizer(OptimizerSettings("torch.optim.SGD", {}, weight_decay), 0.5, module)
-    return LocalOptimizer(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
+    return on_worker(flat, optimizer, lambda: [num_train * module.loss()], num_train, total)
 
 
 def test_places_that_are_used() -> None:
