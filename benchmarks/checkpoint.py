@@ -36,8 +36,8 @@ def timed(rank: int, job: train_worker.Job, parent: Connection) -> None:
 
         return call
 
-    Recovery.keep, Recovery.finish, ReplayLog.append = (
-        around(f) for f in (Recovery.keep, Recovery.finish, ReplayLog.append)
+    Recovery.save_round, Recovery.save_layer, ReplayLog.append = (
+        around(f) for f in (Recovery.save_round, Recovery.save_layer, ReplayLog.append)
     )
     run = train_worker.run
     train_worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}

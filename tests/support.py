@@ -1,6 +1,7 @@
 """What several tests need: workers as processes, small graphs and their partition directories, the command line."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import logging
@@ -37,6 +38,7 @@ from retexo.cluster.interfaces import loopback
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
+from retexo.training.graph_info import GraphInfo
 
 THREADS = 2
 """Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""
@@ -225,6 +227,12 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
     defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0}
     return SyntheticSettings(**{**defaults, **fields})
+
+
+def graph_info(**known: Any) -> GraphInfo:
+    """What workers agree on, zero or none but for what is given."""
+    nothing = {field.name: 0 for field in dataclasses.fields(GraphInfo)}
+    return GraphInfo(**{**nothing, "untrained_ranks": frozenset(), "ogb_name": None, **known})  # type: ignore[arg-type]
 
 
 def train_settings(*overrides: str) -> TrainSettings:

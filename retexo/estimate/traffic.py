@@ -11,7 +11,6 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,12 +23,11 @@ from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Architecture, Stage, build_stage
-from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.layerwise import layer_exchange, make_layer_task
+from retexo.trainers.layerwise import layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
-from retexo.training.parameters import check_same_parameters, flat_parameters
+from retexo.training.parameters import check_same_parameters, flatten_parameters
 from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 from retexo.worker.measure import measurements
@@ -133,10 +131,7 @@ def _dry_run(
     """The messages of retexo.worker.train.run, in its order."""
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
-    log = RunLog(Path(), 1, settings)
-    context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path()
-    )
+    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     rows = context.features
     for layer, stage in enumerate(stages):
         rows = _dry_run_layer(context, layer, stage, rows, steps)
@@ -149,14 +144,14 @@ def _dry_run(
 def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[StepMessages]) -> Tensor:
     """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
-    layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
-    flat = flat_parameters(layer_task, context.comm)
+    objective = make_layer_objective(context, layer, stage, rows, exchange.run(ROUNDS))
+    flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
         with _counted_apart(context.comm, each.meter):
-            build_message(layer_task, settings, context.comm, flat).share_step(0.0, no_counts)
-    build_message(layer_task, context.settings, context.comm, flat).share_counts(no_counts)
+            build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+    build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
     if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
     exchange.run(EMBED)

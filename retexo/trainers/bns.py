@@ -52,7 +52,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
         val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
     with context.phase("aggregate"):
-        val_pass = network_pass.joint_pass(context, stages, val_plan, features, partition.val_mask)
+        val_pass = network_pass.pass_with_exchange(context, stages, val_plan, features, partition.val_mask)
     scale = 1 / share if stages[0].conv.sums_neighbours and share else 1.0
     epoch = 0
 
@@ -61,10 +61,10 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         epoch += 1
         sample = draw(plan, context.comm.rank, share, context.settings.seed, epoch)
         first = sampled_features(features, plan, sample, scale)
-        return network_pass.sampled_pass(context, stages, plan, first, partition.train_mask, sample, scale)
+        return network_pass.pass_with_exchange(context, stages, plan, first, partition.train_mask, sample, scale)
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
-    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, joint=len(stages) > 1)
+    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1)
     return TrainResult(rounds, end_to_end.infer(context, stages, features))
 
 

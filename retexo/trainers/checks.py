@@ -1,11 +1,9 @@
-"""Settings that some trainers cannot have."""
+"""Settings that some trainers do not support; each raises InputError."""
 
 from collections.abc import Sequence
 
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
-
-# --- settings that cannot be had -------------------------------------------------------------------------------------
 
 
 def refuse_local_steps(settings: TrainSettings) -> None:

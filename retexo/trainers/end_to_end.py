@@ -1,10 +1,7 @@
-"""What the trainers that train a whole network at once have in common.
+"""Training a whole network at once: what the end-to-end trainers have in common.
 
-A pass takes the features of some nodes through all layers. Its first layer's input is fixed. The input of each other
-layer is made of the rows that the layer before it has just made, here and, by a swap, elsewhere. The network is that of
-the lazy trainer without the heads between the layers, with the same initial parameters.
-
-I inner nodes; in layer l of L a pass has n_l destinations; C classes.
+The network is that of the lazy trainer without the heads between the layers, with the same initial parameters.
+I inner nodes, F features, C classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,20 +20,17 @@ from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.network_pass import Pass
+from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
-from retexo.training.objective import Totals
 from retexo.training.task import NodeClassification
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.autograd)."""
 
 
-# --- training --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
-class NetworkTask:
-    """What the rounds of a whole network work on."""
+class NetworkObjective:
+    """A whole network on this worker's labelled nodes."""
 
     module: nn.Module
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]]
@@ -46,8 +40,8 @@ class NetworkTask:
     train_labels: Tensor
     val_labels: Tensor
     task: NodeClassification
-    totals: Totals
-    joint: bool
+    graph_info: GraphInfo
+    exchanges_rows: bool
     layer: int = 0
     traffic_layer: int = WHOLE_RUN
 
@@ -66,14 +60,14 @@ class NetworkTask:
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
-        if not self.totals.val:
+        if not self.graph_info.num_val:
             return torch.zeros(3, dtype=torch.int64)
         self.module.eval()
         return self.task.counts(self.val()[0], self.val_labels).sum(dim=1)
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """All that is trained: the convolutions and norms, not the heads."""
+    """The trained modules: the convolutions and norms, not the heads."""
     parts = [part for stage in stages for part in (stage.conv, stage.norm) if part is not None]
     return nn.ModuleList(parts)
 
@@ -85,11 +79,11 @@ def fit(
     train: Forward,
     val: Forward,
     *,
-    joint: bool,
+    exchanges_rows: bool,
 ) -> list[int]:
     """Train to convergence; the module ends with its best validation round. Returns the number of rounds, in a list."""
     partition = context.partition
-    task = NetworkTask(
+    objective = NetworkObjective(
         module=module,
         first=first,
         train=train,
@@ -97,20 +91,20 @@ def fit(
         train_labels=context.labels[partition.train_mask.to(context.device)],
         val_labels=context.labels[partition.val_mask.to(context.device)],
         task=context.task,
-        totals=context.totals,
-        joint=joint,
+        graph_info=context.graph_info,
+        exchanges_rows=exchanges_rows,
     )
     with context.phase("rounds"):
-        rounds = run_rounds(task, context.settings, context.comm, context.log)
+        rounds = run_rounds(objective, context.settings, context.comm, context.log)
     module.eval()
     return [rounds]
 
 
 def fit_stages(
     context: Context, stages: Sequence[Stage], train: Callable[[], Pass], val: Pass, matrices: Sequence[Matrix], *,
-    joint: bool,
+    exchanges_rows: bool,
 ) -> list[int]:  # fmt: skip
-    """Train stages end to end and keep them in the checkpoint; `train` gives the pass of each step.
+    """Train stages end to end and write them to the checkpoint; `train` makes the pass of each step.
 
     matrices: the input of the first weights, or anything with the same columns of zeros.
     """
@@ -121,21 +115,21 @@ def fit_stages(
         (stages[0].conv.first_weights, matrices),
         lambda: train().run(stages, comm, "embeddings"),
         lambda: val.run(stages, comm, "metrics"),
-        joint=joint,
+        exchanges_rows=exchanges_rows,
     )
     for layer, stage in enumerate(stages):
         context.save_layer(layer, stage)
     return rounds
 
 
-def train_within(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> TrainResult:
-    """Train, validate and test on passes that send nothing; `make` gives the one for some targets, bool [I]."""
+def train_without_exchange(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> TrainResult:
+    """Train, validate and test on passes that send nothing; `make` makes the one for some targets, bool [I]."""
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
-    rounds = fit_stages(context, stages, lambda: train, val, fixed_matrices(train), joint=False)
+    rounds = fit_stages(context, stages, lambda: train, val, fixed_matrices(train), exchanges_rows=False)
     with torch.no_grad(), context.phase("embed"):
-        everything = make(in_a_mask(context))
+        everything = make(nodes_in_a_split(context))
         shape = partition.num_inner, stages[-1].output_dim
         logits = context.features.new_full(shape, torch.nan)
         logits[everything.targets] = everything.run(stages, context.comm, "embeddings")[0].cpu()
@@ -147,13 +141,13 @@ def fixed_matrices(made: Pass) -> Sequence[Matrix]:
     return () if fixed is None else fixed.matrices
 
 
-# --- before and after ------------------------------------------------------------------------------------------------
+# --- before and after the rounds -------------------------------------------------------------------------------------
 
 
 def exchange_rows(
     context: Context, plan: ExchangePlan, layer: int, rows: Tensor, scale: Tensor | None, kind: str = "features"
 ) -> Sources:
-    """Send rows [I, F] once, before training, as the lazy trainer sends a layer's; never after weights."""
+    """Send rows [I, F] once, before training, as the lazy trainer sends a layer's input; never projected."""
     precision = layerwise.PRECISIONS[context.settings.exchange.precision]
     exchange = LayerExchange(plan, layer, LocalRows(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
     with context.phase("exchange"):
@@ -162,16 +156,16 @@ def exchange_rows(
 
 
 def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:
-    """All that the first layer needs of other parts, in any pass."""
+    """The features that the first layer needs from other workers, in any pass."""
     return exchange_rows(context, plan, 0, context.features, context.source_scale(stage.conv))
 
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
-    """What a pass for the targets, bool [I], needs of others."""
+    """The plan of a pass for the targets, bool [I]."""
     return make_plan(context.partition, context.plan_request.of_targets(sums=sums), context.comm, targets)
 
 
-def in_a_mask(context: Context) -> Tensor:
+def nodes_in_a_split(context: Context) -> Tensor:
     """Training, validation and test nodes, bool [I]."""
     partition = context.partition
     return partition.train_mask | partition.val_mask | partition.test_mask
@@ -179,14 +173,13 @@ def in_a_mask(context: Context) -> Tensor:
 
 @torch.no_grad()
 def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """The logits [I, C] of the nodes in a mask, as app=evaluate makes them; of the features none is sent again."""
+    """The logits [I, C] of the nodes of a split, as app=evaluate computes them; features are not sent again."""
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
         if len(nodes):
-            rows[nodes] = (
-                stages[0].embed(layerwise.layer_inputs(context, stages[0], nodes, context.features, features)).cpu()
-            )
+            inputs = layerwise.layer_inputs(context, stages[0], nodes, context.features, features)
+            rows[nodes] = stages[0].embed(inputs).cpu()
     for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(context, layer, stage, rows, lambda layer_task: None)
+        rows = layerwise.run_layer(context, layer, stage, rows, lambda objective: None)
     return rows

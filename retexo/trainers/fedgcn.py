@@ -1,6 +1,6 @@
 """FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
 
-Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: EarlyStopping-Communication Tradeoffs in Federated Training of Graph Convolutional
 Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
 also those of their neighbours elsewhere, so that a network of two layers is exact. Edges that later layers would need
 are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same data.
@@ -50,7 +50,7 @@ def check(settings: TrainSettings) -> None:
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass over the aggregates that were exchanged."""
     aggregates = exchange_aggregates(context, stages, typed_options(context.settings.trainer, Options).hops)
-    return end_to_end.train_within(
+    return end_to_end.train_without_exchange(
         context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
     )
 
@@ -82,7 +82,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
 
 def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> network_pass.Pass:
     """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
-    required_layers, reached = network_pass.nodes_within(context, targets)
+    required_layers, reached = network_pass.nodes_within_partition(context, targets)
     nodes, halo = (required_layers > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
     places = aggregates.place[halo]
     matrices = [

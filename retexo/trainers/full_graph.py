@@ -26,8 +26,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     with context.phase("plan"):
         plans = [end_to_end.plan_for(context, mask, sums=sums) for mask in (partition.train_mask, partition.val_mask)]
     with context.phase("aggregate"):
-        train_pass = network_pass.joint_pass(context, stages, plans[0], features, partition.train_mask)
-        val_pass = network_pass.joint_pass(context, stages, plans[1], features, partition.val_mask)
-    matrices, joint = end_to_end.fixed_matrices(train_pass), len(stages) > 1
-    rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, joint=joint)
+        train_pass = network_pass.pass_with_exchange(context, stages, plans[0], features, partition.train_mask)
+        val_pass = network_pass.pass_with_exchange(context, stages, plans[1], features, partition.val_mask)
+    matrices, several = end_to_end.fixed_matrices(train_pass), len(stages) > 1
+    rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, exchanges_rows=several)
     return TrainResult(rounds, end_to_end.infer(context, stages, features))

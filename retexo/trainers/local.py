@@ -43,7 +43,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass that stays within the part."""
     if typed_options(context.settings.trainer, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
-    return end_to_end.train_within(context, stages, lambda targets: local_pass(context, stages, targets))
+    return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
 
 
 def inner_edges(context: Context) -> InEdges:
@@ -58,7 +58,7 @@ def inner_edges(context: Context) -> InEdges:
 
 def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> network_pass.Pass:
     """A pass for the targets, bool [I], without anything of halo nodes."""
-    required_layers, _ = network_pass.nodes_within(context, targets)
+    required_layers, _ = network_pass.nodes_within_partition(context, targets)
     none = network_pass.no_vectors(context)
     steps = [network_pass.first_step(context, stages[0], required_layers, Sources(none, none))]
     for layer in range(1, len(stages)):

@@ -1,4 +1,8 @@
-"""A pass: the features of some nodes through all layers."""
+"""A pass of end-to-end training: the features of some nodes through all layers.
+
+The first layer's input is fixed. The input of each later layer are the rows that the layer before it has just computed,
+here and, by an exchange, on other workers. I inner nodes, H halo nodes; layer l of L computes n_l nodes; C classes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +20,6 @@ from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
-
-# --- a pass ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,7 @@ class Pass:
     """int64 [n] their rows in the output of the last step."""
 
     def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
-        """Logits [n, C], and the zero of the last swap; the account books rows and their gradients under `kind`."""
+        """Logits [n, C], and the zero of the last exchange; rows and their gradients count as traffic of `kind`."""
         like = next(stages[0].parameters())
         rows, before = like.new_zeros(0, 0), torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True)
         for layer, (step, stage) in enumerate(zip(self.steps, stages, strict=True)):
@@ -72,23 +74,19 @@ def _compute(step: Step, stage: Stage, table: Tensor) -> Tensor:
     return stage.embed(inputs)
 
 
-def joint_pass(
-    context: Context, stages: Sequence[Stage], plan: ExchangePlan, features: Sources, targets: Tensor
-) -> Pass:
-    """A pass with the rows of all boundary nodes that it needs; targets: bool [I], those that the plan was made for."""
-    return sampled_pass(context, stages, plan, features, targets, None, 1.0)
-
-
-def sampled_pass(
+def pass_with_exchange(
     context: Context,
     stages: Sequence[Stage],
     plan: ExchangePlan,
     features: Sources,
     targets: Tensor,
-    sample: Sample | None,
-    scale: float,
+    sample: Sample | None = None,
+    scale: float = 1.0,
 ) -> Pass:
-    """The same with a sample of the boundary rows, multiplied by `scale`; of the features that is done already."""
+    """A pass with the boundary rows that it needs; targets: bool [I], those that the plan was made for.
+
+    With a sample only these rows are exchanged, multiplied by `scale`; `features` are sampled and scaled already.
+    """
     steps = [first_step(context, stages[0], plan.required_layers, features)]
     for layer, stage in enumerate(stages[1:], start=1):
         own_scale = context.source_scale(stage.conv)
@@ -101,14 +99,14 @@ def sampled_pass(
 
 
 def make_pass(steps: Sequence[Step], required_layers: Tensor, targets: Tensor) -> Pass:
-    """need: uint8 [I], the last layer computes the nodes with need >= L; targets: bool [I]."""
+    """required_layers: uint8 [I], the last layer computes the nodes where it is L; targets: bool [I]."""
     place = (required_layers >= len(steps)).cumsum(0) - 1
     nodes = targets.nonzero()[:, 0]
     return Pass(steps, nodes, place[nodes])
 
 
 def first_step(context: Context, stage: Stage, required_layers: Tensor, features: Sources) -> Step:
-    """The first layer, for the nodes with need > 0."""
+    """The first layer, for the nodes with required_layers > 0."""
     nodes = (required_layers > 0).nonzero()[:, 0]
     fixed = layerwise.layer_inputs(context, stage, nodes, context.features, features) if len(nodes) else None
     return Step(len(nodes), fixed)
@@ -124,9 +122,9 @@ def later_step(
     swap: Swap | None = None,
     scale: float = 1.0,
 ) -> Step:
-    """A layer after the first, for the nodes with need > layer; edges of halo nodes that are not received are left out.
+    """A layer after the first, for the nodes with required_layers > layer, without edges of halo nodes not received.
 
-    Where there is no swap, what `received` describes are the last rows that the layer before makes.
+    Without a swap, `received` describes the last rows that the layer before computes.
     """
     nodes = (required_layers > layer).nonzero()[:, 0]
     width = received.values.shape[1]
@@ -136,9 +134,8 @@ def later_step(
     return Step(len(nodes), None, block.to(context.device), place[block.nodes].to(context.device), swap, scale)
 
 
-def nodes_within(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What a pass needs if it stays within the part: uint8 [I] as in ExchangePlan.need; halo nodes that the second
-    layer would reach, bool [H]."""
+def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """For a pass that sends nothing: required_layers, uint8 [I]; halo nodes that the second layer reads, bool [H]."""
     num_layers = context.settings.model.num_layers
     required_layers = targets.to(torch.uint8) * num_layers
     halo = torch.zeros(context.partition.num_halo, dtype=torch.bool)
@@ -148,5 +145,5 @@ def nodes_within(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def no_vectors(context: Context) -> Vectors:
-    """Of halo nodes nothing."""
+    """No vectors of any halo node."""
     return Vectors.none(context.partition.num_halo, context.features.shape[1], context.features.dtype)

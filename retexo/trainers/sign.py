@@ -61,12 +61,11 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         inputs = [_matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)]
     zero = torch.zeros((), device=context.device)
     first = list(network.weights), inputs[0] if len(context.labels[partition.train_mask]) else ()
-    rounds = end_to_end.fit(
-        context, network, first, lambda: (network(inputs[0]), zero), lambda: (network(inputs[1]), zero), joint=False
-    )
+    train, val = (lambda: (network(inputs[0]), zero)), (lambda: (network(inputs[1]), zero))
+    rounds = end_to_end.fit(context, network, first, train, val, exchanges_rows=False)
     context.save_layer(0, network)
     logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=context.features.dtype)
-    used = end_to_end.in_a_mask(context)
+    used = end_to_end.nodes_in_a_split(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
     return TrainResult(rounds, logits)
@@ -92,7 +91,7 @@ def _network(context: Context, num_hops: int) -> SIGN:
     model = context.settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        num_features = context.num_features
+        num_features = context.graph_info.num_features
         return SIGN(num_features, model.hidden_dim, context.task.num_classes, num_hops, model.dropout)
 
 

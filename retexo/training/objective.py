@@ -1,6 +1,6 @@
-"""What rounds train: a module, its summed loss, and its counts on the validation nodes.
+"""What rounds train: a module, its loss summed over this worker's nodes, and its counts on the validation nodes.
 
-n nodes, F input width, C classes.
+n nodes, F input width, D hidden width, C classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,18 +13,44 @@ from torch import Tensor, nn
 from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, Place
 from retexo.nn.stage import Stage
+from retexo.training.graph_info import GraphInfo
 from retexo.training.task import NodeClassification
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Nodes of each split over all workers."""
+class Objective(Protocol):
+    """What rounds minimise, on one worker."""
 
-    train: int
-    val: int
-    test: int
-    untrained: frozenset[int]
-    """Ranks without training nodes."""
+    @property
+    def layer(self) -> int:
+        """The entry of num_rounds and learning_rate that counts."""
+
+    @property
+    def traffic_layer(self) -> int:
+        """The layer that the traffic meter counts the messages under."""
+
+    @property
+    def graph_info(self) -> GraphInfo: ...
+
+    @property
+    def module(self) -> nn.Module:
+        """All of its parameters are trained."""
+
+    @property
+    def num_train(self) -> int:
+        """Training nodes of this worker."""
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        """The first weights [F, D], and chunk by chunk what training multiplies each with, [n, F]."""
+
+    def losses(self) -> Iterator[Tensor]:
+        """The loss summed over this worker's training nodes, as one summand or several, one at a time."""
+
+    def val_counts(self) -> Tensor:
+        """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,76 +62,36 @@ class LabelledNodes:
     labels: Tensor
     """[n] or [n, C]"""
     inputs: Callable[[Place], Inputs]
-    """Of some of the nodes, by their places; at least one."""
-    pieces: tuple[slice, ...]
-    """Places that go through the network together, all in all everyone's; none without nodes."""
+    """Of some of the nodes, by their positions in `nodes`; at least one."""
+    chunks: tuple[slice, ...]
+    """Positions that go through the network together; all chunks cover all nodes."""
 
     @classmethod
     def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
-        """With inputs that are there; None without nodes."""
+        """With inputs that are made already; None without nodes."""
         step = batch_size or max(1, len(nodes))
-        pieces = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
+        chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
         def some(place: Place) -> Inputs:
             assert inputs is not None
-            return inputs if isinstance(place, slice) and len(pieces) == 1 else inputs.at(place)
+            return inputs if isinstance(place, slice) and len(chunks) == 1 else inputs.at(place)
 
-        return cls(nodes, labels, some, pieces)
-
-    @property
-    def count(self) -> int:
-        return len(self.labels)
-
-
-class Task(Protocol):
-    """What rounds train."""
-
-    @property
-    def layer(self) -> int:
-        """The entry of num_rounds and learning_rate that counts."""
-
-    @property
-    def traffic_layer(self) -> int:
-        """The layer that the account puts the messages under."""
-
-    @property
-    def totals(self) -> Totals: ...
-
-    @property
-    def module(self) -> nn.Module:
-        """Its parameters are trained, all of them."""
-
-    @property
-    def num_train(self) -> int:
-        """Training nodes of this worker."""
-
-    @property
-    def joint(self) -> bool:
-        """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
-
-    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        """The first weights [F, D], and piece by piece what training multiplies each with, [n, F]."""
-
-    def losses(self) -> Iterator[Tensor]:
-        """The loss, summed over this worker's training nodes, in one share or several, one at a time."""
-
-    def val_counts(self) -> Tensor:
-        """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
+        return cls(nodes, labels, some, chunks)
 
 
 @dataclass(frozen=True, eq=False)
-class LayerTask:
-    """What the rounds of one layer work on; `train` and `val` are this worker's."""
+class LayerObjective:
+    """One layer's stage on this worker's labelled nodes, `train` and `val`."""
 
     layer: int
     stage: Stage
     task: NodeClassification
     train: LabelledNodes
     val: LabelledNodes
-    totals: Totals
+    graph_info: GraphInfo
     batch_size: int | None = None
-    """Training nodes a step; None for all."""
-    joint = False
+    """Training nodes per step; None for all."""
+    exchanges_rows = False
 
     @property
     def traffic_layer(self) -> int:
@@ -117,29 +103,29 @@ class LayerTask:
 
     @property
     def num_train(self) -> int:
-        return self.train.count
+        return len(self.train.labels)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        return self.stage.conv.first_weights, (self.train.inputs(place).matrices for place in self.train.pieces)
+        return self.stage.conv.first_weights, (self.train.inputs(place).matrices for place in self.train.chunks)
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
-        for place, weight in self._step():
+        for place, weight in self._batches():
             logits = self.stage.logits(self.train.inputs(place))
             yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
-    def _step(self) -> list[tuple[Place, float]]:
-        """Places in train that a step goes by, and the factor of their loss: a batch stands for all."""
-        size, count = self.batch_size, self.train.count
+    def _batches(self) -> list[tuple[Place, float]]:
+        """Positions in `train` that a step uses, and the factor of their loss: a random batch stands for all nodes."""
+        size, count = self.batch_size, self.num_train
         if size is None or size >= count:
-            return [(place, 1.0) for place in self.train.pieces]
+            return [(place, 1.0) for place in self.train.chunks]
         return [(torch.randperm(count)[:size], count / size)]
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
-        for place in self.val.pieces:
+        for place in self.val.chunks:
             logits = self.stage.logits(self.val.inputs(place))
-            counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1).cpu()
+            counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1)
         return counts

@@ -15,13 +15,13 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.errors import TrainingError
 from retexo.nn.matrix import Matrix, used_columns
-from retexo.training.graph_info import SETUP, _number
-from retexo.training.objective import Task
+from retexo.training.graph_info import SETUP, digest_to_int
+from retexo.training.objective import Objective
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """One parameter's place in the flat vectors."""
+class ParameterSlice:
+    """Where one parameter is in the flat vectors."""
 
     place: slice
     shape: torch.Size
@@ -40,45 +40,45 @@ class FlatParameters:
         parameters = list(module.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self.gradient = gradient
-        self.parts: list[Part] = []
+        self.slices: list[ParameterSlice] = []
         first = 0
         for parameter in parameters:
-            part = slice(first, first + parameter.numel())
-            parameter.data = self.values[part].view(parameter.shape)
-            parameter.grad = gradient[part].view(parameter.shape)
+            place = slice(first, first + parameter.numel())
+            parameter.data = self.values[place].view(parameter.shape)
+            parameter.grad = gradient[place].view(parameter.shape)
             rows = (used or {}).get(parameter)
             some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
-            self.parts.append(Part(part, parameter.shape, some))
-            first = part.stop
+            self.slices.append(ParameterSlice(place, parameter.shape, some))
+            first = place.stop
 
-    def used(self) -> Tensor | None:
-        """Places in the flat vectors that can have a gradient, int64 ascending; None for all."""
-        if all(part.used is None for part in self.parts):
+    def used_entries(self) -> Tensor | None:
+        """Indices into the flat vectors that can have a gradient, int64 ascending; None for all."""
+        if all(part.used is None for part in self.slices):
             return None
-        places = torch.arange(len(self.gradient), device=self.gradient.device)
-        each = [(places[part.place].view(part.shape), part.used) for part in self.parts]
+        indices = torch.arange(len(self.gradient), device=self.gradient.device)
+        each = [(indices[part.place].view(part.shape), part.used) for part in self.slices]
         return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
-def flat_parameters(layer_task: Task, comm: Communicator) -> FlatParameters:
-    """The parameters of the stage, with what of them can have a gradient on any worker."""
-    module = layer_task.module
-    used = used_rows(*layer_task.first_inputs(), comm, Purpose("setup", layer_task.traffic_layer))
+def flatten_parameters(objective: Objective, comm: Communicator) -> FlatParameters:
+    """The parameters of the module, with the rows of them that can have a gradient on any worker."""
+    module = objective.module
+    used = used_rows(*objective.first_inputs(), comm, Purpose("setup", objective.traffic_layer))
     size = sum(parameter.numel() for parameter in module.parameters())
     return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 
 
 def used_rows(
-    weights: Sequence[nn.Parameter], pieces: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
+    weights: Sequence[nn.Parameter], chunks: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
 ) -> dict[nn.Parameter, Tensor]:
     """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
 
-    pieces: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
-    nodes. A bit a row goes from each worker to all others.
+    chunks: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
+    nodes. Each worker sends one bit per row to all others.
     """
     widths = [weight.shape[0] for weight in weights]
     own = torch.zeros(sum(widths), dtype=torch.bool)
-    for matrices in pieces:
+    for matrices in chunks:
         own |= torch.cat([used_columns(matrix) for matrix in matrices])
     bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
     union = np.bitwise_or.reduce(comm.all_gather(bits, purpose).numpy(), axis=0)
@@ -89,12 +89,12 @@ def used_rows(
 DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
 
 
-def check_same_parameters(comm: Communicator, stages: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
-    """Every worker has drawn the parameters from the seed, or read them; 8 bytes show that they are equal."""
+def check_same_parameters(comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
+    """TrainingError, with the message `otherwise`, unless all workers hold the same parameters; 8 bytes per worker."""
     digest = hashlib.sha256()
-    for stage in stages:
-        for parameter in stage.parameters():
+    for module in modules:
+        for parameter in module.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
-    values = comm.all_gather(torch.tensor([_number(digest.hexdigest())]), SETUP)[:, 0]
+    values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), SETUP)[:, 0]
     if bool((values != values[0]).any()):
         raise TrainingError(otherwise)

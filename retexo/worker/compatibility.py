@@ -11,7 +11,7 @@ from retexo.training.graph_info import num_classes
 
 @dataclass(frozen=True)
 class Shape:
-    """What a partition directory says of its graph, or parts of it."""
+    """Widths and labels of the graph in a partition directory."""
 
     num_features: int
     num_classes: int
@@ -21,7 +21,7 @@ class Shape:
 
     @classmethod
     def of(cls, directory: PartitionDirectory, parts: range) -> "Shape | None":
-        """From meta.json; where there is none from these parts, which are read; None if these are empty."""
+        """From meta.json; without one from these parts, which are read; None if they are all empty."""
         meta = directory.meta
         if meta is not None:
             return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", True)
@@ -37,7 +37,7 @@ class Shape:
 
 
 def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use) -> None:
-    """InputError where the model is none for this graph. To predict, fewer classes may occur than were trained."""
+    """InputError where the model does not fit this graph. To predict, fewer classes may occur than were trained."""
     if shape is None:
         return
     model, found = checkpoint.architecture, f"{directory.path}: its"
@@ -45,7 +45,7 @@ def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: Partition
     if shape.num_features != model.num_features:
         raise InputError(f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}")
     if shape.multilabel != checkpoint.multilabel:
-        kinds = {True: "multi-label", False: "one class a node"}
+        kinds = {True: "multi-label", False: "one class per node"}
         raise InputError(f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}")
     fewer = not shape.multilabel and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (shape.num_classes < model.num_classes and not fewer):

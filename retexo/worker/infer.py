@@ -1,6 +1,6 @@
-"""A trained network over the partitions of a graph: the worker of app=evaluate and app=predict.
+"""The worker of app=evaluate and app=predict: a trained network over one partition of a graph.
 
-Predictions never cross the network: each worker writes those of its own part.
+Predictions never cross the network: each worker writes those of its own partition.
 """
 
 import time
@@ -41,11 +41,11 @@ class Job:
     rendezvous: Rendezvous
     settings_digest: str
     predict: PredictSettings | None
-    """How predictions are written; None: only scores are wanted, and rows that these need are sent."""
+    """How predictions are written; None where only scores are wanted, for which fewer rows are sent."""
 
 
 def main(rank: int, job: Job, parent: Connection) -> None:
-    """Entry point of a worker process, as retexo.worker.train.main."""
+    """Entry point of a worker process, as in retexo.worker.train."""
     serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, progress))
 
 
@@ -69,7 +69,7 @@ def run(rank: int, job: Job, progress: Progress | None = None) -> dict[str, Any]
         )
         inferred = layerwise.infer(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = final_scores(context, inferred.logits, graph_info)
+            scores = final_scores(context, inferred.logits)
         if job.predict is not None:
             found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel)
             write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)

@@ -1,4 +1,4 @@
-"""What a run took: seconds, memory and bytes of all workers."""
+"""What a run took: seconds, memory and bytes sent, of all workers."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from retexo.trainers.context import PHASES, Clock
 def measurements(
     comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
 ) -> dict[str, Any]:
-    """Times, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident and private."""
+    """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
     slowest = comm.gather(phases, Purpose("metrics"))
     memory = comm.gather(torch.tensor(peaks), Purpose("metrics"))
@@ -29,7 +29,7 @@ def measurements(
 
 
 def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
-    """At rank 0 the bytes that all workers sent, the sending of this account included; None elsewhere."""
+    """At rank 0 the bytes that all workers sent, these messages included; None on other ranks."""
     table = comm.gather_traffic(num_layers)
     if not len(table):
         return None

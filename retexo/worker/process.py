@@ -1,4 +1,4 @@
-"""One worker process: how it starts, on which device, and how its parent hears of its end."""
+"""One worker process: its entry, threads and device, and how its parent learns of its progress and its end."""
 
 import errno
 import logging
@@ -23,7 +23,7 @@ from retexo.errors import Stopped, TrainingError
 
 
 def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:
-    """Do a worker's work, and tell its parent where it is and how it went."""
+    """Run `work`; send the parent heartbeats, then the result, or the error with its kind before exit status 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = ParentPipe(parent)
@@ -40,7 +40,7 @@ def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress
 
 
 def _die_with_parent() -> None:
-    """A parent that was killed cannot end its workers; they notice."""
+    """End this process when its parent has ended: one that was killed cannot end its workers."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -55,12 +55,12 @@ def configure(rank: int, settings: TrainSettings) -> None:
 
 
 def num_threads(cluster: ClusterSettings) -> int:
-    """Of a worker."""
+    """Threads of one worker."""
     return cluster.threads_of(len(psutil.Process().cpu_affinity() or [0]))
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """The device of a worker; workers of a node share its GPUs in turn."""
+    """The device of a worker; the workers of a node take its GPUs in turn. InputError for a GPU that is not there."""
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
     if name == "cpu" or not torch.cuda.is_available():

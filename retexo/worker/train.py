@@ -1,11 +1,11 @@
-"""One worker: it owns one partition, trains with its peers, and tells its parent how it went."""
+"""The worker of app=train: read a partition, join the group, agree with the others, train, evaluate, report."""
 
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.settings import TrainSettings
-from retexo.nn.stage import build_stage
+from retexo.nn.stage import Architecture, build_stage
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import registry
@@ -42,25 +42,24 @@ class Job:
     settings_digest: str
     """sha256 (hex) of the settings that have to be the same on every node."""
     identity: str
-    """sha256 (hex) of what a state has to be of, to go on from it."""
+    """sha256 (hex) of the run that a saved state has to belong to."""
 
 
 def main(rank: int, job: Job, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once that is kept
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once its state is saved
     timeout = job.settings.cluster.heartbeat_timeout
     serve(parent, timeout, lambda progress: run(rank, job, stop.is_set, progress))
 
 
 def run(
-    rank: int, job: Job, stop_asked: Callable[[], bool] = lambda: False, progress: Progress | None = None
+    rank: int, job: Job, stop_requested: Callable[[], bool] = lambda: False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
     configure(rank, settings)
-    memory = MemoryWatch()
-    clock = Clock(progress)
+    memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
         partition = job.directory.read(rank)
     clock.progress.enter("rendezvous")
@@ -72,42 +71,49 @@ def run(
         stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)
-        recovery, layer, number = None, 0, 0
-        if trainer.RESUMES:
-            recovery = Recovery(state_dir(job.run_dir, rank), job.identity, settings.checkpoint.every, stop_asked)
-            layer, number = recovery.agree(comm) if settings.resume else (0, 0)
-            comm.replay_log = recovery.replay_log
-        elif settings.resume and rank == 0:
-            logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)
+        recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)
         log.go_on_from(layer, number)
         with clock.phase("plan"):
             context = make_context(
-                settings,
-                partition,
-                graph_info,
-                comm,
-                stages[0].conv,
-                clock=clock,
-                log=log,
-                run_dir=job.run_dir,
-                use=trainer.USE,
-            )
+                settings, partition, graph_info, comm, stages[0].conv,
+                clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
+            )  # fmt: skip
         del partition  # the context has all of it, and may release the features
-        context = replace(context, recovery=recovery)
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = final_scores(context, trained.logits, graph_info)
+            scores = final_scores(context, trained.logits)
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            described = {"partition_digest": job.directory.digest(), "multilabel": graph_info.multilabel}
-            described |= {"trainer": settings.trainer.name, "own_model": trainer.OWN_MODEL}
-            save_model(job.run_dir / "checkpoint", architecture, described)
+            _save_model(job, architecture, trainer, multilabel=graph_info.multilabel)
         return {
             **{name: asdict(value) for name, value in scores.items()},
             "rounds": trained.rounds,
             "resumed": {"layer": layer, "round": number} if settings.resume else None,
             **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),
         }
+
+
+def _open_recovery(
+    job: Job, comm: Communicator, trainer: registry.Trainer, stop_requested: Callable[[], bool]
+) -> tuple[Recovery | None, tuple[int, int]]:
+    """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
+    settings = job.settings
+    if not trainer.RESUMES:
+        if settings.resume and comm.rank == 0:
+            logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)
+        return None, (0, 0)
+    directory = state_dir(job.run_dir, comm.rank)
+    recovery = Recovery(directory, job.identity, settings.checkpoint.every, stop_requested)
+    first = recovery.agree(comm) if settings.resume else (0, 0)
+    comm.replay_log = recovery.replay_log
+    return recovery, first
+
+
+def _save_model(job: Job, architecture: Architecture, trainer: registry.Trainer, *, multilabel: bool) -> None:
+    """Write what the checkpoint says beside the layers that are there already."""
+    about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
+    about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
+    save_model(job.run_dir / "checkpoint", architecture, about)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, graph_info, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
@@ -144,7 +144,7 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
     """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it gives."""
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
     noted = unittest.mock.patch.object(layerwise, "_embed", _noted(layerwise._embed, embeddings))
-    with unittest.mock.patch.object(layerwise, "EDGES_A_STEP", case[2]), noted:
+    with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2]), noted:
         yield embeddings
 
 
@@ -219,7 +219,7 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
         kind, settings = FEW[name]
         cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
-    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_A_STEP) for name, case in cases.items()]
+    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP) for name, case in cases.items()]
     if num_parts != 4:
         return {name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)}
     results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
@@ -310,11 +310,7 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    from retexo.training.graph_info import GraphInfo
-
-    names = [field.name for field in dataclasses.fields(GraphInfo)]
-    known = {"num_features": 30, "num_classes": 4}
-    return make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    return make_architecture(settings, graph_info(num_features=30, num_classes=4))
 
 
 def _after_steps(

@@ -183,7 +183,7 @@ def _train(rank: int, run: Run) -> Outcome:
         unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
         unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
-        unittest.mock.patch.object(loop, "flat_parameters", _noting_result(loop.flat_parameters, flat)),
+        unittest.mock.patch.object(loop, "flatten_parameters", _noting_result(loop.flatten_parameters, flat)),
     ):
         job = train.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
         summary = train.run(rank, job)
@@ -195,7 +195,7 @@ def _train(rank: int, run: Run) -> Outcome:
         exchange.run(ROUNDS)
         exchange.run(EMBED)
     rows = [each.numpy() for each in embeddings]
-    return Outcome(summary, sent, account(context.comm), rows, [each.used() is None for each in flat])
+    return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in flat])
 
 
 def _noting_arguments(function: Any, noted: list[Any]) -> Any:

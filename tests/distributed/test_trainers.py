@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from support import MODELS, ROOT, train_settings, write_partitions
+from support import MODELS, ROOT, graph_info, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
@@ -196,11 +196,8 @@ def alone(
     settings: TrainSettings, graph: GraphData, edges: list[list[Edges]], final: list[Edges], masks: str = "dense"
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
-    known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
-    from retexo.training.graph_info import GraphInfo
-
-    names = [field.name for field in dataclasses.fields(GraphInfo)]
-    architecture = make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
+    architecture = make_architecture(settings, info)
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()

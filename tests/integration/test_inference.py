@@ -552,7 +552,7 @@ def test_what_contradicts_the_run_is_refused(
     [
         (random_graph(width=7), ("7 wide", "takes 6")),
         (random_graph(num_classes=5), ("5 classes", "has 3")),
-        (random_graph(multi=True), ("multi-label", "one class a node")),
+        (random_graph(multi=True), ("multi-label", "one class per node")),
     ],
     ids=["features", "classes", "task"],
 )

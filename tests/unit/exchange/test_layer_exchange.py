@@ -546,7 +546,7 @@ class Silent:
         pass
 
 
-def facts_of(whole: Whole, width: int) -> GraphInfo:
+def graph_info_of(whole: Whole, width: int) -> GraphInfo:
     trains = whole.role == TRAIN
     return GraphInfo(
         num_train=int(trains.sum()),
@@ -556,7 +556,7 @@ def facts_of(whole: Whole, width: int) -> GraphInfo:
         num_classes=2,
         multilabel=False,
         part_sizes=tuple(len(whole.nodes_of(part)) for part in range(whole.num_parts)),
-        untrained=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
+        untrained_ranks=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
         degrees_stored=True,
         ogb_name=None,
     )
@@ -564,7 +564,7 @@ def facts_of(whole: Whole, width: int) -> GraphInfo:
 
 def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
     """Of every worker what each layer embeds, [I, D]."""
-    graph_info = facts_of(whole, rows.shape[1])
+    graph_info = graph_info_of(whole, rows.shape[1])
     architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, 0).double() for layer in range(architecture.num_layers)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]

@@ -291,7 +291,7 @@ def test_facts_are_sums_and_maxima(three: Path) -> None:
     graph_info = agree(three)
     assert (graph_info.num_classes, graph_info.num_features, graph_info.part_sizes) == (9, 6, (20, 0, 20))
     assert (graph_info.num_train, graph_info.num_val, graph_info.num_test) == (14, 13, 13)
-    assert graph_info.untrained == {1}
+    assert graph_info.untrained_ranks == {1}
     assert not graph_info.degrees_stored
 
 
