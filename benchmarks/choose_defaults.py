@@ -42,9 +42,9 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        described = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
+        provenance = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
         parts = np.zeros(graph.num_nodes, np.int64)
-        write(base / "graph-1", graph, masks, parts, num_parts=1, described=described)
+        write(base / "graph-1", graph, masks, parts, num_parts=1, provenance=provenance)
         directory = find([base / "graph-1"], 1)
         meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
         with process_group(meeting, 0):

@@ -130,7 +130,7 @@ def _results(workers: list[Any], deadline: float) -> list[Any]:
 def make_graph(
     edges: list[tuple[int, int]] | np.ndarray, features: Any, labels: Any, num_classes: int | None = None
 ) -> GraphData:
-    """A graph from literals; labels of one row a node are multi-label."""
+    """A graph from literals; labels of one row per node are multi-label."""
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     label = np.array(labels)
     label = label.astype(np.float32 if label.ndim == 2 else np.int64)
@@ -173,7 +173,7 @@ def thirds(num_nodes: int) -> Masks:
     return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
 
 
-def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
+def provenance(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
     """The fields of meta.json that the caller of write gives."""
     return {
         "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
@@ -188,8 +188,8 @@ def write_partitions(
     """Write the partitions to base/toy-random-vol-P, and open them."""
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
-    details = described(graph, assignment, num_parts)
-    write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
+    made_by = provenance(graph, assignment, num_parts)
+    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by)
     return find([directory], num_parts)
 
 

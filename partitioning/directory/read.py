@@ -6,7 +6,7 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.checks import (
+    MANY_CLASSES,
+    Array,
+    check_classes,
+    check_dense,
+    check_length,
+    check_mask,
+    check_multilabel,
+    check_split,
+)
 from partitioning.directory.meta import Meta
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, read_json
-from partitioning.graph_data import MASKS
+from partitioning.graph_data import MASKS, is_labelled
 
 FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
 LABEL_NAMES = ("label", "labels")
@@ -242,7 +252,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
         src = renumber[src]
     owner = torch.searchsorted(bounds, ids[used], right=True) - 1
-    checked = _checked_tensors(tensors, inner, where)
+    checked = _checked_tensors(tensors, inner, int(bounds[-1]), where)
     if directory.meta is not None:
         _check_described(checked, directory.meta, where)
     return Partition(
@@ -257,7 +267,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         in_degree=torch.bincount(dst, minlength=num_inner),
         out_degree=None if read.out_degree is None else read.out_degree[kept],
         self_loops=int((into_inner & loop).sum()),
-        asked_halo=None,
+        unresolved_halo=None,
         **checked,
     )
 
@@ -276,61 +286,40 @@ def _check_described(tensors: dict[str, Tensor], meta: Meta, where: str) -> None
         )
 
 
-def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, where: str) -> dict[str, Tensor]:
-    """Features, labels, masks and ids of the inner nodes; `inner` are their ids in the partitioned graph, [I]."""
-    features = _required(tensors, FEATURE_NAMES, where)
-    labels = _required(tensors, LABEL_NAMES, where)
-    masks = {name: _required(tensors, (name,), where) for name in MASKS}
-    for name, tensor in {"features": features, "labels": labels, **masks}.items():
-        if tensor.shape[0] != len(inner):
-            raise InputError(f"{where}: {name} have {tensor.shape[0]} rows, the part has {len(inner)} inner nodes")
-    if features.ndim != 2 or not bool(torch.isfinite(features).all()):
-        raise InputError(f"{where}: features need shape [nodes, width] and finite values; found {list(features.shape)}")
-    labels = _checked_labels(labels, where)
-    masks = {name: _checked_mask(mask, name, where) for name, mask in masks.items()}
-    _check_split(masks, labels, where)
-    node_ids = tensors.get("orig_id", inner)
-    return {"features": features.float(), "labels": labels, **masks, "node_ids": node_ids}
+def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, where: str) -> dict[str, Tensor]:
+    """Features, labels, masks and ids of the inner nodes.
+
+    `inner` are their ids in the partitioned graph of `num_nodes` nodes, int64 [I].
+    """
+    # NumPy has no bfloat16.
+    arrays = {name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+              for name, tensor in tensors.items()}  # fmt: skip
+    features, labels = (_required(arrays, names, where) for names in (FEATURE_NAMES, LABEL_NAMES))
+    features = check_dense(features, len(inner), f"{where}: features")
+    labels = _checked_labels(labels, num_nodes, f"{where}: labels")
+    check_length(labels, len(inner), f"{where}: labels")
+    masks = {name: check_mask(_required(arrays, (name,), where), len(inner), f"{where}: {name}") for name in MASKS}
+    check_split(masks, is_labelled(labels), where)
+    checked = {"features": features, "labels": labels, **masks}
+    return {
+        **{name: torch.from_numpy(array) for name, array in checked.items()},
+        "node_ids": tensors.get("orig_id", inner),
+    }
 
 
-def _required(tensors: Any, names: tuple[str, ...], where: str) -> Tensor:
+def _required(tensors: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
     for name in names:
         if name in tensors:
-            tensor: Tensor = tensors[name]
-            return tensor
+            return tensors[name]
     raise InputError(f"{where}: has no '{names[0]}'; it has {', '.join(sorted(tensors)) or 'nothing'}")
 
 
-def _checked_labels(labels: Tensor, where: str) -> Tensor:
+def _checked_labels(labels: Array, num_nodes: int, where: str) -> Array:
+    """As Partition has them; classes may be float or [I, 1], NaN for none, as OGB gives them."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:
-        labels = labels.float()
-        if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
-            raise InputError(f"{where}: multi-label labels need to be 0 or 1")
-        return labels
-    if labels.ndim != 1:
-        raise InputError(f"{where}: labels have shape {list(labels.shape)}, need [nodes] or [nodes, classes]")
-    if labels.is_floating_point():
-        # OGB marks unlabelled nodes with NaN.
-        labels = torch.where(labels.isnan(), -1.0, labels)
-    if not torch.equal(labels.to(torch.int64).to(labels.dtype), labels) or bool((labels < -1).any()):
-        raise InputError(f"{where}: labels need to be integers from 0 on, -1 for none")
-    return labels.to(torch.int64)
-
-
-def _checked_mask(mask: Tensor, name: str, where: str) -> Tensor:
-    if mask.ndim != 1 or not bool(((mask == 0) | (mask == 1)).all()):
-        raise InputError(f"{where}: {name} needs shape [nodes] and values 0 or 1")
-    return mask.bool()
-
-
-def _check_split(masks: dict[str, Tensor], labels: Tensor, where: str) -> None:
-    labelled = ~labels.isnan().any(dim=1) if labels.ndim == 2 else labels >= 0
-    times = torch.stack([mask.int() for mask in masks.values()]).sum(dim=0)
-    if bool((times > 1).any()):
-        row = int((times > 1).nonzero()[0])
-        raise InputError(f"{where}: inner node {row} is in more than one of {', '.join(masks)}")
-    if bool(((times > 0) & ~labelled).any()):
-        row = int(((times > 0) & ~labelled).nonzero()[0])
-        raise InputError(f"{where}: inner node {row} is in a mask and has no label")
+        return check_multilabel(labels, where)
+    if labels.dtype.kind == "f" and bool(np.all((labels == np.floor(labels)) | np.isnan(labels))):
+        labels = np.where(np.isnan(labels), -1, np.clip(labels, -2, 2**62)).astype(np.int64)
+    return check_classes(labels, max(num_nodes, MANY_CLASSES), where)

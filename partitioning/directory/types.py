@@ -23,7 +23,7 @@ class PartCounts:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedHalo:
+class UnresolvedHalo:
     """What a site that read only its own folder knows of its halo nodes; which rows they are, their owners know."""
 
     ids: Tensor
@@ -58,14 +58,14 @@ class Partition:
     halo_owner: Tensor
     """int64 [H] the part that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] its local id there; ascending within an owner. -1 as long as there is `asked_halo`."""
+    """int64 [H] its local id there; ascending within an owner. -1 as long as there is `unresolved_halo`."""
     in_degree: Tensor
     """int64 [I] in the whole graph, self loops left out."""
     out_degree: Tensor | None
     """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
     self_loops: int
     """Edges from a node to itself that were left out of src and dst."""
-    asked_halo: AskedHalo | None = None
+    unresolved_halo: UnresolvedHalo | None = None
     """What the owners have to be asked at the start; None where a partition directory knows it."""
 
     @property

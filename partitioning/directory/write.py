@@ -24,7 +24,7 @@ from torch import Tensor
 from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.types import PartCounts
 from partitioning.files import file_checksum
-from partitioning.graph_data import MASKS, Ends, GraphData, ends_dtype
+from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +38,18 @@ class Layout:
 
     node_order: NDArray[np.int64]
     """[N] node of the source at each new id."""
-    new_id: Ends
+    new_id: Endpoints
     """[N] new id of each node of the source."""
     node_bounds: NDArray[np.int64]
     """[P + 1] part p owns new ids node_bounds[p] ... node_bounds[p + 1] - 1."""
 
-    def part_of(self, new_ids: Ends) -> NDArray[np.int64]:
+    def part_of(self, new_ids: Endpoints) -> NDArray[np.int64]:
         return np.searchsorted(self.node_bounds, new_ids, side="right") - 1
 
 
 def make_layout(assignment: NDArray[np.int64], num_parts: int) -> Layout:
     node_order = np.argsort(assignment, kind="stable")
-    new_id = np.empty(len(assignment), ends_dtype(len(assignment)))
+    new_id = np.empty(len(assignment), endpoint_dtype(len(assignment)))
     new_id[node_order] = np.arange(len(assignment), dtype=new_id.dtype)
     node_bounds = np.concatenate(([0], np.cumsum(np.bincount(assignment, minlength=num_parts))))
     return Layout(node_order, new_id, node_bounds)
@@ -76,7 +76,7 @@ def _sort_by_part(
     folder: Path, graph: GraphData, assignment: NDArray[np.int64], layout: Layout, num_parts: int
 ) -> SortedEdges:
     """Write the edges into the files of their destinations' parts, a chunk at a time."""
-    # Few bytes a node: each end of each edge looks up its own, at random.
+    # Few bytes per node: each end of each edge looks up its own, at random.
     part_of = assignment.astype(np.int16 if num_parts < 2**15 else np.int32)
     out_degree = np.zeros(graph.num_nodes, np.int64)
     sizes = np.zeros(num_parts, np.int64)
@@ -114,16 +114,16 @@ def write(
     assignment: NDArray[np.int64],
     *,
     num_parts: int,
-    described: dict[str, Any],
+    provenance: dict[str, Any],
 ) -> Meta:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
-    In memory are the graph, one part, and a few numbers a node: the edges are sorted by part on disk.
+    In memory are the graph, one part, and a few numbers per node: the edges are sorted by part on disk.
 
     Args:
         masks: train_mask, val_mask and test_mask, bool [N] each.
         assignment: int64 [N] in [0, num_parts).
-        described: the fields request, split and versions of Meta, and cover_rows where it was counted.
+        provenance: the fields request, split and versions of Meta, and cover_rows where it was counted.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -134,8 +134,8 @@ def write(
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
         parts = [_write_part(unfinished, graph, masks, layout, edges, part) for part in range(num_parts)]
         edges.folder.rmdir()
-        _write_dgl_config(unfinished, directory.name, layout, edges, described["request"]["partition_method"])
-        meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **described})
+        _write_dgl_config(unfinished, directory.name, layout, edges, provenance["request"]["partition_method"])
+        meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance})
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
         _put_in_place(unfinished, directory)
     finally:
@@ -256,7 +256,7 @@ def _write_dgl_config(directory: Path, name: str, layout: Layout, edges: SortedE
 
 
 def _make_meta(
-    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], described: dict[str, Any]
+    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], provenance: dict[str, Any]
 ) -> Meta:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     with ThreadPoolExecutor(2) as pool:  # hashing releases the interpreter's lock
@@ -272,5 +272,5 @@ def _make_meta(
         num_classes=graph.num_classes,
         parts=parts,
         checksums={path.relative_to(directory).as_posix(): sum_ for path, sum_ in zip(files, checksums, strict=True)},
-        **described,
+        **provenance,
     )

@@ -6,7 +6,7 @@ from typing import Any
 from partitioning.directory.read import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
-from retexo.apps.partition_data import check_dataset_name, directory_of, requested
+from retexo.apps.partition_data import check_dataset_name, directory_of, requested_settings
 from retexo.config.settings import Settings
 
 PARTITIONER_SETTINGS = (
@@ -76,7 +76,7 @@ def _not_found(named: Path, dataset: str) -> InputError:
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
-    given, made_with = requested(settings.partition), directory.meta.request
+    given, made_with = requested_settings(settings.partition), directory.meta.request
     for name in sorted(settings.given & given.keys()):
         here, there = given[name], made_with.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":

@@ -57,7 +57,7 @@ def make_context(
         plain=settings.exchange.mode == "plain",
         use=use,
     )
-    if partition.asked_halo is not None:
+    if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
             partition = ask_owners(partition, graph_info.part_sizes, comm)
     plan = make_plan(partition, plan_request, comm)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import described, dgl_directory, make_graph, random_graph, thirds, write_partitions
+from support import dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
 
 from partitioning.dgl_import import dgl
 from partitioning.directory import write
@@ -245,7 +245,7 @@ def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, mon
     with monkeypatch.context() as patch:
         patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, described=described(GRAPH, PARTS, 3))
+            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=provenance(GRAPH, PARTS, 3))
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
