@@ -25,7 +25,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
-from retexo.nn.stage import build_stage
+from retexo.nn.stage import build_stages
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
@@ -58,7 +58,7 @@ def _train(settings: TrainSettings, directory: PartitionDirectory, base: Path) -
     partition = directory.read(0)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     architecture = make_architecture(settings, graph_info)
-    stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
+    stages = build_stages(architecture, settings.seed)
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     context = replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)

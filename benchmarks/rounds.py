@@ -25,7 +25,7 @@ from retexo.comm.traffic import Purpose
 from retexo.config.compose import compose
 from retexo.nn.block import InEdges, Sources, Vectors, rows_of
 from retexo.nn.convolution import Inputs
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.stage import Architecture, build_stages
 from retexo.training.message import Message
 
 ROUNDS = 200
@@ -41,11 +41,10 @@ def floor_seconds() -> float:
     degree = torch.bincount(dst, minlength=graph.num_nodes)
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
     model = settings.train.model
-    architecture = Architecture(**vars(model), num_features=graph.num_features, num_classes=graph.num_classes)
+    architecture = Architecture(model, graph.num_features, graph.num_classes)
     rows = torch.from_numpy(graph.features.toarray())
     seconds = 0.0
-    for layer in range(model.num_layers):
-        stage = build_stage(architecture, layer, 0)
+    for stage in build_stages(architecture, 0):
         gathered = []
         for mask in (split.train, split.val):
             nothing = Sources(*(Vectors.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
@@ -84,8 +83,8 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
 
 def message_seconds() -> float:
     settings = compose(DATA, "node_classification_gcn").train
-    architecture = Architecture(**vars(settings.model), num_features=1433, num_classes=7)
-    stages = [build_stage(architecture, layer, 0) for layer in range(settings.model.num_layers)]
+    architecture = Architecture(settings.model, 1433, 7)
+    stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
     with launch.connect_nodes(settings.cluster, {}, "") as node:

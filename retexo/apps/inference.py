@@ -11,7 +11,7 @@ from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
 from retexo.cluster import launch
-from retexo.config.settings import PredictSettings, Settings
+from retexo.config.settings import ModelSettings, PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
@@ -45,20 +45,22 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     """The settings with the checkpoint's model; InputError where the command line names another."""
-    trained = asdict(checkpoint.model)
-    name, aggregator, head_merge = (trained.pop(key) for key in ("name", "aggregator", "head_merge"))
-    options = {"sage": {"aggregator": aggregator}, "gat": {"head_merge": head_merge}}.get(name, {})
-    given = asdict(settings.train.model)
-    wanted = {f"model.{key}": given[key] for key in ("name", "aggregator", "head_merge")}
-    wanted |= {"model": given["name"], **{key: given[key] for key in trained}}
-    has = {"model": name, "model.name": name, **{f"model.{key}": value for key, value in options.items()}, **trained}
+    has, wanted = by_setting(checkpoint.model), by_setting(settings.train.model)
     for key in sorted(settings.given & wanted.keys()):
         if wanted[key] != has.get(key):
             raise InputError(
                 f"{key}={wanted[key]}: the model of {checkpoint.directory} has {key}={has.get(key)}; leave it out"
             )
-    resolved = {**settings.resolved, **trained, "model": {"name": name, **options}}
+    group = {"name": checkpoint.model.name, **checkpoint.model.options}
+    resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}, "model": group}
     return replace(settings, train=replace(settings.train, model=checkpoint.model), resolved=resolved)
+
+
+def by_setting(model: ModelSettings) -> dict[str, Any]:
+    """The values by their names on the command line."""
+    common = asdict(model)
+    name, options = common.pop("name"), common.pop("options")
+    return {"model": name, "model.name": name, **{f"model.{key}": value for key, value in options.items()}, **common}
 
 
 def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
 from retexo.outputs.files import write_json
+from retexo.trainers import registry
 
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
@@ -34,8 +35,9 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, print the tables, write plan.json into run_dir, and return what it says.
 
-    Raises InputError where there is no partition directory, or it is damaged.
+    Raises InputError for settings that cannot be had, and where there is no partition directory, or it is damaged.
     """
+    registry.check(settings.train)
     start = time.perf_counter()
     directory = open_directory(settings)
     for part in range(directory.num_parts):

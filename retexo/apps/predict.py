@@ -24,7 +24,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     predictions.check_format(wanted.format)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     prepared = prepare(settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True)
-    if wanted.embeddings and prepared.checkpoint.architecture.num_layers == 1:
+    if wanted.embeddings and prepared.checkpoint.model.num_layers == 1:
         raise InputError("predict.embeddings=true: a model of one layer has no hidden layer; leave it out")
     try:
         result = run_workers(prepared, run_dir, wanted)

@@ -16,9 +16,6 @@ from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, build, defaults, t
 from retexo.config.settings import DISTRIBUTED_APPS, Settings
 from retexo.config.table import help_text
 
-MODEL_OPTIONS = {"aggregator": "sage", "head_merge": "gat"}
-"""Settings that only one model has."""
-
 # What the files in conf/ refer to; both have to be there before Hydra composes anything.
 ConfigStore.instance().store(name="defaults", node=defaults())
 OmegaConf.register_new_resolver("settings_help", lambda: help_text().replace("$", "$$"), replace=True)
@@ -80,20 +77,13 @@ def load(
 
 
 def _without_options(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that all trainers and models have, and the options that only the chosen ones know."""
+    """The settings that all trainers have, and the options that only the chosen one knows."""
     common = {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)  # others default to it
     options: dict[str, Any] = {"options": {}}
-    trainer, model = common.get("trainer"), common.get("model")
+    trainer = common.get("trainer")
     name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
     if name not in _names() and isinstance(common.get(name), dict):
         options["options"] = common.pop(name)
-    if isinstance(model, dict):
-        common["model"] = {key: value for key, value in model.items() if key not in MODEL_OPTIONS}
-        for key in (key for key in MODEL_OPTIONS if model.get(key) is not None):
-            owner, chosen = MODEL_OPTIONS[key], model.get("name")
-            if chosen != owner:
-                raise InputError(f"model.{key}={model[key]}: only model={owner} has it, not {chosen}")
-            options[key] = model[key]
     return common, options
 
 

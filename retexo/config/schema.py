@@ -11,7 +11,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import Setting, definitions
-from retexo.config.settings import Settings, TrainerSettings
+from retexo.config.settings import Settings
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 T = TypeVar("T")
@@ -140,13 +140,23 @@ def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
     return tuple(value[min(layer, len(value) - 1)] for layer in range(values["num_layers"]))
 
 
-def typed_options(settings: TrainerSettings, schema: type[T]) -> T:
-    """A trainer's own settings as a dataclass of its own; InputError names what is unknown, or of another type."""
+def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
+    """The settings GROUP.* of a trainer or a model as a dataclass of its own.
+
+    Raises InputError, which names what is unknown, missing, or of another type.
+    """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), settings.options)
+        merged = OmegaConf.merge(OmegaConf.structured(schema), dict(options))
         return OmegaConf.to_object(merged)  # type: ignore[return-value]
     except (ConfigKeyError, ConfigAttributeError) as error:
-        known = ", ".join(f"{settings.name}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
-        raise InputError(f"{settings.name}.{error.key}: no such setting; there is {known or 'none'}") from error
+        known = ", ".join(f"{group}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
+        raise InputError(f"{group}.{error.key}: no such setting; there is {known or 'none'}") from error
     except OmegaConfBaseException as error:
-        raise InputError(f"{settings.name}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
+        raise InputError(f"{group}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
+
+
+def default_options(model: str) -> dict[str, Any]:
+    """The settings in conf/model/MODEL.yaml, besides the name; none where there is no such file."""
+    file = CONFIG_DIR / "model" / f"{model}.yaml"
+    content: Mapping[Any, Any] = OmegaConf.load(file) if file.is_file() else {}  # type: ignore[assignment]
+    return {str(name): value for name, value in content.items() if name != "name"}

@@ -42,9 +42,8 @@ class ModelSettings(Checked):
     """What a layer computes, and how wide it is."""
 
     name: str = setting(
-        "model.name", "gcn", "the convolution; --config-name=node_classification_NAME sets it, too",
-        one_of("gcn", "sage", "gat", "gin"), is_group=True,
-    )  # fmt: skip
+        "model.name", "gcn", "the convolution; --config-name=node_classification_NAME sets it, too", is_group=True
+    )
     num_layers: int = setting("num_layers", 2, "layers", at_least(1), at_most(MAX_LAYERS))
     hidden_dim: int = setting(
         "hidden_dim", 256, "width of an embedding; of gat, of all heads together", at_least(1), at_most(MAX_WIDTH)
@@ -54,17 +53,7 @@ class ModelSettings(Checked):
         "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/choose_defaults.py",
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
-    aggregator: str = "mean"
-    """sage: mean or pool."""
-    head_merge: str = "mean"
-    """gat: mean or concat."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("mean", "pool")("model.aggregator", self.aggregator)
-        one_of("mean", "concat")("model.head_merge", self.head_merge)
-        if self.name == "gat" and self.hidden_dim % self.heads:
-            raise InputError(f"hidden_dim={self.hidden_dim}: must be a multiple of heads={self.heads} for gat")
+    options: dict[str, Any] = setting("model.*", {}, "what only this model has; retexo.nn.conv.NAME checks it")
 
 
 @settings_dataclass

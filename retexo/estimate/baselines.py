@@ -17,7 +17,7 @@ from retexo.estimate.traffic import TrafficEstimate
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.nn.matrix import is_sparse
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.stage import Architecture, build_stages
 
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""
@@ -41,15 +41,15 @@ class Sizes:
 
     @classmethod
     def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
-        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+        stages = build_stages(architecture, settings.seed)
         heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
         everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
         parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
         return cls(
             halo=sum(partition.num_halo for partition in partitions),
             num_features=architecture.num_features,
-            hidden=architecture.embedding_dim,
-            num_layers=architecture.num_layers,
+            hidden=stages[0].output_dim,
+            num_layers=len(stages),
             num_parameters=everything - heads,
             workers=len(partitions),
             centralized=sum(parts) - max(parts),

@@ -20,7 +20,8 @@ from retexo.exchange.plan import renumbered
 from retexo.exchange.selection import DENSE, LocalRows
 from retexo.nn.block import InEdges
 from retexo.nn.matrix import dense, drop, row_sums
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.registry import default_model
+from retexo.nn.stage import Architecture, build_stages
 from retexo.training.task import NodeClassification
 
 Constants = dict[str, float]
@@ -54,7 +55,7 @@ def measure(process: int = 0) -> Constants:
     place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, many + 1, 25, dtype=torch.int32)
 
     def look_up() -> None:
-        row = place.index_select(0, in_edges.in_edges_of(nodes)[0])
+        row = place.index_select(0, in_edges.in_edges(nodes)[0])
         there = row >= 0
         there.cumsum(0, dtype=torch.int32)
         np.compress(there.numpy(), row.numpy())
@@ -141,7 +142,7 @@ def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
 
 def _round_of_few_rows() -> float:
     """Seconds of a round that has next to nothing to compute."""
-    stage = build_stage(Architecture("gcn", 2, 256, 1, 0.5, "mean", "mean", 100, 47), 0, 0)
+    stage = build_stages(Architecture(default_model("gcn", 2, 256), 100, 47), 0)[0]
     parameters = list(stage.parameters())
     optimizer, rows = torch.optim.Adam(parameters), torch.randn(8, 100)
     norm, head = torch.nn.LayerNorm(256), torch.nn.Linear(256, 47)

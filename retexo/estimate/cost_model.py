@@ -23,16 +23,19 @@ that a worker has; what NumPy and SciPy do runs on one. What leaves a node goes 
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from retexo.estimate.memory import BASE
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_at_once
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.registry import default_model
+from retexo.nn.stage import Architecture, Stage, build_stages
 
 Floats = NDArray[np.float64]
 FLOAT = 4
@@ -94,11 +97,20 @@ class Case:
         """F, D."""
         return (self.hidden if layer else self.features, self.hidden if layer < self.layers - 1 else self.classes)
 
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Without data, on torch's meta device."""
+        model = default_model(self.model, self.layers, self.hidden)
+        with torch.device("meta"):
+            return build_stages(Architecture(model, self.features, self.classes), 0)
+
+    @property
+    def num_inputs(self) -> int:
+        """Matrices that a layer multiplies: sums, and with SAGE a node's own row."""
+        return len(self.stages[0].conv.first_weights)
+
     def parameters(self, layer: int) -> int:
-        architecture = Architecture(
-            self.model, self.layers, self.hidden, 1, 0.0, "mean", "mean", self.features, self.classes
-        )
-        return sum(parameter.numel() for parameter in build_stage(architecture, layer, 0).parameters())
+        return sum(parameter.numel() for parameter in self.stages[layer].parameters())
 
     def degrees(self) -> tuple[Floats, Floats]:
         """Relative degrees x, and the share of nodes that has each."""
@@ -225,17 +237,12 @@ def sent(case: Case) -> dict[str, float]:
 # --- what a worker computes and holds --------------------------------------------------------------------------------
 
 
-def inputs_of(case: Case) -> int:
-    """Matrices that a layer multiplies: sums, and with SAGE a node's own row."""
-    return 2 if case.model == "sage" else 1
-
-
 def operations(case: Case, layer: int) -> tuple[float, float]:
     """Floating-point operations of a worker in one round, and in the embedding, of one layer."""
     num_in, num_out = case.widths(layer)
     train, val = case.inner * case.train, case.inner * case.val
     head = num_out * case.classes * (layer < case.layers - 1)
-    product = num_in * num_out * inputs_of(case)
+    product = num_in * num_out * case.num_inputs
     nodes = sum(wave.nodes for wave in waves(case) if wave.layer == layer) * case.inner
     return 2 * product * (2 * train + val) + 2 * head * (3 * train + val), 2 * product * nodes
 
@@ -257,7 +264,7 @@ def memory(case: Case) -> float:
     for wave in found:
         num_in, num_out = case.widths(wave.layer)
         group = min(peers, pieces(case, num_in)[1])
-        labelled = FLOAT * inner * case.labelled * num_in * inputs_of(case)
+        labelled = FLOAT * inner * case.labelled * num_in * case.num_inputs
         rows = FLOAT * inner * num_in * (wave.layer > 0)
         messages = 3 * group * wave.num_bytes + 70 * wave.open_edges  # and a cover of one boundary
         if wave.embed:
@@ -266,7 +273,7 @@ def memory(case: Case) -> float:
             steps.append(rows + labelled + FLOAT * inner * (wave.nodes * added + num_out + own) + messages)
         else:
             come = FLOAT * peers * wave.vectors * num_in
-            training = FLOAT * inner * case.train * (6 * num_out + 1.25 * num_in * inputs_of(case))
+            training = FLOAT * inner * case.train * (6 * num_out + 1.25 * num_in * case.num_inputs)
             steps += [rows + come + messages, rows + labelled + training]
     return BASE + whole + max(steps)
 
@@ -367,7 +374,7 @@ def _round(case: Case, layer: int, speed: Speed) -> float:
     """Products, dropout, norm, loss; the message and the optimiser; and what a round of no nodes takes."""
     one, (num_in, num_out), size = speed.one, case.widths(layer), FLOAT * case.parameters(layer)
     train, val, hidden = case.inner * case.train, case.inner * case.val, num_out * (layer < case.layers - 1)
-    values = train * (num_in * inputs_of(case) * one["dropout_value"] + hidden * one["norm_value"])
+    values = train * (num_in * case.num_inputs * one["dropout_value"] + hidden * one["norm_value"])
     values += val * hidden * one["norm_forward_value"]
     values += case.classes * (train * one["loss_value"] + val * one["count_value"])
     message = 2 * (case.workers - 1) / case.workers * size

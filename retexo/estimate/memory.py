@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from partitioning.directory.types import Partition
 from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import peers_at_once
-from retexo.nn.conv.gat import GAT
 from retexo.nn.matrix import is_sparse
-from retexo.nn.stage import Architecture, Stage, build_stage
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
 
 Mask = NDArray[np.bool_]
@@ -33,13 +32,14 @@ WIRE = {"fp32": 4, "bf16": 2, "int8": 1}
 
 def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
     """Private bytes at the peak, about."""
-    stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
-    work = Work.of(partition, settings, sums_neighbours=stages[0].conv.sums_neighbours)
+    stages = build_stages(architecture, settings.seed)
+    work = Work.of(partition, settings, linear=stages[0].conv.linear_aggregation)
     memory = Memory()
     _load(memory, work)
     for layer, stage in enumerate(stages):
         sparse = layer == 0 and is_sparse(partition.features)
-        _Layer(memory, work, stage, architecture.input_dim(layer), sparse, settings.batch_size).train()
+        width = stages[layer - 1].output_dim if layer else architecture.num_features
+        _Layer(memory, work, stage, width, sparse, settings.batch_size).train()
     return BASE + memory.peak
 
 
@@ -133,9 +133,9 @@ class Work:
         return max(1, self.partition.num_parts - 1)
 
     @classmethod
-    def of(cls, partition: Partition, settings: TrainSettings, *, sums_neighbours: bool) -> Self:
+    def of(cls, partition: Partition, settings: TrainSettings, *, linear: bool) -> Self:
         plain = settings.exchange.mode == "plain"
-        sums = sums_neighbours and not plain
+        sums = linear and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
         cut = partition.src.numpy() >= partition.num_inner
         none = np.zeros(partition.num_halo, dtype=np.bool_)
@@ -211,7 +211,7 @@ class _Layer:
         memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
         memory.use(*[parameters] * 3)  # the message of a round, there and back
         self._compute("train", train, training=True)
-        if self.stage.conv.sums_neighbours:
+        if self.stage.conv.linear_aggregation:
             self._embed_sums()
         else:
             self._embed_neighbourhoods(first)
@@ -221,7 +221,7 @@ class _Layer:
 
     def _at_once(self, part: Neighbourhood) -> Neighbourhood:
         """What of labelled nodes goes through the layer at once, in a round."""
-        part = part if self.stage.conv.sums_neighbours else part.chunk(EDGES_PER_STEP)
+        part = part if self.stage.conv.linear_aggregation else part.chunk(EDGES_PER_STEP)
         return part if self.batch_size is None else part.some(self.batch_size)
 
     def _embed_sums(self) -> None:
@@ -258,7 +258,7 @@ class _Layer:
         """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""
         conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
         graph = [edges] * 4  # its ends, and once more by destination
-        if not conv.sums_neighbours:
+        if not conv.linear_aggregation:
             self.memory.use(*[edges] * 6)  # on the way to a block
             self.memory.hold(name, *graph, rows, projected)
             return
@@ -270,19 +270,19 @@ class _Layer:
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
         """From the input to the loss and back, or to the embeddings."""
         conv, memory = self.stage.conv, self.memory
-        rows, projected = (part.nodes * self._row, 0) if conv.sums_neighbours else memory.held[name][-2:]
+        rows, projected = (part.nodes * self._row, 0) if conv.linear_aggregation else memory.held[name][-2:]
         # After the weights, normalised, and what is not negative; of each its gradient. What dropout keeps, and where.
         width = FLOAT * max(self.stage.output_dim, conv.projected_width)
         out = [part.nodes * width] * 6 + [rows, rows // FLOAT] if training else [part.nodes * width] * 3
         memory.use(*out)
         before = out if training else []  # the loss is known when the gradient goes back to the projected rows
         projected = rows // self._row * self._projected + projected
-        if isinstance(conv, GAT):
+        if conv.attention_heads:
             # Projected rows times the attention of a source; for the gradient three shares and a product, too.
-            scores = [part.edges * FLOAT * conv.heads] * 4
+            scores = [part.edges * FLOAT * conv.attention_heads] * 4
             memory.use(*[projected] * (5 if training else 2), *before)
             memory.use(projected, *scores, *out)
-        elif not conv.sums_neighbours:
+        elif not conv.linear_aggregation:
             largest = part.nodes * self._projected
             memory.use(*[projected] * (3 if training else 2), *before)
             memory.use(projected, largest, 2 * largest, *out)  # an int64 says which it is

@@ -9,7 +9,7 @@ cheapest cover costs no more; and of a layer that may stop early the most counts
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -22,7 +22,7 @@ from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
-from retexo.nn.stage import Architecture, Stage, build_stage
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.layerwise import layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
@@ -89,7 +89,7 @@ def estimate_by_gradient(
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
     architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
-    stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+    stages = build_stages(architecture, settings.seed)
     validates = any(bool(partition.val_mask.any()) for partition in partitions)
 
     def worker(comm: Communicator) -> list[list[Entry]]:
@@ -108,7 +108,7 @@ def architecture_of(
     """As the workers agree on it."""
     width = max(partition.features.shape[1] for partition in partitions)
     classes = max(num_classes(partition, directory) for partition in partitions)
-    return Architecture(**asdict(settings.model), num_features=width, num_classes=classes)
+    return Architecture(settings.model, width, classes)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from retexo.nn.block import InEdges, Sources, Vectors
 from retexo.nn.convolution import Inputs
-from retexo.nn.linear import NOT_PROJECTED, SumConvolution
+from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
@@ -25,7 +25,7 @@ class Accumulator:
 
     def __init__(
         self,
-        conv: SumConvolution,
+        conv: LinearConvolution,
         edges: InEdges,
         nodes: Tensor,
         rows: Tensor,
@@ -66,11 +66,11 @@ class Accumulator:
         conv, edges, nodes = self._conv, self._edges, self._nodes[place]
         in_degree = edges.in_degree[nodes]
         total = self._total[place]
-        if (scale := conv.sum_scale(in_degree)) is not None:
+        if (scale := conv.destination_scale(in_degree)) is not None:
             total = total * scale[:, None].to(self._device)
-        if (scale := conv.own_scale(in_degree, edges.out_degree[nodes])) is not None:
+        if (scale := conv.self_loop_scale(in_degree, edges.out_degree[nodes])) is not None:
             total = total + self._own[nodes.to(self._device)] * scale[:, None].to(self._device)
-        own = self._rows[nodes].to(self._device) if conv.uses_own_row else None
+        own = self._rows[nodes].to(self._device) if conv.root_weight else None
         unprojected, projected = (total.new_zeros(len(total), 0), total) if self._late else (total, NOT_PROJECTED)
         return conv.inputs(own, unprojected, projected)
 
@@ -78,7 +78,7 @@ class Accumulator:
         """Add rows of values, [m, K], by edges; place: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
         for chunk in self._edges.chunks(self._nodes):
-            src, row_ptr = self._edges.in_edges_of(chunk)
+            src, row_ptr = self._edges.in_edges(chunk)
             row = place.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
             there = row >= 0
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), there.cumsum(0, dtype=torch.int32)))

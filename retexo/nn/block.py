@@ -153,7 +153,7 @@ class InEdges:
         out_degree[number[number >= 0]] = self.out_degree[number >= 0]
         return NumberedEdges(self, sources, number, out_degree)
 
-    def in_edges_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The in-edges of nodes, int64 [n]: sources (local ids), int32 [E'], and row pointers, int64 [n + 1]."""
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
@@ -181,7 +181,7 @@ class NumberedEdges:
 
     def block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
-        src, row_ptr = self.edges.in_edges_of(nodes)
+        src, row_ptr = self.edges.in_edges(nodes)
         dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, src)
         src, dst = src[src >= 0], dst[src >= 0]

@@ -1,8 +1,10 @@
 """What a convolution is to the rest of the program.
 
-The inputs of a layer are fixed while it trains. So a convolution has two halves: `prepare`, without parameters, is
-computed once before the rounds; `forward` is computed in each. For a linear aggregator `prepare` does all the work on
-edges and a round is dense products only.
+The inputs of a layer are fixed while it trains, so a convolution has two halves: `prepare`, without parameters, is
+computed once before the rounds, and `forward` in each round. With a linear aggregator `prepare` does all the work on
+edges, and a round is dense products only.
+
+N_src source and N_dst destination nodes of a block, F input width, D output width.
 """
 
 from dataclasses import dataclass, replace
@@ -11,8 +13,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from retexo.config.settings import ModelSettings
 from retexo.nn.block import Block
-from retexo.nn.matrix import Matrix, Place, dropout, take
+from retexo.nn.matrix import Matrix, RowIndex, dropout, take
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The place of a convolution in a network, from which its module builds it."""
+
+    num_in: int
+    """F"""
+    num_out: int
+    """hidden_dim; of the last layer the number of classes."""
+    is_last: bool
+    model: ModelSettings
+
+
+@dataclass
+class NoOptions:
+    """The settings model.* of a convolution that has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -21,45 +41,54 @@ class Inputs:
 
     matrices: tuple[Matrix, ...]
     num_rows: int
-    """Rows of the output."""
+    """N_dst"""
     projected: Tensor
-    """What came after the weights. Where the aggregator adds up: the sums [N_dst, D], and the matrix of sums is empty;
-    else rows [m, D] of the block's last sources. [0, 0] for none."""
+    """Rows that were multiplied with the weights before they came; [0, 0] for none. Linear aggregation: [N_dst, D],
+    the aggregate itself, and its place in `matrices` is [N_dst, 0]. Else [m, D], the last sources of the block."""
     block: Block | None = None
     bf16: bool = False
     """Whether dense products are in bfloat16."""
 
     def in_bf16(self) -> "Inputs":
+        """The same with dense matrices and products in bfloat16."""
         matrices = (matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in self.matrices)
         return replace(self, matrices=tuple(matrices), bf16=True)
 
-    def at(self, place: Place) -> "Inputs":
-        """Of some rows of the output; of a convolution without edges."""
+    def at(self, rows: RowIndex) -> "Inputs":
+        """The inputs of some rows of the output, for a convolution without edges."""
         assert self.block is None
         assert not len(self.projected)
-        matrices = tuple(take(matrix, place) for matrix in self.matrices)
+        matrices = tuple(take(matrix, rows) for matrix in self.matrices)
         return replace(self, matrices=matrices, num_rows=matrices[0].shape[0])
 
 
 class Convolution(nn.Module):
     """A graph convolution, [N_src, F] -> [N_dst, D]."""
 
-    dropout_rate: float
-    sums_neighbours: ClassVar[bool] = False
-    """Whether neighbours enter only by a sum of their rows, each with a factor of its own: then a partial sum can stand
-    for several of them, and A(HW) = (AH)W."""
+    linear_aggregation: ClassVar[bool] = False
+    """Whether neighbours enter only by a weighted sum of their rows: then a partial sum can stand for several of them,
+    and A(HW) = (AH)W."""
+    uses_out_degree: ClassVar[bool] = False
+    """Whether `source_scale` depends on it."""
+    attention_heads: int = 0
+    """Attention scores of an edge; 0 for a convolution without attention."""
 
-    scales_sources: ClassVar[bool] = False
-    """Whether `source_scale` is not one."""
+    def __init__(self, num_out: int, dropout: float) -> None:
+        """num_out: D. dropout: rate, in [0, 1)."""
+        super().__init__()
+        self.output_dim, self.dropout_rate = num_out, dropout
 
     def source_scale(self, out_degree: Tensor) -> Tensor | None:
         """The factor of each source, from its out-degree in the whole graph, float [n]; None for ones."""
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
-        """All that needs no parameters; [num_early, F] and [N_src - num_early, D] of the block's sources.
+        """Compute all that needs no parameters.
 
-        Both may be overwritten.
+        Args:
+            block: the in-edges of the destinations.
+            rows: [block.num_unprojected, F] of the block's first sources; may be overwritten.
+            projected: [N_src - block.num_unprojected, D] of the others, after `project`; may be overwritten.
         """
         raise NotImplementedError
 
@@ -73,7 +102,7 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def project(self, rows: Matrix) -> Tensor:
-        """What a neighbour's row is after that weight, without dropout: [n, F] -> [n, D]."""
+        """A neighbour's row after that weight, without dropout: [n, F] -> [n, D]."""
         return rows @ self.neighbour_weight
 
     @property
@@ -87,7 +116,7 @@ class Convolution(nn.Module):
         return (self.neighbour_weight,)
 
     def dropped(self, matrix: Matrix) -> Matrix:
-        """Dropout, drawn anew in each round of training."""
+        """The matrix after dropout, drawn anew in each round of training."""
         return dropout(matrix, self.dropout_rate, self.training)
 
 

@@ -58,32 +58,38 @@ NOT_PROJECTED = torch.zeros(0, 0)
 """[0, 0]"""
 
 
-class SumConvolution(Convolution):
-    """One whose aggregator adds up: sum_scale[v] (sum of source_scale[u] x[u]) + own_scale[v] x[v], then weights."""
+class LinearConvolution(Convolution):
+    """A convolution of the aggregate of a node v, its own weights after it:
 
-    sums_neighbours = True
-    uses_own_row: ClassVar[bool] = False
-    """Whether a node's own row is an input besides the sum, with a weight of its own."""
+    destination_scale[v] (sum over u in N(v) of source_scale[u] x[u]) + self_loop_scale[v] x[v]
+    """
 
-    def sum_scale(self, in_degree: Tensor) -> Tensor | None:
+    linear_aggregation = True
+    normalised: ClassVar[bool] = False
+    """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
+    root_weight: ClassVar[bool] = False
+    """Whether a node's own row is an input besides the aggregate, with a weight of its own (PyG's root_weight)."""
+
+    def destination_scale(self, in_degree: Tensor) -> Tensor | None:
         """From the in-degrees in the whole graph, float [n]; None for ones."""
         return None
 
-    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
-        """Likewise; None for zeros."""
+    def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
+        """From the degrees in the whole graph, float [n] each; None for zeros."""
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         assert not len(projected)
         out_degree, count = block.out_degree, block.num_dst
-        own = rows[:count].clone() if self.uses_own_row else None  # a view would keep all rows
-        scales = self.sum_scale(block.in_degree), self.own_scale(block.in_degree, out_degree[:count])
+        own = rows[:count].clone() if self.root_weight else None  # a view would keep all rows
+        scales = self.destination_scale(block.in_degree), self.self_loop_scale(block.in_degree, out_degree[:count])
         return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED)
 
-    def inputs(self, own: Tensor | None, total: Matrix, projected: Tensor) -> Inputs:
-        """Own rows [n, F] where they are taken; sums [n, F], or [n, 0] and `late` [n, D] after the weights."""
-        return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], projected)
+    def inputs(self, own: Tensor | None, aggregate: Matrix, projected: Tensor) -> Inputs:
+        """own: [n, F], where there is a root weight. aggregate: [n, F]; [n, 0] with projected [n, D] beside it."""
+        matrices = (aggregate,) if own is None else (as_matrix(own), aggregate)
+        return Inputs(matrices, aggregate.shape[0], projected)
 
-    def weighted(self, total: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
-        """[N_dst, F] @ [F, D], or what came after the weights, + [D]"""
-        return projected + bias if len(projected) else product(self.dropped(total), self.neighbour_weight, bias)
+    def weighted(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
+        """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
+        return projected + bias if len(projected) else product(self.dropped(aggregate), self.neighbour_weight, bias)

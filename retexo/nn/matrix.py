@@ -95,8 +95,8 @@ class _Product(torch.autograd.Function):
         return ctx.matrix.transposed_product(gradient.contiguous()), None
 
 
-Place = slice | Tensor
-"""Rows of a matrix: a range, or int64 [n]."""
+RowIndex = slice | Tensor
+"""Which rows of a matrix: a range, or int64 [n]."""
 Matrix = Tensor | SparseMatrix
 """Rows that a layer takes in: dense [R, F], or sparse."""
 
@@ -110,7 +110,7 @@ def product(matrix: Matrix, weight: Tensor, bias: Tensor) -> Tensor:
     return matrix @ weight + bias if isinstance(matrix, SparseMatrix) else torch.addmm(bias, matrix, weight)
 
 
-def take(matrix: Matrix, rows: Place) -> Matrix:
+def take(matrix: Matrix, rows: RowIndex) -> Matrix:
     """Some rows of a matrix."""
     if isinstance(matrix, Tensor):
         return matrix[rows]

@@ -4,63 +4,57 @@ A stage before the last is convolution + LayerNorm + ReLU, with a linear head th
 embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.conv.gat import GAT
-from retexo.nn.conv.gcn import GCN
-from retexo.nn.conv.gin import GIN
-from retexo.nn.conv.sage import SAGEMean, SAGEPool
-from retexo.nn.convolution import Convolution, Inputs
+from retexo.config.settings import ModelSettings
+from retexo.nn.convolution import Convolution, Inputs, LayerShape
+from retexo.nn.registry import build_convolution, find
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """All that a model's shape depends on; part of a checkpoint. Field by field as in ModelSettings."""
+    """All that a network's shape depends on; part of a checkpoint."""
 
-    name: str
-    num_layers: int
-    hidden_dim: int
-    heads: int
-    dropout: float
-    aggregator: str
-    head_merge: str
+    model: ModelSettings
     num_features: int
     num_classes: int
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
+        common = asdict(self.model)
+        options = common.pop("options")
+        return {**common, **options, "num_features": self.num_features, "num_classes": self.num_classes}
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Self:
-        return cls(**fields)
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From to_json, or the first checkpoints, which had the options of every convolution.
 
-    @property
-    def embedding_dim(self) -> int:
-        """Width of an embedding between two layers."""
-        if self.name == "gat" and self.head_merge == "mean":
-            return self.hidden_dim // self.heads
-        return self.hidden_dim
-
-    def input_dim(self, layer: int) -> int:
-        return self.num_features if layer == 0 else self.embedding_dim
-
-    def is_last(self, layer: int) -> bool:
-        return layer == self.num_layers - 1
+        Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
+        """
+        own = fields(find(content["name"]).Options)
+        options = {field.name: content[field.name] for field in own}
+        common = {field.name: content[field.name] for field in fields(ModelSettings) if field.name != "options"}
+        return cls(ModelSettings(**common, options=options), content["num_features"], content["num_classes"])
 
 
 class Stage(nn.Module):
     """One layer with its head; `logits` trains it, `embed` makes the input of the next one."""
 
-    def __init__(self, conv: Convolution, embedding_dim: int | None, num_classes: int) -> None:
+    def __init__(self, conv: Convolution, num_classes: int | None) -> None:
+        """num_classes: of the head; None for the last stage, which has none."""
         super().__init__()
         self.conv = conv
-        self.output_dim = num_classes if embedding_dim is None else embedding_dim
-        self.norm = nn.LayerNorm(embedding_dim) if embedding_dim is not None else None
-        self.head = nn.Linear(embedding_dim, num_classes) if embedding_dim is not None else None
+        self.norm = nn.LayerNorm(conv.output_dim) if num_classes is not None else None
+        self.head = nn.Linear(conv.output_dim, num_classes) if num_classes is not None else None
+
+    @property
+    def output_dim(self) -> int:
+        """D of `embed`."""
+        return self.conv.output_dim
 
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
@@ -84,27 +78,15 @@ class Stage(nn.Module):
         return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16, enabled=inputs.bf16)
 
 
-def build_stage(architecture: Architecture, layer: int, seed: int) -> Stage:
-    """The stage of one layer with the initial parameters that `seed` stands for, the same on every worker."""
+def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
+    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
+    model, classes = architecture.model, architecture.num_classes
+    stages: list[Stage] = []
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed * 1_000 + layer)
-        last = architecture.is_last(layer)
-        conv = _convolution(architecture, layer)
-        return Stage(conv, None if last else architecture.embedding_dim, architecture.num_classes)
-
-
-def _convolution(architecture: Architecture, layer: int) -> Convolution:
-    last = architecture.is_last(layer)
-    num_in = architecture.input_dim(layer)
-    num_out = architecture.num_classes if last else architecture.hidden_dim
-    dropout = architecture.dropout
-    if architecture.name == "gcn":
-        return GCN(num_in, num_out, dropout)
-    if architecture.name == "sage":
-        return (SAGEPool if architecture.aggregator == "pool" else SAGEMean)(num_in, num_out, dropout)
-    if architecture.name == "gin":
-        return GIN(num_in, num_out, dropout, width=architecture.hidden_dim)
-    assert architecture.name == "gat"
-    merge = "mean" if last else architecture.head_merge
-    width = num_out if last else architecture.hidden_dim // architecture.heads
-    return GAT(num_in, width, dropout, architecture.heads, merge)
+        for layer in range(model.num_layers):
+            torch.manual_seed(seed * 1_000 + layer)
+            is_last = layer == model.num_layers - 1
+            num_in = stages[-1].output_dim if stages else architecture.num_features
+            shape = LayerShape(num_in, classes if is_last else model.hidden_dim, is_last, model)
+            stages.append(Stage(build_convolution(shape), None if is_last else classes))
+    return stages

@@ -18,8 +18,9 @@ from torch import nn
 from partitioning.errors import InputError
 from partitioning.files import check_types, file_checksum
 from retexo.config.settings import ModelSettings
+from retexo.nn.registry import check_model
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.outputs.files import atomic_write, write_json
-from retexo.nn.stage import Architecture, Stage, build_stage
 
 VERSION = 1
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
@@ -53,7 +54,7 @@ class Checkpoint:
 
     @property
     def model(self) -> ModelSettings:
-        return _model_settings(self.architecture)
+        return self.architecture.model
 
     def stages(self) -> list[Stage]:
         """The trained stages, in evaluation mode; InputError names a file that is damaged."""
@@ -84,23 +85,28 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
     """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
     content, architecture = _read_model(directory)
-    checksums = content["checksums"]
-    stages = []
-    for layer in range(architecture.num_layers):
-        path = directory / f"layer{layer}.safetensors"
-        if not path.is_file():
-            raise InputError(f"{path}: missing, so {directory} is not a complete checkpoint; copy all of it")
-        if file_checksum(path) != checksums.get(path.name):
-            raise InputError(
-                f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
-            )
+    paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)]
+    for path in paths:
+        _check_layer(path, content["checksums"])
+    try:
+        stages = build_stages(architecture, seed=0)
+    except DAMAGED as error:  # more parameters than there is memory for
+        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+    for stage, path in zip(stages, paths, strict=True):
         try:
-            stage = build_stage(architecture, layer, seed=0)
-            stage.load_state_dict(load_file(path))
+            stage.eval().load_state_dict(load_file(path))
         except DAMAGED as error:
             raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
-        stages.append(stage.eval())
     return architecture, stages
+
+
+def _check_layer(path: Path, checksums: dict[str, str]) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it")
+    if file_checksum(path) != checksums.get(path.name):
+        raise InputError(
+            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
+        )
 
 
 def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
@@ -119,18 +125,12 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
     try:
         architecture = Architecture.from_json(content["architecture"])
         check_types(architecture)
-        _model_settings(architecture)
+        check_types(architecture.model)
+        check_model(architecture.model)
         content["checksums"].items()
     except (*DAMAGED, InputError) as error:
         raise InputError(f"{path}: damaged: {_first_line(error)}") from error
     return content, architecture
-
-
-def _model_settings(architecture: Architecture) -> ModelSettings:
-    """The architecture as the settings that it was made from; InputError for values that are none."""
-    fields = architecture.to_json()
-    del fields["num_features"], fields["num_classes"]
-    return ModelSettings(**fields)
 
 
 def _first_line(error: Exception) -> str:

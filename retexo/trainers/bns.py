@@ -39,21 +39,21 @@ class Options:
 
 
 def check(settings: TrainSettings) -> None:
-    typed_options(settings.trainer, Options)
+    typed_options("bns", settings.trainer.options, Options)
     checks.refuse_local_steps(settings)
     checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step an epoch, from a pass over the sampled graph."""
-    partition, share = context.partition, typed_options(context.settings.trainer, Options).p
+    partition, share = context.partition, typed_options("bns", context.settings.trainer.options, Options).p
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
     with context.phase("plan"):
         plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
         val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
     with context.phase("aggregate"):
         val_pass = network_pass.pass_with_exchange(context, stages, val_plan, features, partition.val_mask)
-    scale = 1 / share if stages[0].conv.sums_neighbours and share else 1.0
+    scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
     epoch = 0
 
     def sampled() -> network_pass.Pass:

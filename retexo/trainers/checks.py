@@ -1,9 +1,11 @@
 """Settings that some trainers do not support; each raises InputError."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
+from retexo.nn.convolution import Convolution
+from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
 
 
 def refuse_local_steps(settings: TrainSettings) -> None:
@@ -22,12 +24,13 @@ def refuse_rounding(settings: TrainSettings) -> None:
         )
 
 
-def refuse_models(settings: TrainSettings, known: Sequence[str], reason: str) -> None:
-    """known: names of models, sage-pool apart from sage."""
+def refuse_models(settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str) -> None:
+    """InputError, which names the models that fit as they are in conf/model, where the settings' model does not."""
     model = settings.model
-    name = "sage-pool" if model.name == "sage" and model.aggregator == "pool" else model.name
-    if name not in known:
+    if not fits(check_model(model)):
+        options = "".join(f" with model.{name}={value}" for name, value in model.options.items())
+        known = (name for name in CONVOLUTIONS if fits(check_model(default_model(name, 1, 1))))
         raise InputError(
-            f"model={name}: trainer={settings.trainer.name} {reason}; choose one of {', '.join(known)}, "
-            "or another trainer"
+            f"model={model.name}{options}: trainer={settings.trainer.name} {reason}; choose one of "
+            f"{', '.join(known)}, or another trainer"
         )

@@ -41,15 +41,18 @@ class Options:
 
 
 def check(settings: TrainSettings) -> None:
-    typed_options(settings.trainer, Options)
+    typed_options("fedgcn", settings.trainer.options, Options)
     checks.refuse_models(
-        settings, ("gcn", "sage", "gin"), "exchanges sums over neighbours, which attention has none of"
+        settings,
+        lambda conv: conv.linear_aggregation,
+        "exchanges sums over neighbours, which attention and pooling have none of",
     )
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass over the aggregates that were exchanged."""
-    aggregates = exchange_aggregates(context, stages, typed_options(context.settings.trainer, Options).hops)
+    options = typed_options("fedgcn", context.settings.trainer.options, Options)
+    aggregates = exchange_aggregates(context, stages, options.hops)
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
     )

@@ -18,7 +18,7 @@ from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of
 from retexo.nn.convolution import Inputs
-from retexo.nn.linear import SumConvolution
+from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, dense, is_sparse
 from retexo.nn.stage import Stage
 from retexo.trainers.context import Context
@@ -104,8 +104,8 @@ def make_layer_objective(context: Context, layer: int, stage: Stage, rows: Tenso
 def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
     batch_size, labels = context.settings.batch_size, context.labels[nodes]
-    chunks = [nodes] if stage.conv.sums_neighbours else context.edges.chunks(nodes, EDGES_PER_STEP)
-    if stage.conv.sums_neighbours or (len(chunks) <= 1 and batch_size is None):
+    chunks = [nodes] if stage.conv.linear_aggregation else context.edges.chunks(nodes, EDGES_PER_STEP)
+    if stage.conv.linear_aggregation or (len(chunks) <= 1 and batch_size is None):
         return LabelledNodes.of(
             nodes, labels, layer_inputs(context, stage, nodes, rows, sources) if len(nodes) else None, batch_size
         )
@@ -118,7 +118,7 @@ def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sourc
 def layer_inputs(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
     """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
     conv = stage.conv
-    if isinstance(conv, SumConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
+    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
         accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _rounded(context, accumulator.inputs())
@@ -147,7 +147,7 @@ def _embed(context: Context, objective: LayerObjective, rows: Tensor, exchange: 
     others = context.plan.required_layers > objective.layer
     others[torch.cat((train.nodes, val.nodes))] = False
     nodes = others.nonzero()[:, 0]
-    inputs_of = (_inputs_from_sums if isinstance(stage.conv, SumConvolution) else _inputs_from_rows)(
+    inputs_of = (_inputs_from_sums if isinstance(stage.conv, LinearConvolution) else _inputs_from_rows)(
         context, stage, nodes, rows, exchange
     )
     with context.phase("embed"):
@@ -163,7 +163,7 @@ def _inputs_from_sums(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Some nodes at a time with their inputs; what arrives from other workers is summed as it arrives."""
     conv = stage.conv
-    assert isinstance(conv, SumConvolution)
+    assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
         projected = exchange.owned.projected if conv.projected_width < rows.shape[1] else None
         accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)

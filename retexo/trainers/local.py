@@ -33,7 +33,7 @@ class Options:
 
 
 def check(settings: TrainSettings) -> None:
-    typed_options(settings.trainer, Options)
+    typed_options("local", settings.trainer.options, Options)
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
         raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
@@ -41,7 +41,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass that stays within the part."""
-    if typed_options(context.settings.trainer, Options).degrees == "local":
+    if typed_options("local", context.settings.trainer.options, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
     return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
 

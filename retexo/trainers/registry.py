@@ -5,6 +5,7 @@ from typing import Protocol
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
+from retexo.nn.registry import check_model
 from retexo.nn.stage import Stage
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
 from retexo.trainers.context import Context, TrainResult
@@ -49,7 +50,8 @@ def find(name: str) -> Trainer:
 
 
 def check(settings: TrainSettings) -> None:
-    """InputError for settings that the chosen trainer cannot have."""
+    """InputError for settings that the chosen model or the chosen trainer cannot have."""
+    check_model(settings.model)
     trainer = find(settings.trainer.name)
     if settings.checkpoint.every is not None and not trainer.RESUMES:
         raise InputError(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.convolution import xavier
+from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise
@@ -28,7 +29,11 @@ RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:
-    checks.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
+    checks.refuse_models(
+        settings,
+        lambda conv: isinstance(conv, LinearConvolution) and conv.normalised,
+        "aggregates hop after hop, by means or sums that are normalised",
+    )
 
 
 class SIGN(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.nn.convolution import Inputs
-from retexo.nn.matrix import Matrix, Place
+from retexo.nn.matrix import Matrix, RowIndex
 from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
 from retexo.training.task import NodeClassification
@@ -61,7 +61,7 @@ class LabelledNodes:
     """int64 [n]"""
     labels: Tensor
     """[n] or [n, C]"""
-    inputs: Callable[[Place], Inputs]
+    inputs: Callable[[RowIndex], Inputs]
     """Of some of the nodes, by their positions in `nodes`; at least one."""
     chunks: tuple[slice, ...]
     """Positions that go through the network together; all chunks cover all nodes."""
@@ -72,7 +72,7 @@ class LabelledNodes:
         step = batch_size or max(1, len(nodes))
         chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
-        def some(place: Place) -> Inputs:
+        def some(place: RowIndex) -> Inputs:
             assert inputs is not None
             return inputs if isinstance(place, slice) and len(chunks) == 1 else inputs.at(place)
 
@@ -114,7 +114,7 @@ class LayerObjective:
             logits = self.stage.logits(self.train.inputs(place))
             yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
-    def _batches(self) -> list[tuple[Place, float]]:
+    def _batches(self) -> list[tuple[RowIndex, float]]:
         """Positions in `train` that a step uses, and the factor of their loss: a random batch stands for all nodes."""
         size, count = self.batch_size, self.num_train
         if size is None or size >= count:

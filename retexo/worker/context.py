@@ -1,6 +1,6 @@
 """From a partition to a trainer's context (retexo.trainers.context): the exchange plan, degrees, device, checkpoint."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,9 +25,7 @@ from retexo.worker.process import choose_device
 
 def make_architecture(settings: TrainSettings, graph_info: GraphInfo) -> Architecture:
     """The model's shape on this graph."""
-    return Architecture(
-        **asdict(settings.model), num_features=graph_info.num_features, num_classes=graph_info.num_classes
-    )
+    return Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
 
 
 def make_context(
@@ -53,7 +51,7 @@ def make_context(
         num_layers=settings.model.num_layers,
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used,
-        sums=conv.sums_neighbours,
+        sums=conv.linear_aggregation,
         plain=settings.exchange.mode == "plain",
         use=use,
     )
@@ -94,7 +92,7 @@ def _out_degree(partition: Partition, graph_info: GraphInfo, conv: Convolution, 
     if graph_info.degrees_stored:
         assert partition.out_degree is not None
         return partition.out_degree
-    if conv.scales_sources:
+    if conv.uses_out_degree:
         return global_out_degree(partition, graph_info.part_sizes, comm)
     return torch.zeros(partition.num_inner + partition.num_halo)
 

@@ -15,7 +15,7 @@ from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.settings import TrainSettings
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import registry
@@ -68,7 +68,7 @@ def run(
         comm = Communicator(rank, partition.num_parts, settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
         architecture = make_architecture(settings, graph_info)
-        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+        stages = build_stages(architecture, settings.seed)
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)
         recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)

@@ -11,7 +11,8 @@ from partitioning.directory.read import PartitionDirectory, find
 from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 from retexo.exchange.coding.elias_fano import code_size
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.registry import default_model
+from retexo.nn.stage import Architecture, build_stages
 
 WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
 
@@ -33,8 +34,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
 
 
 def parameters(layer: int) -> int:
-    architecture = Architecture("gcn", 2, HIDDEN, 8, 0.0, "mean", "mean", WIDTH, CLASSES)
-    return sum(parameter.numel() for parameter in build_stage(architecture, layer, 0).parameters())
+    architecture = Architecture(default_model("gcn", 2, HIDDEN), WIDTH, CLASSES)
+    return sum(parameter.numel() for parameter in build_stages(architecture, 0)[layer].parameters())
 
 
 def test_parameters_by_hand() -> None:

@@ -23,7 +23,7 @@ from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.stage import Stage, build_stage
+from retexo.nn.stage import Stage, build_stages
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
@@ -163,7 +163,7 @@ def _train(
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     architecture = make_architecture(settings, graph_info)
     with LOCK:
-        stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
+        stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     context = make_context(
         settings, partition, graph_info, comm, stages[0].conv,
         clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64,
@@ -292,7 +292,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
     groups = [np.flatnonzero(train & (parts == part)) for part in range(num_parts)]
     embeddings = []
     for layer in range(3):
-        stage = build_stage(_architecture(settings), layer, settings.seed).double()
+        stage = build_stages(_architecture(settings), settings.seed)[layer].double()
         total = adjacency @ rows
         for _ in range(rounds):
             _average(stage, [_after_steps(stage, total, graph, group, settings, layer, steps) for group in groups])

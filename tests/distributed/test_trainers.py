@@ -25,7 +25,7 @@ from retexo.config.settings import TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.traffic import architecture_of, estimate_traffic
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
-from retexo.nn.stage import Stage, build_stage
+from retexo.nn.stage import Stage, build_stages
 from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
@@ -83,7 +83,7 @@ def context_of(
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     architecture = make_architecture(settings, graph_info)
     with LOCK:
-        stages = [build_stage(architecture, layer, settings.seed).to(dtype) for layer in range(architecture.num_layers)]
+        stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
     context = make_context(
         settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path("nowhere"),
         dtype=dtype, use=registry.find(settings.trainer.name).USE,
@@ -166,7 +166,7 @@ def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
         messages = torch.relu(rows @ conv.weight_pool + conv.bias_pool)
         pooled = torch.where(weight[:, :, None] > 0, messages[None], -1.0).amax(dim=1).clamp(min=0)
         return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
-    z = (rows @ conv.weight).view(len(rows), conv.heads, -1)
+    z = (rows @ conv.weight).view(len(rows), conv.attention_heads, -1)
     score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
     share = weight[:, :, None] * nn.functional.leaky_relu(score, NEGATIVE_SLOPE).exp()
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
@@ -198,7 +198,7 @@ def alone(
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
     architecture = make_architecture(settings, info)
-    stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
+    stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
     steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]

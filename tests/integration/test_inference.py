@@ -40,9 +40,11 @@ from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
+from retexo.config.schema import default_options
+from retexo.config.settings import ModelSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
-from retexo.nn.stage import Architecture, build_stage
+from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import layerwise, lazy
@@ -58,15 +60,14 @@ TIE = 1e-4
 
 
 def architecture(name: str = "gcn", **changes: Any) -> Architecture:
-    fields = {"num_layers": 2, "hidden_dim": 8, "heads": 2, "dropout": 0.5, "aggregator": "mean", "head_merge": "mean",
-              "num_features": 6, "num_classes": 3}  # fmt: skip
-    return Architecture(name=name, **{**fields, **changes})
+    fields = {"num_layers": 2, "hidden_dim": 8, "heads": 2, "dropout": 0.5, "options": default_options(name)}
+    return Architecture(ModelSettings(name=name, **{**fields, **changes}), num_features=6, num_classes=3)
 
 
 def checkpoint_of(folder: Path, shape: Architecture, *, multilabel: bool = False) -> Path:
     """A checkpoint of a network that nobody trained."""
-    for layer in range(shape.num_layers):
-        save_layer(folder / "checkpoint", layer, build_stage(shape, layer, seed=3))
+    for layer, stage in enumerate(build_stages(shape, seed=3)):
+        save_layer(folder / "checkpoint", layer, stage)
     save_model(folder / "checkpoint", shape, {"multilabel": multilabel, "partition_digest": "none"})
     return folder
 
@@ -155,7 +156,7 @@ def _logits(
     partition, comm = directory.read(rank), Communicator(rank, world_size)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     shape = make_architecture(settings, graph_info)
-    new = [build_stage(shape, layer, 0) for layer in range(2)]
+    new = build_stages(shape, 0)
     stages = new if train else open_checkpoint(run_dir).stages()
     context = make_context(
         settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
@@ -190,7 +191,7 @@ KINDS = {
     "gcn-1": architecture(num_layers=1),
     "gat": architecture("gat"),
     "mean": architecture("sage"),
-    "pool": architecture("sage", aggregator="pool"),
+    "pool": architecture("sage", options={"aggregator": "pool"}),
     "gin": architecture("gin"),
 }
 
@@ -415,7 +416,7 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
     of_masked = sent(directory, tmp_path / "run", "evaluate")
-    last = min(architecture("gat", hidden_dim=hidden).embedding_dim, 2 * 3)  # 2 heads of 3 classes
+    last = min(build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3)  # 2 heads of 3 classes
     assert of_masked["embeddings", 1, EMBED] <= 4 * last * needed
     assert of_all["embeddings", 1, EMBED] <= 4 * last * everything
     assert of_masked["features", 0, EMBED] <= of_all["features", 0, EMBED]

@@ -90,7 +90,7 @@ REFUSED = [
     (("trainer=local", "exchange.precision=bf16"), "exchange.precision=bf16"),
     (("trainer=fedgcn", "fedgcn.hops=3"), "fedgcn.hops=3"),
     (("trainer=fedgcn", "model=gat"), "model=gat"),
-    (("trainer=fedgcn", "model=sage", "model.aggregator=pool"), "model=sage-pool"),
+    (("trainer=fedgcn", "model=sage", "model.aggregator=pool"), "model.aggregator=pool"),
     (("trainer=sign", "model=gat"), "model=gat"),
     (("trainer=sign", "model=gin"), "model=gin"),
     (("trainer=fedgcn", "checkpoint.every=5"), "checkpoint.every=5"),

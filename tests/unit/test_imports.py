@@ -12,8 +12,8 @@ from architecture import imports, modules, room_of
 FILES = modules()
 FLOORS = (
     ("arrays", "errors"),
-    ("comm", "nn"),
-    ("config",),
+    ("comm", "config"),
+    ("nn",),
     ("report", "cluster", "exchange"),
     ("sites", "outputs"),
     ("training",),

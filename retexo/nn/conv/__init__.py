@@ -1,1 +1,1 @@
-"""Graph convolutions, one a file; each registers itself."""
+"""Graph convolutions, one per file, each found by the name of its file (retexo/nn/registry.py)."""

@@ -6,28 +6,58 @@
 Heads are merged by their mean or side by side (concat). No self loops are added; a node without in-edges has h_v = b.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
+from partitioning.errors import InputError
 from retexo.nn.block import Block
-from retexo.nn.convolution import Convolution, Inputs, xavier
+from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.matrix import as_matrix
 
 NEGATIVE_SLOPE = 0.2
 
 
+@dataclass
+class Options:
+    head_merge: str
+    """mean, or concat; of hidden layers. The last layer's heads are merged by their mean."""
+
+    def __post_init__(self) -> None:
+        if self.head_merge not in ("mean", "concat"):
+            raise InputError(f"model.head_merge={self.head_merge}: choose one of mean, concat")
+
+
+def build(layer: LayerShape, options: Options) -> "GAT":
+    """Each head is hidden_dim / heads wide; in the last layer as wide as there are classes."""
+    model = layer.model
+    if model.hidden_dim % model.heads:
+        raise InputError(f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat")
+    width = layer.num_out if layer.is_last else model.hidden_dim // model.heads
+    merge = "mean" if layer.is_last else options.head_merge
+    return GAT(layer.num_in, width, model.dropout, model.heads, merge)
+
+
 class GAT(Convolution):
-    """[N_src, F] -> [N_dst, D] with merge=mean, [N_dst, heads D] with merge=concat."""
+    """[N_src, F] -> [N_dst, D] with merge=mean, [N_dst, heads D] with merge=concat.
+
+    Args:
+        num_in: F.
+        num_out: D, the width of a head.
+        dropout: rate, of the rows.
+        heads: attention heads.
+        merge: mean, or concat.
+    """
 
     def __init__(self, num_in: int, num_out: int, dropout: float, heads: int, merge: str) -> None:
-        super().__init__()
+        super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)
         self.attention_src = nn.Parameter(_attention(heads, num_out))
         self.attention_dst = nn.Parameter(_attention(heads, num_out))
-        self.bias = nn.Parameter(torch.zeros(num_out if merge == "mean" else heads * num_out))
-        self.heads, self.merge = heads, merge
-        self.dropout_rate = dropout
+        self.bias = nn.Parameter(torch.zeros(self.output_dim))
+        self.attention_heads, self.merge = heads, merge
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         return Inputs((as_matrix(rows),), block.num_dst, projected, block)
@@ -38,7 +68,7 @@ class GAT(Convolution):
         graph = inputs.block.graph
         z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
         z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
-        z = z.view(-1, self.heads, self.weight.shape[1] // self.heads)
+        z = z.view(-1, self.attention_heads, self.weight.shape[1] // self.attention_heads)
         score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)
         score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1, keepdim=True)
         score = nn.functional.leaky_relu(dgl.ops.u_add_v(graph, score_src, score_dst), NEGATIVE_SLOPE)

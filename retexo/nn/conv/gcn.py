@@ -8,33 +8,45 @@ with the degrees of the whole graph and one self loop added, existing ones remov
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, xavier
-from retexo.nn.linear import SumConvolution
+from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
+from retexo.nn.linear import LinearConvolution
+
+Options = NoOptions
 
 
-class GCN(SumConvolution):
-    """[N_src, F] -> [N_dst, D]"""
+def build(layer: LayerShape, options: NoOptions) -> "GCN":
+    return GCN(layer.num_in, layer.num_out, layer.model.dropout)
 
-    scales_sources = True
+
+class GCN(LinearConvolution):
+    """[N_src, F] -> [N_dst, D]
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of the aggregate.
+    """
+
+    normalised = True
+    uses_out_degree = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
-        super().__init__()
+        super().__init__(num_out, dropout)
         self.weight = xavier(num_in, num_out)
         self.bias = nn.Parameter(torch.zeros(num_out))
-        self.dropout_rate = dropout
 
     def source_scale(self, out_degree: Tensor) -> Tensor:
         return (out_degree + 1).rsqrt()
 
-    def sum_scale(self, in_degree: Tensor) -> Tensor:
+    def destination_scale(self, in_degree: Tensor) -> Tensor:
         return (in_degree + 1).rsqrt()
 
-    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
-        return self.sum_scale(in_degree) * self.source_scale(out_degree)
+    def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
+        return self.destination_scale(in_degree) * self.source_scale(out_degree)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        (total,) = inputs.matrices
-        return self.weighted(total, inputs.projected, self.bias)
+        (aggregate,) = inputs.matrices
+        return self.weighted(aggregate, inputs.projected, self.bias)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

@@ -9,28 +9,40 @@ would have to cross the network in every round.
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, xavier
-from retexo.nn.linear import SumConvolution
+from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
+from retexo.nn.linear import LinearConvolution
+
+Options = NoOptions
 
 
-class GIN(SumConvolution):
-    """[N_src, F] -> [N_dst, D]; the MLP is `width` wide."""
+def build(layer: LayerShape, options: NoOptions) -> "GIN":
+    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width=layer.model.hidden_dim)
+
+
+class GIN(LinearConvolution):
+    """[N_src, F] -> [N_dst, D]
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of the aggregate.
+        width: of the MLP's hidden layer.
+    """
 
     def __init__(self, num_in: int, num_out: int, dropout: float, width: int) -> None:
-        super().__init__()
+        super().__init__(num_out, dropout)
         self.weight_in = xavier(num_in, width)
         self.bias_in = nn.Parameter(torch.zeros(width))
         self.norm = nn.LayerNorm(width)
         self.weight_out = xavier(width, num_out)
         self.bias_out = nn.Parameter(torch.zeros(num_out))
-        self.dropout_rate = dropout
 
-    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
+    def self_loop_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor:
         return torch.ones_like(in_degree)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        (total,) = inputs.matrices
-        hidden = self.weighted(total, inputs.projected, self.bias_in)
+        (aggregate,) = inputs.matrices
+        hidden = self.weighted(aggregate, inputs.projected, self.bias_in)
         return torch.relu(self.norm(hidden)) @ self.weight_out + self.bias_out
 
     @property

@@ -6,29 +6,52 @@
 A node without in-edges has the neighbourhood 0.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
+from partitioning.errors import InputError
 from retexo.nn.block import Block
-from retexo.nn.convolution import Convolution, Inputs, xavier
-from retexo.nn.linear import SumConvolution
+from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
+from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, product
 
 
-class SAGEMean(SumConvolution):
-    """[N_src, F] -> [N_dst, D]"""
+@dataclass
+class Options:
+    aggregator: str
+    """mean, or pool."""
 
-    uses_own_row = True
+    def __post_init__(self) -> None:
+        if self.aggregator not in AGGREGATORS:
+            raise InputError(f"model.aggregator={self.aggregator}: choose one of {', '.join(AGGREGATORS)}")
+
+
+def build(layer: LayerShape, options: Options) -> "SAGEMean | SAGEPool":
+    return AGGREGATORS[options.aggregator](layer.num_in, layer.num_out, layer.model.dropout)
+
+
+class SAGEMean(LinearConvolution):
+    """[N_src, F] -> [N_dst, D]
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of a node's own row and of the mean.
+    """
+
+    normalised = True
+    root_weight = True
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
-        super().__init__()
+        super().__init__(num_out, dropout)
         self.weight_self = xavier(num_in, num_out)
         self.weight_neigh = xavier(num_in, num_out)
         self.bias = nn.Parameter(torch.zeros(num_out))
-        self.dropout_rate = dropout
 
-    def sum_scale(self, in_degree: Tensor) -> Tensor:
+    def destination_scale(self, in_degree: Tensor) -> Tensor:
         return 1 / in_degree.clamp(min=1)
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -45,17 +68,22 @@ class SAGEMean(SumConvolution):
 
 
 class SAGEPool(Convolution):
-    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most D."""
+    """[N_src, F] -> [N_dst, D]; the pooled vectors are as wide as the input, at most the larger of D and 64.
+
+    Args:
+        num_in: F.
+        num_out: D.
+        dropout: rate, of all rows.
+    """
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
-        super().__init__()
+        super().__init__(num_out, dropout)
         width = min(num_in, max(num_out, 64))
         self.weight_pool = xavier(num_in, width)
         self.bias_pool = nn.Parameter(torch.zeros(width))
         self.weight_self = xavier(num_in, num_out)
         self.weight_neigh = xavier(width, num_out)
         self.bias = nn.Parameter(torch.zeros(num_out))
-        self.dropout_rate = dropout
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, projected, block)
@@ -80,3 +108,6 @@ class SAGEPool(Convolution):
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         return self.weight_pool, self.weight_self
+
+
+AGGREGATORS: dict[str, type[SAGEMean] | type[SAGEPool]] = {"mean": SAGEMean, "pool": SAGEPool}

@@ -91,7 +91,6 @@ def test_published_defaults() -> None:
         ("cluster.threads=0", ["cluster.threads=0"]),
         ("app=fly", ["app=fly", "train"]),
         ("task._target_=os.system", ["task._target_=os.system"]),
-        ("model.name=gru", ["model", "gru", "gcn"]),
         ("partition_method=chance", ["partition_method=chance", "random, metis"]),
         ("partition_method=file", ["partition_file"]),
         ("part_obj=edges", ["part_obj=edges", "vol"]),
@@ -110,11 +109,6 @@ def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator=pool", "sage"]),
-        (["model=sage", "+model.head_merge=mean"], ["model.head_merge=mean", "gat"]),
-        (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
-        (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
-        (["model=gat", "hidden_dim=10", "heads=4"], ["hidden_dim=10", "heads=4"]),
         (["num_partitions=5", "parts_per_node=2", "node_rank=3"], ["node_rank=3", "[0, 3)"]),
     ],
 )

@@ -35,8 +35,8 @@ from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution
-from retexo.nn.linear import SumConvolution
-from retexo.nn.stage import build_stage
+from retexo.nn.linear import LinearConvolution
+from retexo.nn.stage import build_stages
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
@@ -76,7 +76,7 @@ def gin(conv: Any, count: Tensor, x: Tensor) -> Tensor:
 def gat(conv: Any, count: Tensor, x: Tensor) -> Tensor:
     heads = []
     for z, source, target in zip(
-        (x @ conv.weight).chunk(conv.heads, dim=1), conv.attention_src[0], conv.attention_dst[0], strict=True
+        (x @ conv.weight).chunk(conv.attention_heads, dim=1), conv.attention_src[0], conv.attention_dst[0], strict=True
     ):
         weight = count * torch.exp(torch.nn.functional.leaky_relu((z @ target)[:, None] + (z @ source)[None, :], 0.2))
         total = weight.sum(1, keepdim=True)
@@ -145,7 +145,8 @@ class Side:
 
 
 def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
-    plan_request = whole.plan_request(case.num_layers, sums=case.conv.sums_neighbours, plain=case.plain, use=case.use)
+    linear = case.conv.linear_aggregation
+    plan_request = whole.plan_request(case.num_layers, sums=linear, plain=case.plain, use=case.use)
 
     def work(comm: ThreadCommunicator) -> Side:
         part = whole.partition(comm.rank, rows)
@@ -220,7 +221,7 @@ def layer_output(
     conv: Convolution, side: Side, nodes: Tensor, pieces: Iterable[Sources], *, after_rounds: bool
 ) -> Tensor:
     """As retexo.trainers.lazy computes it, [n, D]; at least one node."""
-    if not isinstance(conv, SumConvolution):
+    if not isinstance(conv, LinearConvolution):
         (sources,) = pieces
         block = side.edges.block(nodes, sources)
         return conv(conv.prepare(block, *rows_of(block, side.own, sources)))
@@ -258,8 +259,8 @@ class Telling(Convolution):
     """Of rows [one-hot id, rest] the weights keep the ids: so every vector tells of which nodes it is the sum."""
 
     def __init__(self, num_nodes: int, sums_neighbours: bool) -> None:
-        super().__init__()
-        self.num_nodes, self.sums_neighbours = num_nodes, sums_neighbours  # type: ignore[misc]
+        super().__init__(num_nodes, 0.0)
+        self.num_nodes, self.linear_aggregation = num_nodes, sums_neighbours  # type: ignore[misc]
 
     def project(self, rows: Tensor) -> Tensor:
         return rows[:, : self.num_nodes]
@@ -288,7 +289,7 @@ def test_each_edge_is_served_exactly_once(given: tuple[Whole, Layer, Tensor]) ->
     for rank, side in enumerate(exchanged(whole, rows, case)):
         for wave in computed(whole, rank, side, case):
             told = torch.cat((wave.unprojected[:, : whole.num_nodes], wave.projected))
-            if not case.conv.sums_neighbours:
+            if not case.conv.linear_aggregation:
                 assert (told.sum(dim=1) == 1).all()  # each a row
             served = torch.zeros(len(wave.nodes), whole.num_nodes, dtype=F64).index_add(
                 0, wave.block.dst, told[wave.block.src]
@@ -331,7 +332,7 @@ def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer
             assert fed[rows].all()
             known += rows
             sums = [(-1 - name, told) for name, told in came if name < 0]
-            assert case.conv.sums_neighbours or not sums
+            assert case.conv.linear_aggregation or not sums
             for node, told in sums:
                 assert mask[node]
                 assert len({int(whole.part[source]) for source in told}) == 1
@@ -373,7 +374,7 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     for owner, asker in pairs(whole):
         held: set[int] = set()
         for wave, mask in enumerate(wanted(whole, case)):
-            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.sums_neighbours)
+            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation)
             assert sides[owner].rows_sent(wave, asker) == 8 * widths[wave] * count
             held = held_rows(whole, asker, sides[asker])
 
@@ -462,7 +463,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
         for mask in wanted(whole, case):
             edges = cut_edges(whole, owner, asker, mask)
             bits = len({source for source, _ in edges}) + len({target for _, target in edges})
-            size += (9 + (-(-bits // 8) if case.conv.sums_neighbours else 0)) if edges else 0
+            size += (9 + (-(-bits // 8) if case.conv.linear_aggregation else 0)) if edges else 0
         assert sides[owner].sent.get((Purpose("setup", place[0]), asker), 0) == size
 
 
@@ -566,7 +567,7 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
     """Of every worker what each layer embeds, [I, D]."""
     graph_info = graph_info_of(whole, rows.shape[1])
     architecture = make_architecture(settings, graph_info)
-    stages = [build_stage(architecture, layer, 0).double() for layer in range(architecture.num_layers)]
+    stages = [stage.double() for stage in build_stages(architecture, 0)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
     def embed(context: Context, *arguments: Any) -> Tensor:

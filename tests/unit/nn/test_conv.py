@@ -78,9 +78,9 @@ def gin(conv: Any, x: Tensor) -> Tensor:
 
 
 def gat(conv: Any, x: Tensor) -> Tensor:
-    width = conv.weight.shape[1] // conv.heads
+    width = conv.weight.shape[1] // conv.attention_heads
     heads = []
-    for head in range(conv.heads):
+    for head in range(conv.attention_heads):
         z = x @ conv.weight[:, head * width : (head + 1) * width]
         e = (z @ conv.attention_dst[0, head])[:, None] + (z @ conv.attention_src[0, head])[None, :]
         weight = COUNT * torch.exp(torch.nn.functional.leaky_relu(e, 0.2))

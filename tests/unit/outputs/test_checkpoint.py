@@ -6,30 +6,24 @@ import pytest
 import torch
 
 from partitioning.errors import InputError
+from retexo.config.settings import ModelSettings
+from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import load_model, save_layer, save_model
-from retexo.nn.stage import Architecture, build_stage
 
-MODELS = [("gcn", "mean"), ("sage", "mean"), ("sage", "pool"), ("gat", "mean"), ("gin", "mean")]
-
-
-def architecture(name: str, aggregator: str) -> Architecture:
-    return Architecture(
-        name=name,
-        num_layers=2,
-        hidden_dim=8,
-        heads=2,
-        dropout=0.5,
-        aggregator=aggregator,
-        head_merge="mean",
-        num_features=5,
-        num_classes=3,
-    )
+MODELS: list[tuple[str, dict[str, str]]] = [
+    ("gcn", {}), ("sage", {"aggregator": "mean"}), ("sage", {"aggregator": "pool"}), ("gat", {"head_merge": "mean"}),
+    ("gin", {}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "aggregator"), MODELS)
-def test_what_was_saved_is_loaded(tmp_path: Path, name: str, aggregator: str) -> None:
-    shape = architecture(name, aggregator)
-    stages = [build_stage(shape, layer, seed=7) for layer in range(2)]
+def architecture(name: str, options: dict[str, str]) -> Architecture:
+    return Architecture(ModelSettings(name, 2, 8, 2, 0.5, options), num_features=5, num_classes=3)
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, str]) -> None:
+    shape = architecture(name, options)
+    stages = build_stages(shape, 7)
     for layer, stage in enumerate(stages):
         save_layer(tmp_path, layer, stage)
     save_model(tmp_path, shape, {})
@@ -43,8 +37,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str, aggregator: str) ->
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
-    shape = architecture("gcn", "mean")
-    save_layer(tmp_path, 0, build_stage(shape, 0, seed=7))
+    shape = architecture("gcn", {})
+    save_layer(tmp_path, 0, build_stages(shape, 7)[0])
     save_model(tmp_path, shape, {})
     with pytest.raises(InputError, match=r"not a complete checkpoint"):
         load_model(tmp_path)

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from test_fuzz_directory import flip, foreign, remove, snapshot, spots, swap, truncate, values
 
 from partitioning.errors import InputError
+from retexo.config.settings import ModelSettings
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
-from retexo.nn.stage import Architecture, Stage, build_stage
 
-SHAPE = Architecture(
-    name="gat", num_layers=2, hidden_dim=8, heads=2, dropout=0.5, aggregator="mean", head_merge="mean", num_features=5,
-    num_classes=3,
-)  # fmt: skip
+SHAPE = Architecture(ModelSettings("gat", 2, 8, 2, 0.5, {"head_merge": "mean"}), num_features=5, num_classes=3)
 
 
 def edit(folder: Path, _number: int, where: int, value: Any) -> None:
@@ -39,7 +37,7 @@ def edit(folder: Path, _number: int, where: int, value: Any) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stage]]:
     folder = Path(tmp_path_factory.mktemp("checkpoint"))
-    stages = [build_stage(SHAPE, layer, seed=7) for layer in range(2)]
+    stages = build_stages(SHAPE, 7)
     for layer, stage in enumerate(stages):
         save_layer(folder / "whole", layer, stage)
     save_model(folder / "whole", SHAPE, {"multilabel": False, "partition_digest": "0"})

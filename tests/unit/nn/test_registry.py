@@ -1,0 +1,86 @@
+"""Convolutions by name: their own settings are checked, and one that is added is found like the others."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+from partitioning.errors import InputError
+from retexo.config.compose import compose
+from retexo.config.schema import CONFIG_DIR
+from retexo.nn.conv.gcn import GCN
+from retexo.nn.convolution import LayerShape
+from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
+from retexo.nn.stage import Architecture, build_stages
+from retexo.trainers import registry
+
+
+def test_every_convolution_has_its_files() -> None:
+    assert {path.stem for path in (CONFIG_DIR / "model").glob("*.yaml")} == CONVOLUTIONS.keys()
+    assert {path.stem for path in CONFIG_DIR.glob("node_classification_*.yaml")} == {
+        f"node_classification_{name}" for name in CONVOLUTIONS
+    }
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_stages_fit_each_other_and_the_graph(name: str) -> None:
+    stages = build_stages(Architecture(default_model(name, 3, 8), num_features=5, num_classes=4), seed=1)
+    assert stages[-1].output_dim == 4
+    assert stages[-1].head is None
+    assert [stage.head.out_features for stage in stages[:-1] if stage.head] == [4, 4]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, same, other = (
+        build_stages(Architecture(default_model(name, 2, 8), 5, 4), seed)[1].state_dict() for seed in (1, 1, 2)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_check_makes_no_parameters(name: str) -> None:
+    conv = check_model(default_model(name, 2, 8))
+    assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.name=gru"], ["model=gru", "gat, gcn, gin, sage"]),
+        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator", "none"]),
+        (["model=sage", "+model.head_merge=mean"], ["model.head_merge", "model.aggregator"]),
+        (["model=sage", "~model.aggregator"], ["model.aggregator"]),
+        (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
+        (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
+        (["model=gat", "model.head_merge=[1]"], ["model.head_merge"]),
+        (["model=gat", "hidden_dim=10", "heads=4"], ["hidden_dim=10", "heads=4"]),
+    ],
+)
+def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str]) -> None:
+    settings = compose(overrides).train
+    with pytest.raises(InputError) as caught:
+        registry.check(settings)
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_convolution_that_is_added_is_found() -> None:
+    @dataclass
+    class Options:
+        power: int
+
+    def build(layer: LayerShape, options: Options) -> GCN:
+        return GCN(layer.num_in, layer.num_out * options.power, layer.model.dropout)
+
+    settings = compose(["model.name=wide", "+model.power=2", "hidden_dim=8"]).train
+    with mock.patch.dict(CONVOLUTIONS, wide=SimpleNamespace(Options=Options, build=build)):
+        registry.check(settings)
+        stages = build_stages(Architecture(settings.model, 5, 3), seed=1)
+    assert [stage.output_dim for stage in stages] == [16, 6]
