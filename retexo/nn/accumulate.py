@@ -1,9 +1,9 @@
-"""Sums over the in-edges of nodes, added up from one table of rows after the other.
+"""The aggregate of a linear convolution, accumulated while the rows of its in-edges arrive.
 
-No row is copied, and a table can be released once it is added: a worker that embeds its nodes never holds the rows of
-all halo nodes. For a node the rows add up as they are, or after a layer's weights, since A(HW) = (AH)W.
+No row is copied, and received rows can be released once they are added: a worker that embeds its nodes never holds the
+rows of all halo nodes. Either the layer's input is summed, or projected rows are, since A(HW) = (AH)W.
 
-I inner nodes, H halo nodes, F input width, D width after the weights; n nodes, K the width that is added up.
+I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
-"""Partial sums that are added at a time; they are copied on the way."""
+"""Partial sums that are added at a time; these are copied."""
 EVERYTHING = slice(None)
 
 
 class Accumulator:
-    """The input of a convolution that adds up, at some inner nodes."""
+    """The inputs of a linear convolution at some inner nodes."""
 
     def __init__(
         self,
@@ -32,57 +32,59 @@ class Accumulator:
         projected: Tensor | None,
         device: torch.device,
     ) -> None:
-        """Start with the neighbours within the part.
+        """Start with the neighbours within the partition.
 
         Args:
+            edges: all in-edges of the partition.
             nodes: int64 [n] ascending and distinct.
             rows: [I, F] on the host.
-            projected: [I, D] after the weights, if rows are to be added up so, without dropout: K is D then, else F.
+            projected: [I, D] the rows after conv.project, to sum those; None to sum the rows.
+            device: where the sums are.
         """
         self._conv, self._edges, self._nodes, self._rows, self._device = conv, edges, nodes, rows, device
-        self._late = projected is not None
+        self._projects = projected is not None
         self._scale = conv.source_scale(edges.out_degree)
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
         num_inner, num_halo = len(edges.in_degree), len(edges.out_degree) - len(edges.in_degree)
-        self._elsewhere = torch.full((num_inner,), -1, dtype=torch.int32)
-        own_place = torch.arange(num_inner, dtype=torch.int32)
-        self._add(self._own, torch.cat((own_place, torch.full((num_halo,), -1, dtype=torch.int32))))
+        self._no_inner = torch.full((num_inner,), -1, dtype=torch.int32)
+        no_halo = torch.full((num_halo,), -1, dtype=torch.int32)
+        self._add(self._own, torch.cat((torch.arange(num_inner, dtype=torch.int32), no_halo)))
 
     def add(self, sources: Sources) -> None:
-        """Add what came of other parts; of each edge from there at most once."""
+        """Add what was received; an edge of a halo node may be covered once, over all calls."""
         for vectors, projected in ((sources.unprojected, False), (sources.projected, True)):
             if not len(vectors.values):
                 continue
-            assert self._late or not projected
+            assert self._projects or not projected
             values = vectors.values.to(self._device)
-            if self._late and not projected:
+            if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            self._add(values, torch.cat((self._elsewhere, vectors.halo.int())))
+            self._add(values, torch.cat((self._no_inner, vectors.halo.int())))
             self._add_sums(values, vectors)
 
-    def inputs(self, place: slice = EVERYTHING) -> Inputs:
-        """Of nodes[place], once everything is added."""
-        conv, edges, nodes = self._conv, self._edges, self._nodes[place]
+    def inputs(self, chosen: slice = EVERYTHING) -> Inputs:
+        """The inputs of nodes[chosen], once everything is added."""
+        conv, edges, nodes = self._conv, self._edges, self._nodes[chosen]
         in_degree = edges.in_degree[nodes]
-        total = self._total[place]
+        total = self._total[chosen]
         if (scale := conv.destination_scale(in_degree)) is not None:
             total = total * scale[:, None].to(self._device)
         if (scale := conv.self_loop_scale(in_degree, edges.out_degree[nodes])) is not None:
             total = total + self._own[nodes.to(self._device)] * scale[:, None].to(self._device)
         own = self._rows[nodes].to(self._device) if conv.root_weight else None
-        unprojected, projected = (total.new_zeros(len(total), 0), total) if self._late else (total, NOT_PROJECTED)
+        unprojected, projected = (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
         return conv.inputs(own, unprojected, projected)
 
-    def _add(self, values: Tensor, place: Tensor) -> None:
-        """Add rows of values, [m, K], by edges; place: int32 [I + H] the row of each local id, -1 for none."""
+    def _add(self, values: Tensor, row_of: Tensor) -> None:
+        """Add rows of values, [m, K], along edges; row_of: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
         for chunk in self._edges.chunks(self._nodes):
             src, row_ptr = self._edges.in_edges(chunk)
-            row = place.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
-            there = row >= 0
-            kept = torch.cat((torch.zeros(1, dtype=torch.int32), there.cumsum(0, dtype=torch.int32)))
-            row, src = (torch.from_numpy(np.compress(there.numpy(), each.numpy())) for each in (row, src))
+            row = row_of.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
+            received = row >= 0
+            kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
+            row, src = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in (row, src))
             row, row_ptr = row.to(self._device), kept[row_ptr].to(self._device)
             weight = None if self._scale is None else self._scale.index_select(0, src).to(self._device)
             self._total[first : first + len(chunk)] += row_sums(values, row, row_ptr, weight)

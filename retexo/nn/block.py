@@ -1,11 +1,11 @@
 """The in-edges of some nodes: the bipartite graph that one layer is computed on.
 
 N_dst destinations (the nodes whose output is computed), N_src sources, E edges. As in DGL's blocks the destinations
-are the first sources, so that a layer finds a node's own row. No self loops: a layer adds what it needs.
+are the first sources, so that a layer finds a node's own row. No self loops: a convolution adds its own.
 
-A neighbour that another part owns is there as its row, as its row after the layer's weights ("late"), or as a part of
-a sum of several. Such a partial sum is a source of its own, with one edge and the out-degree 0: every aggregator that
-adds up takes it as it is. I inner nodes, H halo nodes of the partition.
+A neighbour that another partition owns is present as its row; as its projected row, already multiplied with the layer's
+weights; or within a partial sum of several neighbours. A partial sum is a source of its own with one edge and the
+out-degree 0, which a linear aggregator takes like any other row. I inner nodes, H halo nodes of the partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,41 +19,44 @@ from torch import Tensor
 from partitioning.dgl_import import dgl
 
 EDGES_AT_ONCE = 1 << 21
-"""In-edges that are looked at together."""
+"""In-edges that a chunk of nodes has at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Vectors that come from one peer: rows of halo nodes, then sums for inner nodes."""
+    """A message of one peer: rows of R halo nodes, then S partial sums for inner nodes."""
 
     halo: Tensor
-    """int64 [rows] the halo nodes."""
+    """int64 [R] the halo node of each row, in [0, H)."""
     sum_dst: Tensor
-    """int64 [sums] the inner nodes."""
+    """int64 [S] the inner node of each partial sum."""
     read: Callable[[Tensor], None]
-    """Writes them into a tensor [rows + sums, F]: so they are not there twice."""
+    """Decodes the vectors into a given tensor [R + S, F], so that they are never held twice."""
     projected: bool = False
-    """Whether they come after the layer's weights; then D wide."""
+    """Whether the sender multiplied them with the layer's weights; then they are D wide."""
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """What a worker holds of other parts' nodes: [n, F] rows and sums, in the order of their arrival."""
+    """Received rows of halo nodes and partial sums, in one matrix in the order of their arrival."""
 
     values: Tensor
+    """[n, F]"""
     halo: Tensor
-    """int64 [H] the place of each halo node's row in values, -1 where there is none."""
+    """int64 [H] the index in `values` of each halo node's row, -1 where it was not received."""
     sums: Tensor
-    """int64 [S] the places of the sums."""
+    """int64 [S] the index in `values` of each partial sum."""
     sum_dst: Tensor
-    """int64 [S] the inner node of each."""
+    """int64 [S] the inner node of each partial sum."""
 
     @classmethod
     def none(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
+        """Nothing received yet."""
         nothing = torch.zeros(0, dtype=torch.int64)
         return cls(torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing)
 
     def extended(self, arrivals: Sequence[Arrival]) -> "Vectors":
+        """With the vectors of the arrivals appended; they are F wide."""
         if not arrivals:
             return self
         counts = [len(arrival.halo) + len(arrival.sum_dst) for arrival in arrivals]
@@ -72,15 +75,17 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """All vectors of other parts' nodes: those of the layer's input, [n, F], and late ones, [m, D]."""
+    """All that was received of a layer's input."""
 
     unprojected: Vectors
+    """Values [n, F]: rows of the layer's input and sums of them."""
     projected: Vectors
+    """Values [m, D]: the same after the layer's weights."""
 
     def extended(self, arrivals: Sequence[Arrival]) -> "Sources":
-        unprojected, projected = (
-            [arrival for arrival in arrivals if arrival.projected is which] for which in (False, True)
-        )
+        """With the arrivals appended, each to the vectors of its kind."""
+        projected = [arrival for arrival in arrivals if arrival.projected]
+        unprojected = [arrival for arrival in arrivals if not arrival.projected]
         return Sources(self.unprojected.extended(unprojected), self.projected.extended(projected))
 
 
@@ -89,11 +94,12 @@ class Block:
     """In-edges of N_dst nodes, with the degrees that these and their sources have in the whole graph."""
 
     nodes: Tensor
-    """int64 [N_src] sources: inner nodes, then I + place of an early vector, then I + n + place of a late one. The
-    first N_dst are the destinations; the others ascend."""
+    """int64 [N_src] sources: v for inner node v, I + i for sources.unprojected.values[i], I + n + i for
+    sources.projected.values[i]. The first N_dst are the destinations; the others ascend."""
     num_dst: int
+    """N_dst"""
     num_unprojected: int
-    """Sources that are no late vectors; those come last."""
+    """Sources other than projected vectors, which come last."""
     src: Tensor
     """int64 [E] in [0, N_src)."""
     dst: Tensor
@@ -101,15 +107,16 @@ class Block:
     out_degree: Tensor
     """float [N_src] in the whole graph, self loops left out."""
     in_degree: Tensor
-    """float [N_dst], likewise."""
+    """float [N_dst] likewise."""
 
     @cached_property
     def graph(self) -> Any:
-        """The same as a DGL graph, for dgl.ops."""
+        """As a DGL block, for dgl.ops."""
         ends = (self.src, self.dst)
         return dgl.create_block(ends, num_src_nodes=len(self.nodes), num_dst_nodes=self.num_dst)
 
     def to(self, device: torch.device) -> "Block":
+        """With all but `nodes` on a device."""
         tensors = (self.src, self.dst, self.out_degree, self.in_degree)
         src, dst, out_degree, in_degree = (tensor.to(device) for tensor in tensors)
         return Block(self.nodes, self.num_dst, self.num_unprojected, src, dst, out_degree, in_degree)
@@ -130,7 +137,8 @@ class InEdges:
 
     @classmethod
     def build(cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype) -> Self:
-        if not bool((dst[1:] >= dst[:-1]).all()):  # else they come from the directory sorted, and no copy is made
+        """From edges int [E], and the degrees in the whole graph of [I] and [I + H] nodes, which become `dtype`."""
+        if not bool((dst[1:] >= dst[:-1]).all()):  # a partition directory has them sorted: then no copy is made
             src = src[torch.argsort(dst, stable=True)]
         counts = torch.bincount(dst, minlength=len(in_degree))
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
@@ -139,12 +147,12 @@ class InEdges:
     def block(self, nodes: Tensor, sources: Sources) -> Block:
         """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
 
-        An edge of a halo node whose row is not there is left out: a sum serves it.
+        An edge of a halo node whose row was not received is left out: a partial sum contains it.
         """
         return self.numbered(sources).block(nodes)
 
     def numbered(self, sources: Sources) -> "NumberedEdges":
-        """What several blocks with the same sources are cut from."""
+        """The edges with numbered sources, to cut several blocks from."""
         num_inner, num_unprojected = len(self.in_degree), len(sources.unprojected.values)
         unprojected, projected = sources.unprojected.halo, sources.projected.halo
         halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
@@ -162,7 +170,7 @@ class InEdges:
         return self.src.index_select(0, edges), row_ptr
 
     def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
-        """The nodes, int64 [n], in pieces whose in-edges are about `edges` at most."""
+        """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
         return list(torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist()))
@@ -170,14 +178,14 @@ class InEdges:
 
 @dataclass(frozen=True, eq=False)
 class NumberedEdges:
-    """All in-edges of a partition, with a number for each source that is there."""
+    """All in-edges of a partition, with the number that each source has in Block.nodes."""
 
     edges: InEdges
     sources: Sources
     number: Tensor
-    """int64 [I + H] the number of each local id, -1 for none; see Block.nodes."""
+    """int64 [I + H] by local id, -1 where the row was not received."""
     out_degree: Tensor
-    """float, of each number."""
+    """float [I + n + m] by number."""
 
     def block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
@@ -195,7 +203,7 @@ class NumberedEdges:
                 dst = torch.cat((dst, target[target >= 0]))
         return self._compact(nodes, src, dst, num_inner + len(unprojected.values))
 
-    def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_late: int) -> Block:
+    def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_projected: int) -> Block:
         place = torch.full((len(self.out_degree),), -1)
         place[src] = 0
         place[nodes] = -1
@@ -205,7 +213,7 @@ class NumberedEdges:
         return Block(
             nodes=block_nodes,
             num_dst=len(nodes),
-            num_unprojected=len(nodes) + int((others < first_late).sum()),
+            num_unprojected=len(nodes) + int((others < first_projected).sum()),
             src=place[src],
             dst=dst,
             out_degree=self.out_degree[block_nodes],
@@ -214,7 +222,12 @@ class NumberedEdges:
 
 
 def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
-    """Of a block's sources the rows [num_early, F], and the late vectors [N_src - num_early, D]; own are [I, F]."""
+    """The rows [num_unprojected, F] of a block's sources, and the projected ones [N_src - num_unprojected, D].
+
+    Args:
+        own: [I, F] the rows of the inner nodes.
+        sources: those that the block was cut with.
+    """
     nodes, projected = block.nodes[: block.num_unprojected], block.nodes[block.num_unprojected :]
     num_own = int((nodes < len(own)).sum())  # they come first
     rows = own.new_empty(len(nodes), own.shape[1])

@@ -15,7 +15,7 @@ from retexo.nn.matrix import Matrix, as_matrix, is_sparse, product
 def neighbour_sum(
     block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
 ) -> Matrix:
-    """dst_scale[v] (sum of src_scale[u] x[u] over the in-edges (u, v)) + self_scale[v] x[v]. May overwrite the rows.
+    """dst_scale[v] (sum over in-edges (u, v) of src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite the rows.
 
     Args:
         rows: [N_src, F].
@@ -33,7 +33,7 @@ def _dense_sum(
     block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
-    # In place: the rows are the most that there is in memory, and DGL is ten times slower with a factor an edge.
+    # In place: nothing in memory is larger than the rows, and DGL is ten times slower with a factor per edge.
     total: Tensor = dgl.ops.copy_u_sum(block.graph, rows if src_scale is None else rows.mul_(src_scale[:, None]))
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])

@@ -1,4 +1,4 @@
-"""Sparse matrices as an input of a layer: bag-of-words features stay sparse, also once they are aggregated.
+"""Dense and sparse matrices as the input of a layer: bag-of-words features stay sparse, also when aggregated.
 
 R rows, F input width, D output width, Z stored values.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # SciPy made the indices
 
-LOOKED_AT = 1 << 20
-"""Values that are looked at for zeros at a time; dense rows show soon."""
+MAX_SCANNED = 1 << 20
+"""Values of a chunk in which zeros are counted; dense rows are recognised after few chunks."""
 SPARSE_BELOW = 0.15
 """Share of stored values up to which rows are kept sparse."""
 
@@ -98,10 +98,11 @@ class _Product(torch.autograd.Function):
 RowIndex = slice | Tensor
 """Which rows of a matrix: a range, or int64 [n]."""
 Matrix = Tensor | SparseMatrix
-"""Rows that a layer takes in: dense [R, F], or sparse."""
+"""An input of a layer, [R, F]."""
 
 
 def dense(matrix: Matrix) -> Tensor:
+    """[R, F]"""
     return matrix if isinstance(matrix, Tensor) else matrix.to_dense()
 
 
@@ -111,7 +112,7 @@ def product(matrix: Matrix, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def take(matrix: Matrix, rows: RowIndex) -> Matrix:
-    """Some rows of a matrix."""
+    """The chosen rows of [R, F]."""
     if isinstance(matrix, Tensor):
         return matrix[rows]
     arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
@@ -120,37 +121,38 @@ def take(matrix: Matrix, rows: RowIndex) -> Matrix:
 
 
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
+    """Dropout in training mode, else the matrix itself."""
     if not training or rate == 0:
         return matrix
     return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else drop(matrix, rate)
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout with 16 random bits a value: on a CPU a sixth of the time of torch's. The rate is one of 65,536ths."""
+    """Dropout with 16 random bits per value, on a CPU six times as fast as torch's; so the rate is in 65,536ths."""
     if values.device.type != "cpu":
         return torch.nn.functional.dropout(values, rate)
-    share = round(rate * 2**16)
-    if share == 2**16:
+    level = round(rate * 2**16)
+    if level == 2**16:
         return torch.zeros_like(values)
     words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: values.numel()].view(values.shape)
-    return (values * (bits >= share - 2**15)).mul_(2**16 / (2**16 - share))
+    return (values * (bits >= level - 2**15)).mul_(2**16 / (2**16 - level))
 
 
 def is_sparse(rows: Tensor) -> bool:
-    """Whether so few values of [R, F] are nonzero that a sparse product pays; never where rows have a gradient."""
+    """Whether so few values of [R, F] are nonzero that a sparse product is faster; False where rows have a gradient."""
     if rows.requires_grad or not rows.numel():
         return False
-    most, found = SPARSE_BELOW * rows.numel(), 0
-    for chunk in torch.split(rows, max(1, LOOKED_AT // rows.shape[1])):
-        found += int((chunk != 0).sum())
-        if found > most:
+    nonzero = 0
+    for chunk in torch.split(rows, max(1, MAX_SCANNED // rows.shape[1])):
+        nonzero += int((chunk != 0).sum())
+        if nonzero > SPARSE_BELOW * rows.numel():
             return False
     return True
 
 
 def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
-    """The rows as the kind of matrix that is faster to multiply with."""
+    """Rows [R, F] as the kind of matrix that is faster to multiply with; a SciPy matrix may be sorted in place."""
     if isinstance(rows, Tensor):
         sparse = rows.device.type == "cpu" and is_sparse(rows)
         return SparseMatrix.from_scipy(sp.csr_array(rows.numpy())) if sparse else rows
@@ -161,9 +163,14 @@ def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
 
 
 def row_sums(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
-    """Sums [n, K] of rows of values, [m, K]: int32 [E], sum by sum, with row pointers int32 [n + 1], weights [E].
+    """Weighted sums of rows; torch's embedding bag, which is faster on a CPU than DGL's and SciPy's products.
 
-    torch's embedding bag: on a CPU faster than DGL's and SciPy's product, and nothing is copied.
+    Args:
+        values: [m, K].
+        rows: int32 [E] the rows of each sum, one sum after the other.
+        row_ptr: int32 [n + 1], sum i takes rows[row_ptr[i] : row_ptr[i + 1]].
+        weight: [E]; None for ones.
+    Returns: [n, K].
     """
     return torch.nn.functional.embedding_bag(
         rows, values, row_ptr, mode="sum", per_sample_weights=weight, include_last_offset=True

@@ -1,4 +1,4 @@
-"""What is kept of a run: all that inference needs. Parameters are safetensors, the rest is JSON: nothing is executed.
+"""The trained network of a run: all that inference needs, as safetensors and JSON, so that nothing is executed.
 
 RUN_DIR/checkpoint/
     model.json            version, architecture, task, partition digest, checksums of the layers
@@ -24,11 +24,11 @@ from retexo.outputs.files import atomic_write, write_json
 
 VERSION = 1
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
-"""What reading a file raises that is not what it should be."""
+"""Errors of reading a file with other content than a checkpoint's."""
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
-    """Write the parameters of a trained stage; the file is there whole, or not at all."""
+    """Write the parameters of a trained stage atomically; TrainingError where the file cannot be written."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
     with atomic_write(directory / f"layer{layer}.safetensors") as unfinished:
@@ -36,7 +36,10 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
 
 
 def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
-    """Write model.json, last: a checkpoint with it is complete."""
+    """Write model.json, after all layers: a checkpoint with it is complete.
+
+    described: the fields of model.json besides version, architecture and checksums.
+    """
     checksums = {path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))}
     content = {"version": VERSION, "architecture": architecture.to_json(), **described, "checksums": checksums}
     write_json(directory / "model.json", content)
@@ -44,7 +47,7 @@ def save_model(directory: Path, architecture: Architecture, described: dict[str,
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint that was found, with its description read."""
+    """A complete checkpoint, with model.json read."""
 
     directory: Path
     architecture: Architecture
@@ -62,7 +65,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint of a run directory, or in a checkpoint folder itself; InputError where there is none."""
+    """The checkpoint in a run directory, or in a checkpoint folder itself; InputError where there is none."""
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
             content, architecture = _read_model(directory)

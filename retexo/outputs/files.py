@@ -1,4 +1,4 @@
-"""Writing a file so that it is there whole, or not at all."""
+"""Writing a file atomically: it is complete, or not there."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from retexo.errors import TrainingError
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A place beside path to write to; it is renamed to path at the end of the block, and removed where that fails.
+    """A temporary path beside `path`, renamed to it at the end of the block, and removed where that fails.
 
     TrainingError names the path where the block cannot write.
     """
@@ -28,12 +28,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically; TrainingError where it cannot be written."""
     with atomic_write(path) as unfinished:
         unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n")
 
 
 def plain_json(value: Any) -> Any:
-    """JSON has no NaN; a ratio without anything to count is null."""
+    """The value with null for NaN and infinity, which JSON does not have, and with names as strings."""
     if isinstance(value, dict):
         return {str(name): plain_json(entry) for name, entry in value.items()}
     if isinstance(value, list):

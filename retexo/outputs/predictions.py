@@ -1,9 +1,9 @@
-"""What a trained network says of nodes, and the files that it is written to.
+"""Predictions of a trained network for nodes, and the files that hold them.
 
 RUN_DIR/
-    predictions/part0.parquet ...   a part's nodes: id, class (multi-label: label0 ...), p0 ... p(C-1)
+    predictions/part0.parquet ...   nodes of a partition: id, class (multi-label: label0 ...), p0 ... p(C-1)
     embeddings/part0.parquet ...    on request: id, e0 ... e(D-1)
-    predictions.parquet             the parts in one file, sorted by id; and embeddings.parquet likewise
+    predictions.parquet             all partitions in one file, sorted by id; embeddings.parquet likewise
 
 npy holds a structured array with these columns as fields. n nodes, C classes, D width of an embedding.
 """
@@ -31,14 +31,14 @@ KINDS = ("predictions", "embeddings")
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Of n nodes, each by its id in the data set."""
+    """Predictions for n nodes."""
 
     ids: NDArray[np.int64]
-    """[n]"""
+    """[n] ids in the data set."""
     classes: NDArray[np.int64]
     """[n] the most probable class; multi-label: [n, C] 1 where a label is more likely than not, else 0."""
     probabilities: NDArray[np.float32]
-    """[n, C]; multi-label: of each label by itself."""
+    """[n, C]; multi-label: of each label separately."""
     embeddings: NDArray[np.float32]
     """[n, D] the input of the last layer; of a network of one layer the features."""
 
@@ -50,11 +50,11 @@ class Predictions:
         return cls(ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy())
 
     def take(self, places: NDArray[np.int64]) -> "Predictions":
-        """Of some nodes, by their places in `ids`."""
+        """The predictions at some indices of `ids`."""
         return Predictions(self.ids[places], self.classes[places], self.probabilities[places], self.embeddings[places])
 
     def columns(self) -> Columns:
-        """As the columns of a table: id, class or label0 ..., p0 ...; pandas.DataFrame takes them."""
+        """The columns of a table, as pandas.DataFrame takes them: id, class or label0 ..., p0 ..."""
         classes = {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
         return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
 
@@ -71,7 +71,7 @@ def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
 
 
 def check_format(kind: str) -> None:
-    """InputError where a package is missing that the format needs."""
+    """Raise InputError where the format needs a package that is not installed."""
     if kind == "parquet" and not all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow")):
         raise InputError(
             "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
@@ -80,14 +80,14 @@ def check_format(kind: str) -> None:
 
 
 def write_part(run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool) -> None:
-    """Write the files of one part."""
+    """Write the files of one partition; TrainingError where they cannot be written."""
     write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
     if embeddings:
         write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
 
 
 def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
-    """Join the parts that are there into one file, sorted by id; the parts that are not there."""
+    """Join the files of the partitions into one, sorted by id; returns the partitions whose files are missing."""
     missing: set[int] = set()
     for name in KINDS:
         if not (run_dir / name).is_dir():
@@ -111,7 +111,7 @@ def _merge_tables(target: Path, paths: list[Path]) -> None:
 
 
 def _merge_lines(target: Path, paths: list[Path]) -> None:
-    """Without reading the numbers, other than the ids."""
+    """Join csv files as text: of the numbers only the ids are parsed."""
     header, lines = "", []
     for path in paths:
         header, *rest = path.read_text().splitlines(keepends=True)
@@ -122,7 +122,7 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
 
 
 def write_table(path: Path, columns: Columns) -> None:
-    """Write a parquet, npy or csv file; it is there whole, or not at all."""
+    """Write a parquet, npy or csv file atomically; TrainingError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as unfinished:
         {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
@@ -153,7 +153,7 @@ def _write_npy(path: Path, columns: Columns) -> None:
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
-    """Floats with 9 digits, of which a float32 can be made again."""
+    """Floats with 9 digits, enough to restore a float32."""
 
     def as_text(column: NDArray[Any]) -> list[str]:
         return [f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()]

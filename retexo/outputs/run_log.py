@@ -1,7 +1,4 @@
-"""What is reported while training: metrics.jsonl, a line a round, the console, TensorBoard. Rank 0 only.
-
-A resumed run goes on where the state that it begins with was kept.
-"""
+"""Loss and validation metric of every round: metrics.jsonl, one line per round, the console, TensorBoard."""
 
 import importlib.util
 import json
@@ -26,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def check_logger(name: str | None) -> None:
-    """InputError with the command, where the logger is not installed."""
+    """Raise InputError, with the command that installs it, where the logger is missing."""
     if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise InputError("logger=tensorboard: it is not installed; pip install 'retexo[report]', or leave logger out")
 
 
 class RunLog:
-    """A context manager; on ranks other than 0 it only notes the round."""
+    """A context manager that rank 0 writes with; on other ranks it only tells `progress` the round."""
 
     def __init__(self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None) -> None:
         self._path = run_dir / "metrics.jsonl" if rank == 0 else None
@@ -45,7 +42,7 @@ class RunLog:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = self._path.open("a", buffering=1)  # whole lines, before the state that comes after them
+            self._file = self._path.open("a", buffering=1)  # lines are on disk before the state saved after them
             self._board = _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
             if sys.stderr.isatty():
                 self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
@@ -61,8 +58,8 @@ class RunLog:
         if self._board is not None:
             self._board.close()
 
-    def go_on_from(self, layer: int, number: int) -> None:
-        """Forget the lines of an interrupted run from a round of a layer on; they come again."""
+    def resume_from(self, layer: int, number: int) -> None:
+        """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
         if self._file is None or self._path is None:
             return
         lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
@@ -78,7 +75,7 @@ class RunLog:
                 _add_to_board(self._board, line)
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
-        """After `number` rounds of a layer; train_loss is the one that the next round starts from, if there is one."""
+        """Log a layer after `number` rounds; train_loss is the loss before the next step, None after the last."""
         self._progress.at(layer, number)
         if self._file is None:
             return

@@ -72,7 +72,7 @@ def run(
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)
         recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)
-        log.go_on_from(layer, number)
+        log.resume_from(layer, number)
         with clock.phase("plan"):
             context = make_context(
                 settings, partition, graph_info, comm, stages[0].conv,

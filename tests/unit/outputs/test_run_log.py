@@ -34,7 +34,7 @@ def test_tensorboard_shows_what_the_file_says(tmp_path: Path) -> None:
 def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
     log_rounds(tmp_path, 0, "logger=tensorboard")
     with RunLog(tmp_path, 0, train_settings("logger=tensorboard")) as log:
-        log.go_on_from(0, 2)
+        log.resume_from(0, 2)
         log.round(0, 2, 1.25, 0.625)
     assert scalars(tmp_path) == {
         "layer 0/train_loss": [(0, 2.0), (1, 1.5), (2, 1.25)],
