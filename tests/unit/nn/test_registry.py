@@ -1,17 +1,17 @@
 """Convolutions by name: their own settings are checked, and one that is added is found like the others."""
 
-from dataclasses import dataclass
-from types import SimpleNamespace
+import re
+from types import ModuleType
 from unittest import mock
 
 import pytest
 import torch
+from support import ROOT
+from test_conv import COUNT, NODES, WIDTH, outputs, rows
 
 from partitioning.errors import InputError
 from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
-from retexo.nn.conv.gcn import GCN
-from retexo.nn.convolution import LayerShape
 from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.trainers import registry
@@ -71,16 +71,22 @@ def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str
     assert "\n" not in str(caught.value)
 
 
-def test_a_convolution_that_is_added_is_found() -> None:
-    @dataclass
-    class Options:
-        power: int
+def contributed() -> ModuleType:
+    """The module that CONTRIBUTING.md adds."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    diff = re.search(r"b/retexo/nn/conv/graphconv.py\n(.*?)\n\+\+\+ ", page, re.DOTALL)
+    assert diff
+    module = ModuleType("graphconv")
+    exec("\n".join(line.removeprefix("+") for line in diff.group(1).splitlines()), vars(module))
+    return module
 
-    def build(layer: LayerShape, options: Options) -> GCN:
-        return GCN(layer.num_in, layer.num_out * options.power, layer.model.dropout)
 
-    settings = compose(["model.name=wide", "+model.power=2", "hidden_dim=8"]).train
-    with mock.patch.dict(CONVOLUTIONS, wide=SimpleNamespace(Options=Options, build=build)):
+@pytest.mark.parametrize("aggregator", ["add", "mean"])
+def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
+    settings = compose(["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]).train
+    with mock.patch.dict(CONVOLUTIONS, graphconv=contributed()):
         registry.check(settings)
-        stages = build_stages(Architecture(settings.model, 5, 3), seed=1)
-    assert [stage.output_dim for stage in stages] == [16, 6]
+        conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
+    x, count = rows("dense"), COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT
+    weight_root, weight = conv.first_weights
+    torch.testing.assert_close(outputs(conv, x, list(range(NODES))), x @ weight_root + count @ x @ weight)
