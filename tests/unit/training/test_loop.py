@@ -74,7 +74,7 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
 
     def work(comm: ThreadCommunicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
-        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), Seen()
+        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None), Seen()
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
@@ -171,7 +171,7 @@ def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
 def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObjective:
     """30 training and 7 validation nodes."""
     torch.manual_seed(0)
-    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES)
+    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None)
 
     def some(count: int) -> LabelledNodes:
         rows = torch.randn(count, WIDTH)
