@@ -23,7 +23,7 @@ def refuse_rounding(settings: TrainSettings) -> None:
 
 
 def refuse_models(settings: TrainSettings, known: Sequence[str], reason: str) -> None:
-    """known: names of models, sage-pool apart from sage."""
+    """known: names of supported models; sage-pool is not sage. reason: why others are not supported."""
     model = settings.model
     name = "sage-pool" if model.name == "sage" and model.aggregator == "pool" else model.name
     if name not in known:
