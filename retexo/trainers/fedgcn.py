@@ -1,6 +1,6 @@
 """FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
 
-Yao, Jin, Ravi and Joe-Wong, "FedGCN: EarlyStopping-Communication Tradeoffs in Federated Training of Graph Convolutional
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
 Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
 also those of their neighbours on other workers, so that a network of two layers is exact. Edges that later layers would
 need are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same
