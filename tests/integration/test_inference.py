@@ -48,8 +48,8 @@ from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker import infer
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.compatibility import Shape
+from retexo.worker.context import make_architecture, make_context, make_inference_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -384,7 +384,8 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-        context = make_inference_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock())
+        clock = Clock()
+        context = make_inference_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=clock)
         layerwise.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 
