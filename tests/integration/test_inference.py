@@ -384,8 +384,9 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-        clock = Clock()
-        context = make_inference_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=clock)
+        context = make_inference_context(
+            settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock()
+        )
         layerwise.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 
