@@ -3,8 +3,8 @@
 Wan, Li, Kim and Lin, "BNS-GCN: Efficient Full-Graph Training of Graph Convolutional Networks with Partition-Parallelism
 and Random Boundary Node Sampling", MLSys 2022. Each boundary node of an ordered pair of parts is taken with probability
 p, the same ones in all layers of an epoch. Before a sum, which is normalised by degrees in the whole graph, taken rows
-are multiplied by 1/p, so that the sum is right in the mean; attention and pooling take them as they are. Both ends draw
-the sample from the same seed, so nothing is said about it. Validation and the final test are on the whole graph.
+are multiplied by 1/p, so that the sum is unbiased; attention and pooling take them as they are. Both ends draw
+the sample from the same seed, so the sample itself is not sent. Validation and the final test are on the whole graph.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ RESUMES = False
 @dataclass
 class Options:
     p: float
-    """The share of the boundary nodes that is sampled."""
+    """The probability of each boundary node to be sampled."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.p <= 1:
@@ -45,7 +45,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """A step an epoch, from a pass over the sampled graph."""
+    """One step per epoch, from a pass over the sampled graph."""
     partition, share = context.partition, typed_options("bns", context.settings.trainer.options, Options).p
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
     with context.phase("plan"):
@@ -69,12 +69,12 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 
 def rows_only(plan: ExchangePlan) -> ExchangePlan:
-    """The same without partial sums: a node is sampled, so its row is what is needed."""
+    """The plan without partial sums: nodes are sampled, so their rows are exchanged."""
     return replace(plan, sums=False)
 
 
 def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> Sample:
-    """The boundary nodes of an epoch; sender and receiver draw the same."""
+    """The sampled boundary nodes of an epoch; sender and receiver draw the same."""
 
     def of_pair(sender: int, receiver: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return np.random.default_rng((seed, epoch, sender, receiver)).random(count) < share
@@ -85,7 +85,7 @@ def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> 
 
 
 def sampled_features(features: Sources, plan: ExchangePlan, sample: Sample, scale: float) -> Sources:
-    """Of the halo nodes' features, rows, those of the sample, multiplied by `scale`."""
+    """The halo nodes' features that are in the sample, multiplied by `scale`; they are rows, no sums."""
     taken = [boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)]
     nodes = torch.from_numpy(np.concatenate(taken))
     halo = torch.full_like(features.unprojected.halo, -1)
@@ -95,5 +95,5 @@ def sampled_features(features: Sources, plan: ExchangePlan, sample: Sample, scal
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:
-    """All rows that a first weight may see: a sum of them has a zero wherever all of them have."""
+    """All rows that a first weight may be multiplied with: a sum of them is zero wherever all of them are."""
     return (as_matrix(torch.cat((context.features, features.unprojected.values))),)

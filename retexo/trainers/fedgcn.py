@@ -1,10 +1,10 @@
 """FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
 
-Yao, Jin, Ravi and Joe-Wong, "FedGCN: EarlyStopping-Communication Tradeoffs in Federated Training of Graph Convolutional
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
 Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
-also those of their neighbours elsewhere, so that a network of two layers is exact. Edges that later layers would need
-are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same data.
-Needs an aggregator that adds up.
+also those of their neighbours on other workers, so that a network of two layers is exact. Edges that later layers would
+need are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same
+data. Needs an aggregator that sums its neighbours.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ RESUMES = False
 @dataclass
 class Options:
     hops: int
-    """1, or 2: sums for a worker's own nodes, or also for their neighbours elsewhere."""
+    """1, or 2: sums for a worker's own nodes, or also for their neighbours on other workers."""
 
     def __post_init__(self) -> None:
         if self.hops not in (1, 2):
@@ -50,7 +50,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """A step a round, from a pass over the aggregates that were exchanged."""
+    """One step per round, from a pass over the aggregates that were exchanged."""
     options = typed_options("fedgcn", context.settings.trainer.options, Options)
     aggregates = exchange_aggregates(context, stages, options.hops)
     return end_to_end.train_without_exchange(
@@ -60,16 +60,16 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 @dataclass(frozen=True, eq=False)
 class Aggregates:
-    """The first layer's input at the inner nodes, [I, F] each, and at the halo nodes that are there, [n, F] each."""
+    """The first layer's input at the inner nodes, [I, F] each, and at halo nodes that were received, [n, F] each."""
 
     own: Sequence[Tensor]
     halo: Sequence[Tensor]
     place: Tensor
-    """int64 [H] row of each halo node, -1 where it is not there."""
+    """int64 [H] row of each halo node, -1 where it was not received."""
 
 
 def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Aggregates:
-    """Of one hop sums and rows of features; of the second the rows that these make at boundary nodes."""
+    """First hop: sums and rows of features; second hop: the rows of these aggregates at boundary nodes."""
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     made = layerwise.layer_inputs(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()

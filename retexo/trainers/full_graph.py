@@ -20,7 +20,7 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """A step an epoch, from one pass for the training nodes; the validation nodes take another one, without dropout."""
+    """One step per epoch, from a pass for the training nodes; validation takes another one, without dropout."""
     partition, sums = context.partition, context.plan.sums
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     with context.phase("plan"):

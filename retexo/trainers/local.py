@@ -1,4 +1,4 @@
-"""Training on the edges within each part, end to end: the floor, no row crosses the network.
+"""Training on the edges within each partition, end to end: the lower bound, no row crosses the network.
 
 Validation and the final test are on these edges, too.
 """
@@ -25,7 +25,7 @@ RESUMES = False
 @dataclass
 class Options:
     degrees: str
-    """What sums are normalised by: degrees within the part (local), or in the whole graph (global)."""
+    """What sums are normalised by: degrees within the partition (local), or in the whole graph (global)."""
 
     def __post_init__(self) -> None:
         if self.degrees not in ("local", "global"):
@@ -40,14 +40,14 @@ def check(settings: TrainSettings) -> None:
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """A step a round, from a pass that stays within the part."""
+    """One step per round, from a pass that stays within the part."""
     if typed_options("local", context.settings.trainer.options, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
     return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
 
 
 def inner_edges(context: Context) -> InEdges:
-    """The edges within the part, with the degrees that they give."""
+    """The edges within the partition, with their own degrees."""
     partition = context.partition
     inside = partition.src < partition.num_inner
     src, dst, num_inner = partition.src[inside], partition.dst[inside], partition.num_inner
@@ -57,7 +57,7 @@ def inner_edges(context: Context) -> InEdges:
 
 
 def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> network_pass.Pass:
-    """A pass for the targets, bool [I], without anything of halo nodes."""
+    """A pass for the targets, bool [I], without halo nodes."""
     required_layers, _ = network_pass.nodes_within_partition(context, targets)
     none = network_pass.no_vectors(context)
     steps = [network_pass.first_step(context, stages[0], required_layers, Sources(none, none))]

@@ -12,7 +12,7 @@ from retexo.trainers.context import Context, TrainResult
 
 
 class Trainer(Protocol):
-    """What a module of this package offers."""
+    """What a module of a trainer offers."""
 
     @property
     def USE(self) -> Use:
@@ -24,10 +24,10 @@ class Trainer(Protocol):
 
     @property
     def RESUMES(self) -> bool:
-        """Whether it hands Context.keeper to its rounds, and sends in them only what comm.traffic.OF_ROUNDS names."""
+        """Whether it saves its rounds in Context.recovery, and sends in them only kinds of comm.traffic.OF_ROUNDS."""
 
     def check(self, settings: TrainSettings) -> None:
-        """InputError for settings that it cannot have; called before anything is started."""
+        """InputError for settings that it does not support; called before anything is started."""
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on this worker; all workers call it."""

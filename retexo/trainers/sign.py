@@ -1,11 +1,12 @@
-"""SIGN: the features after 0, 1, ... L hops are made once, then an MLP on all of them trains without any edges.
+"""SIGN: the features after 0, 1, ... L hops are computed once, then an MLP on all of them trains without any edges.
 
 Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Inception Graph Neural Networks", 2020:
 
     Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs. 4 and 5)
 
-A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the network once a hop.
-LayerNorm and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on each input and on Z.
+A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the network once per
+hop. LayerNorm and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on each input and
+on Z.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
-    """[I, F] features, then the aggregate after each hop; zero at nodes that nobody needs."""
+    """[I, F] features, then the aggregate after each hop; zero at nodes that no worker needs."""
     hops = [context.features]
     scale = context.source_scale(stage.conv)
     for hop in range(num_hops):

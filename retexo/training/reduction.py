@@ -69,8 +69,8 @@ class PowerSGDReduction:
     """Low-rank factors of each matrix, with error feedback and warm start; vectors whole.
 
     Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
-    NeurIPS 2019, algorithms 1 and 2. Two messages a round: the sums of M Q, then those of M^T P. A matrix whose factors
-    are no smaller than itself is sent whole.
+    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. A matrix that is no
+    larger than its factors is sent whole.
     """
 
     def __init__(self, flat: FlatParameters, all_reduce: AllReduce, rank: int) -> None:

@@ -50,8 +50,8 @@ from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker import infer
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.compatibility import Shape
+from retexo.worker.context import make_architecture, make_context, make_inference_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -356,7 +356,7 @@ def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Pa
     path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3).path
     (path / "meta.json").unlink()
     directory = find([path], 3)
-    assert infer.Shape.of(directory, range(1, 2)) is None
+    assert Shape.of(directory, range(1, 2)) is None
     checkpoint_of(tmp_path / "run", architecture())
     assert len(load_run(tmp_path / "run").predict(directory).ids) == 40
 
@@ -385,7 +385,9 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-        context = infer.make_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock())
+        context = make_inference_context(
+            settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock()
+        )
         layerwise.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 

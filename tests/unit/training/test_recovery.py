@@ -1,4 +1,4 @@
-"""What a worker keeps of a run on disk: states, the tape of messages, and what damage does to them."""
+"""What a worker saves of a run: states, the replay log, and what damage does to them."""
 
 import logging
 from pathlib import Path
@@ -75,12 +75,12 @@ def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_facto
     assert again.load_round(1) is None
 
 
-def test_the_last_two_steps_are_kept(tmp_path: Path) -> None:
-    kept = recovery(tmp_path)
+def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
+    saved = recovery(tmp_path)
     for number in (1, 2, 10):
-        kept.save_round(0, number, {})
+        saved.save_round(0, number, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
-    kept.save_round(1, 1, {})
+    saved.save_round(1, 1, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-10.state", "step1-1.state"}
 
 
@@ -104,20 +104,20 @@ def test_workers_agree_on_the_newest_that_all_have(
 ) -> None:
     """An entry is a step, or a layer that has ended."""
     for rank, entries in enumerate((first, second)):
-        kept = recovery(tmp_path / str(rank))
+        saved = recovery(tmp_path / str(rank))
         for entry in entries:
             if isinstance(entry, tuple):
-                kept.save_round(*entry, {"at": list(entry)})
+                saved.save_round(*entry, {"at": list(entry)})
             else:
-                kept.save_layer(entry, {"layer": entry})
+                saved.save_layer(entry, {"layer": entry})
     assert agreed(tmp_path) == [goes_on] * 2
 
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
-        kept = recovery(tmp_path / str(rank))
-        kept.save_round(0, 1, {"values": torch.arange(5)})
-        kept.save_round(0, 2, {"values": torch.arange(5)})
+        saved = recovery(tmp_path / str(rank))
+        saved.save_round(0, 1, {"values": torch.arange(5)})
+        saved.save_round(0, 2, {"values": torch.arange(5)})
     whole = (tmp_path / "1" / "step0-2.state").read_bytes()
     for place in range(0, len(whole), 7):
         damaged = bytearray(whole)
@@ -135,12 +135,12 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1/step0-2.state: of another run" in caplog.text
 
 
-def test_when_a_step_is_due(tmp_path: Path) -> None:
+def test_when_a_state_is_due(tmp_path: Path) -> None:
     assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [3, 6, 9]
     assert not any(recovery(tmp_path, every=None).is_due(number) for number in range(10))
 
 
-# --- the tape ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the replay log ----------------------------------------------------------------------------------------------------  # noqa: E501
 
 messages = st.lists(
     st.tuples(
@@ -152,7 +152,7 @@ messages = st.lists(
 
 
 @given(messages=messages, share=st.floats(0, 1))
-def test_a_tape_is_read_as_far_as_it_is_whole(
+def test_a_replay_log_is_read_as_far_as_it_is_whole(
     messages: list[Any], share: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tape") / "tape"
@@ -181,7 +181,7 @@ def out(values: list[int]) -> list[Tensor]:
     return [torch.tensor(values, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)]
 
 
-def test_a_tape_of_another_run_is_empty(tmp_path: Path) -> None:
+def test_a_replay_log_of_another_run_is_empty(tmp_path: Path) -> None:
     ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
 
@@ -193,7 +193,7 @@ def test_a_run_that_does_something_else_is_told(sent: int, sizes: list[int], tmp
         ReplayLog(tmp_path / "tape", RUN).next(sent, torch.int64, sizes)
 
 
-def test_a_flipped_bit_ends_the_tape(tmp_path: Path) -> None:
+def test_a_flipped_bit_ends_the_replay_log(tmp_path: Path) -> None:
     replay_log = ReplayLog(tmp_path / "tape", RUN)
     for value in range(3):
         replay_log.append(value, out([value]))

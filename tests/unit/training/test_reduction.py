@@ -1,4 +1,4 @@
-"""Adding up the shares of a step: whole, rounded, by the rows that are used, and as low-rank factors."""
+"""Summing the updates of a round: whole, rounded, by the rows that are used, and as low-rank factors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Added:
     """Bytes by peer."""
 
 
-def add_up(shares: Tensor, way: Way) -> list[Added]:
+def summed_by(shares: Tensor, way: Way) -> list[Added]:
     """Add up shares [W, rounds, P]; the tail of rank r in round n is all r + n / 2."""
     world, rounds, _ = shares.shape
 
@@ -162,7 +162,7 @@ def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_whole_sum(world: int) -> None:
     shares = random_shares(world, rounds=2)
-    added = add_up(shares, Way())
+    added = summed_by(shares, Way())
     assert_agreed(added)
     assert torch.equal(added[0].sums, shares.sum(dim=0))
     assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE + TAIL) * 4)
@@ -176,7 +176,7 @@ USED = tuple(row in (0, 3, 4, 11) for row in range(12))
 def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: torch.dtype | None) -> None:
     shares = random_shares(world)
     weight_of(shares)[:, :, ~torch.tensor(USED)] = 0.0
-    all_rows, some = add_up(shares, Way(wire=wire)), add_up(shares, Way(wire=wire, used=USED))
+    all_rows, some = summed_by(shares, Way(wire=wire)), summed_by(shares, Way(wire=wire, used=USED))
     assert_agreed(some)
     assert torch.equal(some[0].sums, all_rows[0].sums)
     assert sent(all_rows) - sent(some) == 2 * (world - 1) * 8 * 10 * (4 if wire is None else 2)
@@ -186,7 +186,7 @@ def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: torch.dtype 
 def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
     """Local steps rest on it: there weight decay changes them alike everywhere."""
     shares = random_shares(2)
-    added = add_up(shares, Way(rank=rank, used=USED))
+    added = summed_by(shares, Way(rank=rank, used=USED))
     for worker, own in zip(added, weight_of(shares)[:, 0], strict=True):
         same = (weight_of(worker.sums)[0] == own).all(dim=1)
         assert same.tolist() == [not used for used in USED]
@@ -194,7 +194,7 @@ def test_unused_rows_keep_what_a_worker_has_of_its_own(rank: int) -> None:
 
 def test_no_row_is_used() -> None:
     shares = random_shares(2)
-    added = add_up(shares, Way(used=(False,) * 12))
+    added = summed_by(shares, Way(used=(False,) * 12))
     assert torch.equal(added[0].sums[0, 120:], shares[:, 0, 120:].sum(dim=0))
     assert sent(added) == 2 * (14 + TAIL) * 4
 
@@ -205,7 +205,7 @@ def test_no_row_is_used() -> None:
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
     shares = random_shares(world, rounds=2)
-    added = add_up(shares, Way(wire=torch.bfloat16))
+    added = summed_by(shares, Way(wire=torch.bfloat16))
     assert_agreed(added)  # the tail is exact
     error = (added[0].sums - shares.sum(dim=0)).abs()
     rounded = shares.abs().sum(dim=0) * 2**-8
@@ -218,25 +218,25 @@ def test_bf16_is_added_up_in_fp32() -> None:
     """1 and 10 times 2^-8: in bfloat16 each of these would be lost on its own."""
     shares = torch.full((11, 1, Model.SIZE), 2.0**-8)
     shares[0] = 1.0
-    added = add_up(shares, Way(wire=torch.bfloat16))
+    added = summed_by(shares, Way(wire=torch.bfloat16))
     assert set(added[0].sums.flatten().tolist()) == {1.0390625}  # 1 + 5 / 128, which bfloat16 holds exactly
 
 
 def test_one_worker_rounds_nothing() -> None:
     shares = random_shares(1)
-    assert torch.equal(add_up(shares, Way(wire=torch.bfloat16))[0].sums, shares[0])
+    assert torch.equal(summed_by(shares, Way(wire=torch.bfloat16))[0].sums, shares[0])
 
 
-# --- silent workers ----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- workers that send nothing ----------------------------------------------------------------------------------------------------  # noqa: E501
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
-def test_silent_workers_send_no_share(zero_ranks: set[int], rank: int) -> None:
+def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) -> None:
     """Of a rank that is silent only the tail, and its chunk of the sum."""
     shares = random_shares(3, dtype=F64)
     shares[list(zero_ranks)] = 0.0
-    loud, quiet = add_up(shares, Way(rank)), add_up(shares, Way(rank, zero_ranks=frozenset(zero_ranks)))
+    loud, quiet = summed_by(shares, Way(rank)), summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks)))
     assert_agreed(quiet)
     torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
     vectors = [Model.SIZE] if rank == 0 else [12 * rank + 14, 10 * rank]
@@ -267,7 +267,7 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
     shares = random_shares(world, rounds=3, dtype=F64)
     left, right = torch.randn(world, 3, 12, true_rank, dtype=F64), torch.randn(3, true_rank, 10, dtype=F64)
     weight_of(shares)[:] = left @ right  # the sum over the workers has the rank of a share
-    added = add_up(shares, Way(rank=rank))
+    added = summed_by(shares, Way(rank=rank))
     assert_agreed(added)
     torch.testing.assert_close(added[0].sums, shares.sum(dim=0), rtol=1e-10, atol=1e-10)
 
@@ -279,7 +279,7 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     shares = random_shares(world, rounds=20, dtype=F64)
     if used is not None:
         weight_of(shares)[:, :, ~torch.tensor(used)] = 0.0
-    added = add_up(shares, Way(rank=2, used=used))
+    added = summed_by(shares, Way(rank=2, used=used))
     assert_agreed(added)
     rows = torch.tensor(used or (True,) * 12)
     owed = sum(worker.error for worker in added)
@@ -293,7 +293,7 @@ def test_with_bf16_the_rounding_of_a_share_is_owed_too() -> None:
     """One worker has shares, so that their sum is what it sent, and is not rounded a second time."""
     shares = random_shares(2, rounds=20)
     shares[1] = 0.0
-    added = add_up(shares, Way(rank=2, wire=torch.bfloat16))
+    added = summed_by(shares, Way(rank=2, wire=torch.bfloat16))
     assert_agreed(added)
     applied = weight_of(added[0].sums).sum(dim=0)
     torch.testing.assert_close(applied + added[0].error, weight_of(shares).sum(dim=(0, 1)), rtol=0, atol=1e-4)
@@ -312,14 +312,14 @@ def test_with_bf16_the_rounding_of_a_share_is_owed_too() -> None:
 )
 @pytest.mark.parametrize("world", [2, 3])
 def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
-    added = add_up(random_shares(world, rounds=2), way)
+    added = summed_by(random_shares(world, rounds=2), way)
     assert sent(added) == 2 * (2 * (world - 1) * each)
 
 
 @pytest.mark.parametrize("wire", [None, torch.bfloat16])
 def test_matrices_whose_factors_are_not_shorter_go_whole(wire: torch.dtype | None) -> None:
     shares = random_shares(3, rounds=2)
-    low, whole = add_up(shares, Way(rank=6, wire=wire)), add_up(shares, Way(wire=wire))
+    low, whole = summed_by(shares, Way(rank=6, wire=wire)), summed_by(shares, Way(wire=wire))
     assert torch.equal(low[0].sums, whole[0].sums)
     assert sent(low) == sent(whole)
 
@@ -328,7 +328,7 @@ def test_the_right_factor_is_the_start_of_the_next_round() -> None:
     """Of a sum that does not change, rounds find more and more: the warm start is a power iteration."""
     share = random_shares(2, dtype=F64)
     constant = torch.cat((share, torch.zeros(2, 30, Model.SIZE, dtype=F64)), dim=1)
-    added = add_up(constant, Way(rank=2))
+    added = summed_by(constant, Way(rank=2))
     applied = weight_of(added[0].sums).cumsum(dim=0)
     missing = (applied - weight_of(share).sum(dim=(0, 1))).flatten(1).norm(dim=1)
     assert missing[-1] < 1e-6 * missing[0]  # all that was owed has been paid
