@@ -19,6 +19,7 @@ from partitioning.storage import MissingPartitions, PartitionDirectory, find
 from retexo.apps import resume
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested
 from retexo.cluster import launch
+from retexo.config.schema import keys, without
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
@@ -28,21 +29,8 @@ from retexo.worker.train import Job, choose_device, main, num_threads
 
 logger = logging.getLogger(__name__)
 
-PER_NODE = (
-    "node_rank",
-    "cluster",
-    "distributed",
-    "partition_dir",
-    "dataset_dir",
-    "dataset_file",
-    "log_every",
-    "checkpoint",
-    "resume",
-    "checkpoint_dir",
-)
-"""Settings that may differ between nodes."""
-OF_A_PARTITIONER = ("split", "symmetrize", "partition_method", "part_obj", "partition_file", "partition", "overwrite")
-"""What only whoever sees the whole graph can do."""
+PER_NODE = keys(lambda setting: setting.per_node)
+OF_A_PARTITIONER = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -173,7 +161,7 @@ def settings_digest(settings: Settings) -> str:
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
     """Those that have to be the same on every node, and when a run is resumed."""
-    return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
+    return without(settings.resolved, PER_NODE)
 
 
 def versions() -> dict[str, str]:
