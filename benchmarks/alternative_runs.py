@@ -29,7 +29,7 @@ class Run:
     folder: str
     """Where the graph and its partitions are."""
     budget: float
-    """Seconds of training after which a rival is ended."""
+    """Seconds of training after which a run of PyG or DGL is ended."""
 
 
 def fit(

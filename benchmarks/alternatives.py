@@ -8,7 +8,7 @@
 `products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
 
 Same graph, split (drawn by the seed), 2 layers, width 256, dropout rate 0.5 and stopping rule: at most 200 epochs
-(ours: rounds a layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
+(ours: rounds per layer), 30 without a better validation accuracy end the training, the best validation epoch is kept,
 the test nodes are looked at once. Else each has its documented settings. Full batch (the GCN examples of PyG and DGL,
 DGL's train_full.py): Adam, learning rate 0.01, weight decay 5e-4. Sampled GraphSAGE: batches of 1,024, fan-out 15 and
 10, learning rate 0.003, weight decay 5e-4; validation on sampled neighbours as in DGL's example, test on all. Ours: the
@@ -29,9 +29,7 @@ double the CPU time of PyG and DGL where cores are shared.
 
 import argparse
 import contextlib
-import io
 import json
-import logging
 import os
 import platform
 import subprocess
@@ -43,6 +41,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import common
 import numpy as np
 import psutil
 from alternative_runs import THREADS, Run, baseline, ours
@@ -59,14 +58,10 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
 
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
-    """Write the graph for the rivals and the partitions for ours; return the seconds of partitioning for the most."""
-    from partitioning import datasets, splits
-    from retexo.apps import partition_data
+    """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
     from retexo.config.compose import compose
 
-    wanted = compose(settings).partition.dataset
-    graph = datasets.load(wanted)
-    split = splits.draw(graph, wanted.split, datasets.recipe(wanted.name).split)
+    graph, split = common.load_graph(compose(settings))
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
     edges = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}  # DGL's sampler wants them all alike
@@ -74,8 +69,7 @@ def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     start = time.perf_counter()
     for workers in worlds:
         start = time.perf_counter()
-        with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(compose([*settings, f"num_partitions={workers}"]).partition)
+        common.partition(compose([*settings, f"num_partitions={workers}"]))
     return time.perf_counter() - start
 
 
@@ -176,13 +170,11 @@ def row(method: str, runs: list[dict[str, Any]], of_all: str, of_model: str) -> 
 
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
-    from accuracy import PUBMED_SPLIT
-
     if arguments.graph == "pubmed":
-        return ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
+        return common.pubmed(arguments.pubmed)
     if arguments.graph == "products":
         return products(1)
-    return ["dataset_name=cora"] if arguments.graph == "cora" else [*SYNTHETIC, f"synthetic.edges={arguments.edges}"]
+    return common.CORA if arguments.graph == "cora" else [*SYNTHETIC, f"synthetic.edges={arguments.edges}"]
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -219,20 +211,19 @@ def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__, seeds=5, pubmed=None)
     parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora")
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS)
-    parser.add_argument("--pubmed", type=Path, help="PubMed as an npz of the form of dataset_name=file")
     parser.add_argument("--edges", type=int, default=2_500_000, help="undirected ones, of the synthetic graph")
-    parser.add_argument("--budget", type=float, default=1e9, help="seconds of training after which a rival is ended")
+    parser.add_argument(
+        "--budget", type=float, default=1e9, help="seconds of training after which a run of PyG or DGL is ended"
+    )
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many")
     parser.add_argument("--keep", type=Path, help="JSON of all runs; those in it are not run again")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.methods = arguments.methods or list(AT_SIZE if arguments.graph == "products" else METHODS)
-    logging.disable(logging.INFO)
     if arguments.run:
         run = Run(**json.loads(arguments.run))
         arguments.out.write_text(json.dumps((ours if run.method.startswith("ours") else baseline)(run)))

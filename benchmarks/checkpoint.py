@@ -1,34 +1,28 @@
-"""What it costs to keep the course of a run on disk: seconds within the writing, as a share of the training time.
+"""What `resume` costs: seconds spent on writing the state of a run, as a share of its training time.
 
     python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null]
 
 Cora, GCN, 4 random parts and workers, the project's defaults. Measured in rank 0 around every write of a state and of
-the tape, so that the noise of the rest has no part in it; the median over the repeats, and the whole range.
+the replay log, so that the noise of the rest has no part in it; the median over the repeats, and the whole range.
 """
 
-import argparse
-import contextlib
-import io
-import logging
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-import torch
+import common
 
-from retexo.apps import partition_data, train
+from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
 from retexo.config.compose import compose
 from retexo.training.recovery import Recovery
-from retexo.worker import train as worker
+from retexo.worker import train as train_worker
 
 
-def timed(rank: int, job: worker.Job, parent: Connection) -> None:
+def timed(rank: int, job: train_worker.Job, parent: Connection) -> None:
     """A worker that also reports the seconds that it spent writing."""
     spent = [0.0]
 
@@ -42,33 +36,28 @@ def timed(rank: int, job: worker.Job, parent: Connection) -> None:
 
         return call
 
-    Recovery.keep, Recovery.finish, ReplayLog.append = (
-        around(f) for f in (Recovery.keep, Recovery.finish, ReplayLog.append)
+    Recovery.save_round, Recovery.save_layer, ReplayLog.append = (
+        around(f) for f in (Recovery.save_round, Recovery.save_layer, ReplayLog.append)
     )
-    run = worker.run
-    worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
-    worker.main(rank, job, parent)
+    run = train_worker.run
+    train_worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
+    train_worker.main(rank, job, parent)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = common.parser(__doc__, repeats=5)
     parser.add_argument("--every", nargs="+", default=["null", "50", "20", "10"])
     arguments = parser.parse_args()
-    logging.disable(logging.INFO)
     train.main = timed
-    cores = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {platform.machine()}, {cores} cores; {arguments.repeats} repeats")
+    print(f"{common.machine()}; {arguments.repeats} repeats")
     found: dict[str, list[tuple[float, float]]] = {every: [] for every in arguments.every}
     with tempfile.TemporaryDirectory() as folder:
-        common = ["dataset_name=cora", f"partition_dir={folder}", "app=train"]
-        with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(compose(common).partition)
-            for _ in range(arguments.repeats):
-                for every in arguments.every:
-                    settings = compose([*common, f"checkpoint.every={every}"])
-                    summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
-                    found[every].append((summary["writing"], summary["seconds"]["train"]))
+        overrides = [*common.CORA, f"partition_dir={folder}", "app=train"]
+        common.partition(compose(overrides))
+        for _ in range(arguments.repeats):
+            for every in arguments.every:
+                summary = common.train(compose([*overrides, f"checkpoint.every={every}"]), folder)
+                found[every].append((summary["writing"], summary["seconds"]["train"]))
     print("checkpoint.every  writing, ms   training, s   share (range)")
     for every, pairs in found.items():
         shares = sorted(100 * writing / training for writing, training in pairs)

@@ -6,84 +6,71 @@ Data: the bundled Cora and, if given, PubMed, one random split a seed (86 / 300 
 One process and one partition: with more of them the computation is the same but for the dropout masks.
 """
 
-import argparse
 import itertools
-import logging
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import common
 import numpy as np
 import torch
-from accuracy import PUBMED_SPLIT
 
-from partitioning import datasets, splits, storage
 from partitioning.dgl_import import dgl  # noqa: F401  # loaded before the processes fork
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.write import write
+from retexo.cluster.interfaces import loopback
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
 from retexo.nn.stage import build_stage
-from retexo.outputs.run_log import RunLog
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker import train as worker
-
-MODELS = ("gcn", "sage", "gat")
+from retexo.worker.context import make_architecture, make_context
+from retexo.worker.evaluate import evaluate
 
 
 def validation(model: str, data: list[str], seed: int, options: tuple[str, ...]) -> tuple[float, list[int]]:
-    """Best validation accuracy of one run, and its rounds a layer."""
+    """Best validation accuracy of one run, and its rounds per layer."""
     torch.set_num_threads(1)
     overrides = [*data, f"seed={seed}", "num_partitions=1", *options]
     settings = compose(overrides, f"node_classification_{model}")
-    graph = datasets.load(settings.partition.dataset)
-    split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe(settings.partition.dataset.name).split)
+    graph, split = common.load_graph(settings)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        described = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
+        provenance = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
         parts = np.zeros(graph.num_nodes, np.int64)
-        storage.write(base / "graph-1", graph, masks, parts, num_parts=1, described=described)
-        directory = storage.find([base / "graph-1"], 1)
+        write(base / "graph-1", graph, masks, parts, num_parts=1, provenance=provenance)
+        directory = find([base / "graph-1"], 1)
         meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
         with process_group(meeting, 0):
             return _train(settings.train, directory, base)
 
 
-def _train(settings: TrainSettings, directory: storage.PartitionDirectory, base: Path) -> tuple[float, list[int]]:
+def _train(settings: TrainSettings, directory: PartitionDirectory, base: Path) -> tuple[float, list[int]]:
     settings = replace(settings, log_every=10**9)
     torch.manual_seed(settings.seed)
     comm = Communicator(0, 1)
     partition = directory.read(0)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    log = RunLog(base, 1, settings)
-    architecture = worker.make_architecture(settings, graph_info)
+    architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, settings.seed) for layer in range(settings.model.num_layers)]
-    context = worker.make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=base
-    )
+    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     context = replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
-    return worker.evaluate(context, trained.logits)["val"].accuracy, trained.rounds
+    return evaluate(context, trained.logits)["val"].accuracy, trained.rounds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--pubmed", type=Path)
+    parser = common.parser(__doc__, seeds=5, pubmed=None, models=common.MODELS, options=[])
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.3, 0.5, 0.7, 0.8])
     parser.add_argument("--patience", type=int, nargs="+", default=[10, 20, 40])
-    parser.add_argument("--options", nargs="*", default=[], help="further settings for every run")
-    parser.add_argument("--models", nargs="+", default=MODELS)
     arguments = parser.parse_args()
-    logging.disable(logging.INFO)
-    graphs = {"cora": ["dataset_name=cora"]}
-    if arguments.pubmed:
-        graphs["pubmed"] = ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
+    graphs = common.graphs(arguments.pubmed)
     print(f"torch {torch.__version__}, {arguments.seeds} seeds, options {arguments.options}; mean validation accuracy")
     print(f"{'graph':<8}{'model':<6}{'dropout':>8}{'patience':>9}{'accuracy':>10}{'+-':>8}{'rounds':>9}")
     with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:

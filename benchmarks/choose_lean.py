@@ -6,14 +6,10 @@ A candidate is a row of settings on top of `+experiment=lean`. For each: mean be
 megabytes of all that is sent, 4 random parts, a new split a seed.
 """
 
-import argparse
-import logging
 import tempfile
 from pathlib import Path
 
-import numpy as np
-import torch
-from accuracy import PUBMED_SPLIT, runs
+import common
 
 CANDIDATES = (
     "gradient.rank=8",
@@ -33,17 +29,11 @@ CANDIDATES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pubmed", type=Path, help="PubMed as an npz of the form of dataset_name=file")
-    parser.add_argument("--models", nargs="+", default=("gcn", "sage", "gat"))
+    parser = common.parser(__doc__, seeds=3, pubmed=None, models=common.MODELS)
     parser.add_argument("--candidates", nargs="+", default=CANDIDATES)
     arguments = parser.parse_args()
-    logging.disable(logging.INFO)
-    graphs = {"cora": ["dataset_name=cora"]}
-    if arguments.pubmed:
-        graphs["pubmed"] = ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
-    print(f"torch {torch.__version__}; 4 random parts; seeds 0 to {arguments.seeds - 1}; validation accuracy, MB")
+    graphs = common.graphs(arguments.pubmed)
+    print(f"{common.machine()}; 4 random parts; seeds 0 to {arguments.seeds - 1}; validation accuracy, MB")
     columns = [(graph, model) for graph in graphs for model in arguments.models]
     print(" ".join(f"{graph} {model}".rjust(16) for graph, model in columns))
     with tempfile.TemporaryDirectory() as folder:
@@ -53,10 +43,9 @@ def main() -> None:
             for graph, model in columns:
                 place = Path(folder) / graph
                 place.mkdir(exist_ok=True)
-                found = runs(graphs[graph], model, arguments.seeds, options, place)
-                accuracy = np.mean([summary["val"]["accuracy"] for summary in found])
-                megabytes = np.mean([summary["bytes"]["total"] for summary in found]) / 1e6
-                cells.append(f"{accuracy:.4f} {megabytes:8.3f}".rjust(16))
+                found = common.seed_runs(graphs[graph], model, arguments.seeds, options, place)
+                accuracy = common.accuracies(found, "val").mean()
+                cells.append(f"{accuracy:.4f} {common.megabytes(found):8.3f}".rjust(16))
             print(" ".join(cells), "|", candidate, flush=True)
 
 

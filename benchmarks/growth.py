@@ -3,28 +3,22 @@
     python benchmarks/growth.py [--nodes 10000 30000 100000] [--parts 4 16 64] [--lean] [--edges 10000000]
 
 Synthetic graphs (10 edges a node, 128 features, 8 classes, homophily .9; split .08 / .02 / .90), GCN. MB are predicted
-by `app=plan`, with 30 rounds a layer and 10 for lean. `--lean` trains where a good cut pays: bytes and accuracy of
-`+experiment=lean` beside `gather`. `--edges` times a cover of so many boundary edges on one core.
+by `app=plan`, with 30 rounds per layer and 10 for lean. `--lean` trains where a good cut pays: bytes and accuracy of
+`+experiment=lean` beside `centralized`. `--edges` times a cover of so many boundary edges on one core.
 """
 
-import argparse
-import contextlib
-import io
-import logging
 import tempfile
 import time
 from pathlib import Path
 
+import common
 import numpy as np
 import psutil
 import torch
 
-from retexo.apps import partition_data, train
-from retexo.apps.plan import Sizes
-from retexo.apps.train import open_directory
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
-from retexo.estimate.traffic import architecture_of, forecast
+from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover
 
@@ -38,24 +32,23 @@ def settings_of(*overrides: str) -> Settings:
 
 def growth(nodes: int, parts: int, method: str, folder: Path) -> None:
     """One line: bytes of one graph in so many parts."""
-    common = (f"synthetic.nodes={nodes}", f"synthetic.edges={5 * nodes}", f"num_partitions={parts}",
+    graph = (f"synthetic.nodes={nodes}", f"synthetic.edges={5 * nodes}", f"num_partitions={parts}",
               f"partition_method={method}", f"partition_dir={folder}")  # fmt: skip
-    settings = settings_of(*common)
-    with contextlib.redirect_stdout(io.StringIO()):
-        meta = partition_data.run(settings.partition)
-    directory = open_directory(settings)
-    partitions = [directory.read(part) for part in range(parts)]
+    settings = settings_of(*graph)
+    meta = common.partition(settings)
+    directory, partitions = common.read_partitions(settings)
     start = time.perf_counter()
-    exact = forecast(settings.train, directory, partitions)
+    exact = estimate_traffic(settings.train, directory, partitions)
     seconds = time.perf_counter() - start
-    plain = forecast(settings_of(*common, "exchange=plain").train, directory, partitions)
-    lean = forecast(settings_of(*common, "+experiment=lean").train, directory, partitions)
+    plain = estimate_traffic(settings_of(*graph, "exchange=plain").train, directory, partitions)
+    lean = estimate_traffic(settings_of(*graph, "+experiment=lean").train, directory, partitions)
     rows = [each.total([0, 0], ["features", "embeddings"]) for each in (plain, exact, lean)]
     totals = [plain.total([ROUNDS] * 2), exact.total([ROUNDS] * 2), lean.total([LEAN_ROUNDS] * 2)]
-    architecture = architecture_of(settings.train, directory, partitions)
-    gather = Sizes.of(settings.train, partitions, architecture).gather
+    centralized = common.centralized_bytes(settings, directory, partitions)
     halo = sum(part.halo for part in meta.parts)
-    megabytes = " ".join(f"{value / 1e6:>9.2f}" for value in (*rows, exact.total([0, 0], ["setup"]), *totals, gather))
+    megabytes = " ".join(
+        f"{value / 1e6:>9.2f}" for value in (*rows, exact.total([0, 0], ["setup"]), *totals, centralized)
+    )
     print(
         f"{nodes:>8,} {parts:>5} {method:<7} {meta.cut_edges / meta.num_edges:>6.1%} {halo:>9,} {meta.cover_rows:>9,} "
         f"{megabytes} {seconds:>7.1f}",
@@ -63,24 +56,20 @@ def growth(nodes: int, parts: int, method: str, folder: Path) -> None:
     )
 
 
-def lean_against_gather(folder: Path) -> None:
+def lean_against_centralized(folder: Path) -> None:
     """A graph that falls into parts, with wide features: what leaves its part is little."""
-    common = ("synthetic.nodes=100000", "synthetic.edges=500000", "synthetic.features=512", "synthetic.classes=16",
+    graph = ("synthetic.nodes=100000", "synthetic.edges=500000", "synthetic.features=512", "synthetic.classes=16",
               "synthetic.homophily=0.97", "partition_method=metis", f"partition_dir={folder}")  # fmt: skip
-    settings = settings_of(*common, "+experiment=lean")
-    with contextlib.redirect_stdout(io.StringIO()):
-        meta = partition_data.run(settings.partition)
-        summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
-        plain = train.run(settings_of(*common, "exchange=plain"), Path(tempfile.mkdtemp(dir=folder)))
-    directory = open_directory(settings)
-    partitions = [directory.read(part) for part in range(4)]
-    architecture = architecture_of(settings.train, directory, partitions)
-    gather = Sizes.of(settings.train, partitions, architecture).gather
+    settings = settings_of(*graph, "+experiment=lean")
+    meta = common.partition(settings)
+    summary, plain = common.train(settings, folder), common.train(settings_of(*graph, "exchange=plain"), folder)
+    directory, partitions = common.read_partitions(settings)
+    centralized = common.centralized_bytes(settings, directory, partitions)
     sent = summary["bytes"]["total"]
     print(f"100,000 nodes, 1,000,000 directed edges, 512 features, METIS: {meta.cut_edges / meta.num_edges:.1%} cut")
     print(f"lean   {sent / 1e6:>10.2f} MB, test accuracy {summary['test']['accuracy']:.4f}, rounds {summary['rounds']}")
     print(f"plain  {plain['bytes']['total'] / 1e6:>10.2f} MB, test accuracy {plain['test']['accuracy']:.4f}")
-    print(f"gather {gather / 1e6:>10.2f} MB, {gather / sent:.1f} times lean", flush=True)
+    print(f"centralized {centralized / 1e6:>10.2f} MB, {centralized / sent:.1f} times lean", flush=True)
 
 
 def planning(edges: int) -> None:
@@ -105,19 +94,18 @@ def planning(edges: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--nodes", type=int, nargs="*", default=[10_000, 30_000, 100_000])
     parser.add_argument("--parts", type=int, nargs="*", default=[4, 8, 16, 64])
     parser.add_argument("--methods", nargs="*", default=["random", "metis"])
     parser.add_argument("--lean", action="store_true")
     parser.add_argument("--edges", type=int)
     arguments = parser.parse_args()
-    logging.disable(logging.INFO)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} cores")
+    print(common.machine())
     print(f"{'':<22} {'':>6} {'':>9} {'after':>9} {'MB: rows':>9} {'rows':>9} {'rows':>9} {'setup':>9} {'total':>9} "
           f"{'total':>9} {'total':>9} {'':>9} {'seconds':>7}")  # fmt: skip
     print(f"{'nodes':>8} {'parts':>5} {'method':<7} {'cut':>6} {'halo':>9} {'cover':>9} {'plain':>9} {'exact':>9} "
-          f"{'lean':>9} {'exact':>9} {'plain':>9} {'exact':>9} {'lean':>9} {'gather':>9} {'to plan':>7}")  # fmt: skip
+          f"{'lean':>9} {'exact':>9} {'plain':>9} {'exact':>9} {'lean':>9} {'central.':>9} {'to plan':>7}")  # fmt: skip
     for nodes in arguments.nodes:
         for parts in arguments.parts:
             for method in arguments.methods:
@@ -125,7 +113,7 @@ def main() -> None:
                     growth(nodes, parts, method, Path(folder))
     if arguments.lean:
         with tempfile.TemporaryDirectory() as folder:
-            lean_against_gather(Path(folder))
+            lean_against_centralized(Path(folder))
     if arguments.edges:
         planning(arguments.edges)
 

@@ -2,28 +2,22 @@
 
     python benchmarks/rounds.py [--repeats 5]
 
-Cora, GCN, 4 random parts and 4 workers, 200 rounds a layer with stopping off. The floor is the same matrix products
+Cora, GCN, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the same matrix products
 (forward and backward on the training rows, forward on the validation rows) of all workers' rows, and nothing else: no
 message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the same all-reduces between
 4 workers that do nothing else. All three are interleaved; ratios are of medians.
 """
 
-import argparse
-import contextlib
-import io
 import json
-import logging
-import platform
 import statistics
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import common
 import torch
 
-from partitioning import datasets, splits
-from retexo.apps import partition_data, train
 from retexo.cluster import launch
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
@@ -32,18 +26,17 @@ from retexo.config.compose import compose
 from retexo.nn.block import InEdges, Sources, Vectors, rows_of
 from retexo.nn.convolution import Inputs
 from retexo.nn.stage import Architecture, build_stage
-from retexo.training.loop import Message
+from retexo.training.message import Message
 
 ROUNDS = 200
 WORKERS = 4
-DATA = ["dataset_name=cora", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
+DATA = [*common.CORA, "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
 
 
 def floor_seconds() -> float:
     """Seconds of the products of all rounds of both layers."""
     settings = compose(DATA, "node_classification_gcn")
-    graph = datasets.load(settings.partition.dataset)
-    split = splits.draw(graph, settings.partition.dataset.split, datasets.recipe("cora").split)
+    graph, split = common.load_graph(settings)
     src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
     degree = torch.bincount(dst, minlength=graph.num_nodes)
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
@@ -95,23 +88,19 @@ def message_seconds() -> float:
     stages = [build_stage(architecture, layer, 0) for layer in range(settings.model.num_layers)]
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
-    with launch.meet(settings.cluster, {}, "") as node:
+    with launch.connect_nodes(settings.cluster, {}, "") as node:
         return float(launch.run_workers(range(WORKERS), messages_alone, (node.rendezvous, sizes), node)[0])
 
 
 def training(folder: Path) -> dict:
-    """summary.json of one training run."""
+    """summary.json of one training run, its partitions made before."""
     settings = compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
-    with contextlib.redirect_stdout(io.StringIO()):
-        partition_data.run(settings.partition)
-        return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
+    common.partition(settings)
+    return common.train(settings, folder)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    logging.disable(logging.INFO)
+    arguments = common.parser(__doc__, repeats=5).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         trained = [
             (training(Path(folder))["seconds"], floor_seconds(), message_seconds()) for _ in range(arguments.repeats)
@@ -121,9 +110,7 @@ def main() -> None:
     messages = [alone for _, _, alone in trained]
     whole = [seconds["train"] for seconds, _, _ in trained]
     median = statistics.median(rounds)
-    print(
-        f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores; {arguments.repeats} repeats"
-    )
+    print(f"{common.machine()}; {arguments.repeats} repeats")
     print(f"training, whole      {statistics.median(whole):.2f} s (median; {min(whole):.2f} to {max(whole):.2f})")
     print(f"its {2 * ROUNDS} rounds       {median:.2f} s ({2 * ROUNDS / median:.0f} rounds a second)")
     print(f"floor of products    {statistics.median(floors):.2f} s ({min(floors):.2f} to {max(floors):.2f})")

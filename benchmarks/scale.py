@@ -17,10 +17,8 @@ same minute on all cores with nothing else in the way, and the ratio:
 The whole graph needs 8 GiB of disk. --keep: points that are in the file are not run again.
 """
 
-import argparse
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -32,12 +30,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import common
 import psutil
 import torch
 
 from retexo.nn.matrix import row_sums
 
-ROOT = Path(__file__).resolve().parents[1]
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 2_449_029, 61_859_140, 100, 47, 256
 TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
 
@@ -56,9 +54,12 @@ class Watched:
 
     def __init__(self, *arguments: str) -> None:
         start = time.perf_counter()
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(common.ROOT)}
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "main.py"), *arguments], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(common.ROOT / "main.py"), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.memory = 0
         watch = threading.Thread(target=self._watch, args=(process,), daemon=True)
@@ -277,10 +278,10 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=["edges", "parts", "width"])
     parser.add_argument("--models", nargs="+", default=["gcn"], choices=["gcn", "sage"])
-    parser.add_argument("--rounds", type=int, default=20, help="a layer")
+    parser.add_argument("--rounds", type=int, default=20, help="per layer")
     parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
     parser.add_argument("--keep", type=Path, help="JSON of all runs")
     parser.add_argument("--figure", type=Path)
@@ -288,7 +289,7 @@ def main() -> None:
     kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else []
     runs = {Point(**point): found for point, found in kept}
     rates = Rates.measured()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
+    print(f"{common.machine()}, "
           f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.values / 1e9:.1f} G values/s added up, loopback "
           f"{rates.loopback / 1e9:.2f} GB/s; load average {os.getloadavg()[0]:.1f}")  # fmt: skip
     print("seconds by phase, in brackets the floor and the ratio to it")

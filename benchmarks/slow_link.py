@@ -9,10 +9,7 @@ medians. `lean, plain rows` has the steps of `lean` and the rows of `plain`: the
 """
 
 import argparse
-import contextlib
-import io
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -21,15 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from accuracy import PUBMED_SPLIT
+import common
 
-from retexo.apps import partition_data
 from retexo.config.compose import compose
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-import namespaces  # noqa: E402
+sys.path.insert(0, str(common.ROOT / "tests"))
+import namespaces
 
 METHODS = {
     "plain": ["exchange=plain"],
@@ -44,7 +38,7 @@ LIMIT = 3600
 def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path) -> dict[str, Any]:
     """Train on all nodes; summary.json, with the bytes that left the nodes as `wire`."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    command = [sys.executable, str(ROOT / "main.py"), "--config-name", "node_classification_gcn", "app=train"]
+    command = [sys.executable, str(common.ROOT / "main.py"), "--config-name", "node_classification_gcn", "app=train"]
     command += [*arguments, f"parts_per_node={per_node}", f"distributed.master_addr={nodes[0].address}"]
     before = sum(node.sent()[0] for node in nodes)
     processes = []
@@ -90,30 +84,21 @@ def report(graph: str, rate: str, found: dict[str, list[dict[str, Any]]]) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pubmed", type=Path, help="PubMed instead of Cora: an npz of the form of dataset_name=file")
+    parser = common.parser(__doc__, repeats=3, pubmed=None)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "10mbit"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="the first is the base")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--parts-per-node", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    data = ["dataset_name=cora"]
-    if options.pubmed:
-        data = ["dataset_name=file", f"dataset_file={options.pubmed.resolve()}", *PUBMED_SPLIT]
-    graph = "pubmed" if options.pubmed else "cora"
+    graph, data = common.one_graph(options.pubmed)
     parts = options.nodes * options.parts_per_node
-    print(
-        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, Linux "
-        f"{platform.release()}, {os.cpu_count()} cores; {options.nodes} nodes, {parts} random parts, {options.repeats} "
-        "repeats"
-    )
+    print(f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()}; {options.nodes} nodes, "
+          f"{parts} random parts, {options.repeats} repeats")  # fmt: skip
     print(f"{'seconds':<35}{'training':>8}  {'from, to':<16}{'ratio':>6}{'exchange':>10}{'rounds':>8}{'MB sent':>10}"
           f"{'crossed':>9}  {'rounds':<9}test")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        data += [f"num_partitions={parts}", f"partition_dir={folder}/parts"]
-        with contextlib.redirect_stdout(io.StringIO()):
-            partition_data.run(compose(data).partition)
+        data = [*data, f"num_partitions={parts}", f"partition_dir={folder}/parts"]
+        common.partition(compose(data))
         for rate in options.rates:
             report(graph, rate, measure(data, rate, options, Path(folder)))
 

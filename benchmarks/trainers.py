@@ -8,21 +8,14 @@ which were chosen for the lazy trainer (choose_defaults.py). Each run looks at i
 rows (features, embeddings and their gradients), of steps, of validation (rows sent to score a round, and counts).
 """
 
-import argparse
 import contextlib
-import io
-import logging
-import platform
 import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-import torch
-from accuracy import PUBMED_SPLIT
+import common
 
 from partitioning.errors import InputError
-from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 
 TRAINERS = {
@@ -34,7 +27,6 @@ TRAINERS = {
     "sign": ["trainer=sign"],
     "local": ["trainer=local"],
 }
-MODELS = ("gcn", "sage", "gat")
 Summaries = dict[tuple[str, str], list[dict]]
 
 
@@ -43,31 +35,24 @@ def run_all(data: list[str], models: list[str], seeds: int, options: list[str]) 
     found: Summaries = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(seeds):
-            common = [*data, f"seed={seed}", f"partition_dir={Path(folder) / str(seed)}", *options]
-            partition_data.run(compose(common).partition)
+            overrides = [*data, f"seed={seed}", f"partition_dir={Path(folder) / str(seed)}", *options]
+            common.partition(compose(overrides))
             for model in models:
                 for name, choice in TRAINERS.items():
-                    settings = compose([*common, *choice, "app=train"], f"node_classification_{model}")
+                    settings = compose([*overrides, *choice, "app=train"], f"node_classification_{model}")
                     with contextlib.suppress(InputError):
-                        summary = train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
-                        found.setdefault((model, name), []).append(summary)
+                        found.setdefault((model, name), []).append(common.train(settings, folder))
     return found
 
 
 def row(model: str, name: str, summaries: list[dict]) -> str:
-    val, test = (np.array([summary[split]["accuracy"] for summary in summaries]) for split in ("val", "test"))
-    spread = test.std(ddof=1) if len(test) > 1 else float("nan")
-    rounds = np.mean([sum(summary["rounds"]) for summary in summaries])
-    seconds = np.median([summary["seconds"]["train"] for summary in summaries])
-
-    def megabytes(*kinds: str) -> float:
-        return float(np.mean([sum(summary["bytes"]["by_kind"][kind] for kind in kinds) for summary in summaries])) / 1e6
-
-    total = np.mean([summary["bytes"]["total"] for summary in summaries]) / 1e6
-    parts = megabytes("features", "embeddings"), megabytes("gradients"), megabytes("metrics")
-    volume = " ".join(f"{part:>8.1f}" for part in (total, *parts))
-    own = f"{val.mean():>7.4f} {test.mean():>7.4f} +- {spread:.4f}"
-    return f"{model:<5} {name:<18} {own} {len(test):>3} {volume} {rounds:>7.1f} {seconds:>8.2f}"
+    kinds = ((), ("features", "embeddings"), ("gradients",), ("metrics",))
+    volume = " ".join(f"{common.megabytes(summaries, *some):>8.1f}" for some in kinds)
+    val, test = (common.accuracies(summaries, split) for split in ("val", "test"))
+    return (
+        f"{model:<5} {name:<18} {val.mean():>7.4f} {common.with_spread(test)} {len(test):>3} {volume} "
+        f"{common.mean_rounds(summaries):>7.1f} {common.median_seconds(summaries):>8.2f}"
+    )
 
 
 def report(graph: str, found: Summaries) -> None:
@@ -79,21 +64,11 @@ def report(graph: str, found: Summaries) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--pubmed", type=Path, help="PubMed in place of Cora: an npz of dataset_name=file")
-    parser.add_argument("--options", nargs="*", default=[], help="further settings for every run")
-    arguments = parser.parse_args()
-    logging.disable(logging.INFO)
-    data = ["dataset_name=cora"]
-    if arguments.pubmed:
-        data = ["dataset_name=file", f"dataset_file={arguments.pubmed.resolve()}", *PUBMED_SPLIT]
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = run_all(data, arguments.models, arguments.seeds, arguments.options)
-    print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores; 4 random parts; options:",
-          *arguments.options or ["the defaults"])  # fmt: skip
-    report("pubmed" if arguments.pubmed else "cora", found)
+    arguments = common.parser(__doc__, seeds=5, pubmed=None, models=common.MODELS, options=[]).parse_args()
+    graph, data = common.one_graph(arguments.pubmed)
+    found = run_all(data, arguments.models, arguments.seeds, arguments.options)
+    print(f"{common.machine()}; 4 random parts; options:", *arguments.options or ["the defaults"])
+    report(graph, found)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from partitioning.settings import PartitionSettings
 log = logging.getLogger(__name__)
 
 Assignment = NDArray[np.int64]
-BYTES_AN_EDGE = {"metis": 110, "km1": 180}
-"""Of memory, for each directed edge of the graph: the most that was measured on synthetic graphs of 25 edges a node,
+BYTES_PER_EDGE = {"metis": 110, "km1": 180}
+"""Of memory, for each directed edge of the graph: the most that was measured on synthetic graphs of 25 edges per node,
 with METIS of 1, 4 and 20 million directed edges (120, 115, 97), with km1 of 1, 2 and 6
 million (180, 140, 107)."""
 
@@ -40,7 +40,7 @@ def assign(graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionS
 
 def memory_needed(method: str, num_edges: int) -> int:
     """Bytes that a method takes besides the graph, about."""
-    return BYTES_AN_EDGE.get(method, 0) * num_edges
+    return BYTES_PER_EDGE.get(method, 0) * num_edges
 
 
 def check_memory(method: str, num_edges: int, available: int) -> None:
@@ -93,7 +93,7 @@ def metis(
 
 
 def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
-    """Read the user's assignment, an integer array [N] with values in [0, P), from .npy or .csv (one value a line)."""
+    """Read the user's assignment, an integer array [N] in [0, P), from .npy or .csv (one value per line)."""
     values = _read_integers(path)
     if values.shape != (num_nodes,):
         raise InputError(

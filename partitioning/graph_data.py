@@ -7,14 +7,20 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+MASKS = ("train_mask", "val_mask", "test_mask")
 Features = NDArray[np.float32] | sp.csr_array
-Ends = NDArray[np.signedinteger[Any]]
+Endpoints = NDArray[np.signedinteger[Any]]
 """Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""
 
 
-def ends_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
+def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
     """The narrower of the two types that holds the numbers 0 ... num_nodes - 1."""
     return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
+
+
+def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """[N] True where a node has a label, of labels as GraphData has them."""
+    return np.asarray(~np.isnan(labels).any(axis=1) if labels.ndim == 2 else labels >= 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +31,9 @@ class GraphData:
     """
 
     name: str
-    src: Ends
+    src: Endpoints
     """[E] source of each directed edge, in [0, N)."""
-    dst: Ends
+    dst: Endpoints
     """[E] destination of each directed edge, in [0, N)."""
     features: Features
     """[N, F] float32, dense or CSR."""
@@ -61,6 +67,4 @@ class GraphData:
     @property
     def labelled(self) -> NDArray[np.bool_]:
         """[N] True where a node has a label."""
-        if self.multilabel:
-            return np.asarray(~np.isnan(self.labels).any(axis=1))
-        return np.asarray(self.labels >= 0)
+        return is_labelled(self.labels)

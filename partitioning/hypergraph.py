@@ -58,7 +58,7 @@ def partition(graph: GraphData, train_mask: Mask | None, num_parts: int, rng: np
 
     No part has more than limit(N, P) nodes. With a train_mask, bool [N], no part has more than limit(T, P) of the T
     training nodes either. There is no lower bound: a part can lack training nodes, or with many parts be empty.
-    mt-KaHyPar balances one weight a node, so it balances the nodes, and `balance` then moves what has to move.
+    mt-KaHyPar balances one weight per node, so it balances the nodes, and `balance` then moves what has to move.
 
     Depends on the state of rng, and on the versions of NumPy and mt-KaHyPar, not on the number of threads.
     """

@@ -1,8 +1,8 @@
-"""Parts that their owners hold: `dataset_name=parts dataset_file=FOLDER`, a folder a site, and no partitioner.
+"""Parts that their owners hold: `dataset_name=parts dataset_file=FOLDER`, one folder per site, and no partitioner.
 
 Nobody sees the whole graph. A site describes its own nodes and the edges into them; where such an edge begins
 elsewhere, it knows the id of the source and the site that holds it. What remains, the workers ask each other when they
-start (retexo/exchange/owners.py).
+start (retexo/sites/halo_rows.py).
 
     FOLDER/
         site.json
@@ -31,6 +31,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,26 +40,27 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from partitioning.datasets.file import CSR, read_arrays
-from partitioning.datasets.raw import (
+from partitioning.checks import (
+    CSR,
     MANY_CLASSES,
-    MASKS,
     Array,
-    CsrParts,
     Ints,
-    RawGraph,
     check_classes,
-    check_csr,
-    check_dense,
+    check_features,
     check_integers,
     check_masks,
     check_multilabel,
+    check_split,
     check_unique,
+    features_among,
 )
+from partitioning.datasets.file import read_arrays
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.files import file_checksum, read_json
+from partitioning.graph_data import MASKS, GraphData, is_labelled
 from partitioning.setting_fields import one_of
-from partitioning.storage import AskedHalo, Partition, PartitionDirectory, file_checksum, read_json
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ VERSION = 1
 DESCRIPTION, ARRAYS = "site.json", "part.npz"
 KEYS = ("version", "site", "sites", "task", "num_classes")
 EDGES = ("src", "dst", "src_owner")
-A_NODE = ("feat", "label", *MASKS)
-"""Arrays with a row a node."""
+NODE_ARRAYS = ("feat", "label", *MASKS)
+"""Arrays with one row per node."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Site:
             raise InputError(f"{path}: version is {fields.get('version')!r}; this program reads version {VERSION}")
         name, sites = fields.get("site"), fields.get("sites")
         if not isinstance(sites, list) or not all(isinstance(other, str) and other for other in sites):
-            raise InputError(f"{path}: sites is {sites!r}; expected a list of names, one a site, by rank")
+            raise InputError(f"{path}: sites is {sites!r}; expected a list of names, one per site, by rank")
         if len(set(sites)) < len(sites):
             raise InputError(f"{path}: sites names {max(sites, key=sites.count)} twice; expected each name once")
         if not isinstance(name, str) or name not in sites:
@@ -118,19 +120,19 @@ class Site:
 class SiteFolders(PartitionDirectory):
     """The site folders of this machine, read as parts; those of other sites need not be here."""
 
-    here: tuple[Site, ...]
+    local_sites: tuple[Site, ...]
 
     def digest(self) -> str:
         """sha256 (hex) of what the sites have agreed on: nobody knows more of the whole."""
-        return hashlib.sha256(json.dumps(self.here[0].agreed).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.local_sites[0].agreed).encode()).hexdigest()
 
     def content_digest(self, parts: range) -> str:
-        held = [file_checksum(site.folder / ARRAYS) for site in self.here if site.rank in parts]
+        held = [file_checksum(site.folder / ARRAYS) for site in self.local_sites if site.rank in parts]
         return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:
-        return self.here[0].num_classes
+        return self.local_sites[0].num_classes
 
     @property
     def remedy(self) -> str:
@@ -138,12 +140,12 @@ class SiteFolders(PartitionDirectory):
 
     def read(self, part: int) -> Partition:
         """Read one part; InputError where it is not on this machine, or names what is wrong with it."""
-        for site in self.here:
+        for site in self.local_sites:
             if site.rank == part:
                 return _read_part(site)
-        there = ", ".join(f"{site.name} (rank {site.rank})" for site in self.here)
+        there = ", ".join(f"{site.name} (rank {site.rank})" for site in self.local_sites)
         raise InputError(
-            f"dataset_file={self.path}: has no folder of site {self.here[0].sites[part]} (rank {part}), only of "
+            f"dataset_file={self.path}: has no folder of site {self.local_sites[0].sites[part]} (rank {part}), only of "
             f"{there}; set node_rank to the rank of this site, and parts_per_node to the number of sites on this "
             "machine (app=plan needs all)"
         )
@@ -156,21 +158,21 @@ def find_sites(path: Path, num_parts: int) -> SiteFolders:
     )
     if not folders:
         raise InputError(f"dataset_file={path}: there is no {path / DESCRIPTION}, nor one in a folder below")
-    here = tuple(map(Site.read, folders))
-    for other in here[1:]:
-        if other.agreed != here[0].agreed:
+    local_sites = tuple(map(Site.read, folders))
+    for other in local_sites[1:]:
+        if other.agreed != local_sites[0].agreed:
             raise InputError(
-                f"{other.folder / DESCRIPTION}: its sites, task or num_classes differ from {here[0].folder}"
+                f"{other.folder / DESCRIPTION}: its sites, task or num_classes differ from {local_sites[0].folder}"
             )
-    ranks = [site.rank for site in here]
+    ranks = [site.rank for site in local_sites]
     if len(set(ranks)) < len(ranks):
         raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")
-    if len(here[0].sites) != num_parts:
+    if len(local_sites[0].sites) != num_parts:
         raise InputError(
-            f"{folders[0] / DESCRIPTION}: names {len(here[0].sites)} sites, num_partitions={num_parts}; "
-            f"set num_partitions={len(here[0].sites)}"
+            f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites, num_partitions={num_parts}; "
+            f"set num_partitions={len(local_sites[0].sites)}"
         )
-    return SiteFolders(path, {"num_parts": num_parts}, None, here)
+    return SiteFolders(path, {"num_parts": num_parts}, None, local_sites)
 
 
 # --- from arrays to a part -------------------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def _required(arrays: Mapping[str, Array], name: str, path: Path) -> Ints:
 
 
 def _checked_ids(arrays: Mapping[str, Array], path: Path) -> Ints:
-    known = ("node_id", *EDGES, *A_NODE, *CSR)
+    known = ("node_id", *EDGES, *NODE_ARRAYS, *CSR)
     unknown = sorted(arrays.keys() - set(known))
     if unknown:
         raise InputError(f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
@@ -232,7 +234,7 @@ def _checked_edges(arrays: Mapping[str, Array], site: Site, path: Path) -> Edges
     src, dst, owner = (_required(arrays, name, path) for name in EDGES)
     for name, array in zip(EDGES[1:], (dst, owner), strict=True):
         if len(array) != len(src):
-            raise InputError(f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one an edge")
+            raise InputError(f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge")
     _refuse(owner, (owner < 0) | (owner >= len(site.sites)), _at(path, "src_owner"),
             f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}")  # fmt: skip
     return Edges(src, dst, owner)
@@ -273,7 +275,7 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
         "dst": torch.from_numpy(dst.astype(np.int32)),
         "halo_owner": torch.from_numpy(halo_owner[by_owner]),
         "halo_index": torch.full((len(halo),), -1),
-        "asked_halo": AskedHalo(torch.from_numpy(halo[by_owner]), path, site.sites),
+        "unresolved_halo": UnresolvedHalo(torch.from_numpy(halo[by_owner]), path, site.sites),
         "in_degree": torch.bincount(torch.from_numpy(dst), minlength=len(ids)),
         "self_loops": int(loop.sum()),
     }
@@ -281,34 +283,20 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
 
 def _node_arrays(arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path) -> dict[str, NDArray[Any]]:
     """Features, labels and masks by the names of Partition's fields, in the order of the file."""
-    for name in A_NODE:
+    for name in NODE_ARRAYS:
         if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != len(ids)):
             raise InputError(f"{_at(path, name)} has shape {arrays[name].shape}; `node_id` has {len(ids)} rows")
     labels = _labels(arrays, len(ids), site, path)
     masks = _masks(arrays, len(ids), path)
-    labelled = ~np.isnan(labels).any(axis=1) if labels.ndim == 2 else labels >= 0
-    times = np.sum(list(masks.values()), axis=0)
-    _refuse(ids, times > 1, _at(path, "node_id"), f"it is in more than one of {', '.join(MASKS)}")
-    _refuse(ids, (times > 0) & ~labelled, _at(path, "node_id"), "it is in a mask and has no label")
+    check_split(masks, is_labelled(labels), str(path), ids)
     return {"features": _features(arrays, len(ids), path), "labels": labels, **masks}
 
 
 def _features(arrays: Mapping[str, Array], num_nodes: int, path: Path) -> NDArray[np.float32]:
-    csr = [name for name in CSR if name in arrays]
-    if "feat" in arrays and csr:
-        raise InputError(f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones")
     if num_nodes == 0:
         return np.zeros((0, 0), np.float32)  # the others know the width
-    if "feat" in arrays:
-        return check_dense(arrays["feat"], num_nodes, _at(path, "feat"))
-    missing = [name for name in CSR if name not in arrays]
-    if missing:
-        wanted = missing[0] if csr else "feat"
-        raise InputError(f"{path}: there is no array `{wanted}`; expected `feat`, or all of {', '.join(CSR)}")
-    parts = CsrParts(*(arrays[name] for name in CSR))
-    matrix = check_csr(parts, num_nodes, _raw(arrays, path))
-    assert isinstance(matrix, sp.csr_array)
-    return np.asarray(matrix.toarray())
+    features = check_features(features_among(arrays, path), num_nodes, partial(_at, path))
+    return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
 
 
 def _labels(arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path) -> Ints | NDArray[np.float32]:
@@ -328,17 +316,10 @@ def _labels(arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path)
 
 
 def _masks(arrays: Mapping[str, Array], num_nodes: int, path: Path) -> dict[str, NDArray[np.bool_]]:
-    masks = check_masks(_raw(arrays, path), num_nodes)
+    masks = check_masks({name: arrays[name] for name in MASKS if name in arrays}, num_nodes, partial(_at, path))
     if not masks and "label" in arrays and num_nodes:
         raise InputError(f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and test")
     return masks or {name: np.zeros(num_nodes, np.bool_) for name in MASKS}
-
-
-def _raw(arrays: Mapping[str, Array], path: Path) -> RawGraph:
-    """What the checks of datasets/raw.py name in their messages."""
-    nothing = np.empty(0, np.int64)
-    masks = {name: arrays[name] for name in MASKS if name in arrays}
-    return RawGraph(str(path), nothing, nothing, nothing, nothing, masks, None)
 
 
 # --- writing, to try it out ------------------------------------------------------------------------------------------
@@ -354,10 +335,10 @@ def write_sites(
     """Cut a graph that one place holds into site folders base/NAME, by assignment int64 [N] to ranks; the folders."""
     folders = []
     for rank, name in enumerate(names):
-        nodes, into = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
-        described: dict[str, Any] = {"version": VERSION, "site": name, "sites": names}
+        nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
+        description: dict[str, Any] = {"version": VERSION, "site": name, "sites": names}
         if graph.multilabel:
-            described |= {"task": "multilabel", "num_classes": graph.num_classes}
+            description |= {"task": "multilabel", "num_classes": graph.num_classes}
         rows = graph.features[nodes]
         arrays: dict[str, Any] = {"feat": rows}
         if isinstance(rows, sp.csr_array):
@@ -365,13 +346,13 @@ def write_sites(
         arrays |= {mask: values[nodes] for mask, values in masks.items()}
         folder = base / name
         folder.mkdir(parents=True)
-        (folder / DESCRIPTION).write_text(json.dumps(described, indent=2) + "\n")
+        (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
         np.savez_compressed(
             folder / ARRAYS,
             node_id=graph.node_ids[nodes],
-            src=graph.node_ids[graph.src[into]],
-            dst=graph.node_ids[graph.dst[into]],
-            src_owner=assignment[graph.src[into]],
+            src=graph.node_ids[graph.src[incoming]],
+            dst=graph.node_ids[graph.dst[incoming]],
+            src_owner=assignment[graph.src[incoming]],
             label=graph.labels[nodes],
             **arrays,
         )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.checks import check_split
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings
@@ -77,7 +78,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
         rng = np.random.default_rng(settings.seed)
         masks = _per_class(graph, values, rng) if kind == "per_class" else _fraction(graph, values, rng)
         values = {"seed": settings.seed, **values}
-    _check(graph, masks, kind)
+    check_split(dict(zip(PARTS, masks, strict=True)), graph.labelled, f"split={kind}")
+    if not masks[0].any():
+        raise InputError(f"split={kind}: the training set is empty; give it at least one labelled node")
     train, val, test = masks
     return Split(train, val, test, description={"kind": kind, **values})
 
@@ -119,7 +122,7 @@ def _given(graph: GraphData) -> list[Mask]:
 def _per_class(graph: GraphData, values: dict[str, Any], rng: np.random.Generator) -> list[Mask]:
     """The same number of training nodes from each class; validation and test nodes from what is left."""
     if graph.multilabel:
-        raise InputError("split=per_class needs one class a node, and these nodes have several: set split=fraction")
+        raise InputError("split=per_class needs one class per node, and these nodes have several: set split=fraction")
     count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
     if sizes.min() < count:
@@ -184,7 +187,7 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
 
 
 def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
-    """Read node positions, each once and in [0, N), from an npy array [K] or a csv with one position a line.
+    """Read node positions, each once and in [0, N), from an npy array [K] or a csv with one position per line.
 
     A boolean npy array [N] is taken as a mask. A csv may begin with one line of header. Raises InputError, naming the
     setting, the file and the row.
@@ -235,7 +238,7 @@ def _read_csv_index(path: Path, where: str) -> Ids:
         return np.array([int(line) for line in lines], dtype=np.int64)
     except (ValueError, OverflowError):
         row = next(row for row, line in enumerate(lines) if not _is_int64(line))
-        raise InputError(f"{where}: row {row} is {lines[row]!r}; expected one node position a line") from None
+        raise InputError(f"{where}: row {row} is {lines[row]!r}; expected one node position per line") from None
 
 
 def _is_int64(text: str) -> bool:
@@ -244,23 +247,3 @@ def _is_int64(text: str) -> bool:
     except (ValueError, OverflowError):
         return False
     return True
-
-
-def _check(graph: GraphData, masks: list[Mask], kind: str) -> None:
-    """Every node at most once, only labelled nodes, and at least one to train on."""
-    for name, mask in zip(PARTS, masks, strict=True):
-        unlabelled = np.flatnonzero(mask & ~graph.labelled)
-        if len(unlabelled):
-            raise InputError(
-                f"split={kind}: {len(unlabelled)} nodes of the {name} set have no label, the first is node "
-                f"{unlabelled[0]}; take them out of the set"
-            )
-    for first, second in ((0, 1), (0, 2), (1, 2)):
-        both = np.flatnonzero(masks[first] & masks[second])
-        if len(both):
-            raise InputError(
-                f"split={kind}: {len(both)} nodes are in both the {PARTS[first]} and the {PARTS[second]} set, the "
-                f"first is node {both[0]}; keep each in one set"
-            )
-    if not masks[0].any():
-        raise InputError(f"split={kind}: the training set is empty; give it at least one labelled node")

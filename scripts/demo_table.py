@@ -22,7 +22,7 @@ def column(summary: dict[str, Any]) -> dict[str, str]:
         "": NAMES.get(model, model),
         "accuracy, validation": ratio(summary["val"]["accuracy"]),
         "accuracy, test": ratio(summary["test"]["accuracy"]),
-        "rounds a layer": " + ".join(map(str, summary["rounds"])),
+        "rounds per layer": " + ".join(map(str, summary["rounds"])),
         "seconds, training": f"{seconds['train']:.1f}",
         "seconds, total": f"{seconds['total']:.1f}",
         **{f"bytes, {kind}": f"{count:,}" for kind, count in kinds.items() if count or kind != "parameters"},

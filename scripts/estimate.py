@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.datasets.synthetic import POWER_LAW
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.storage import Meta
 from retexo.estimate.cost_constants import Constants, constants
 from retexo.estimate.cost_model import Case, memory, operations, seconds, sent
 
@@ -35,7 +35,7 @@ def estimate(case: Case, one: Constants) -> dict[str, float]:
         **{f"bytes, {kind}": count for kind, count in kinds.items()},
         "bytes, in all": sum(kinds.values()),
         "floating-point operations": case.workers * flops,
-        "memory a worker, bytes": memory(case),
+        "memory per worker, bytes": memory(case),
         **{f"seconds, {phase}": taken for phase, taken in phases.items()},
         "seconds, in all": sum(phases.values()),
         "seconds, of these network": sum(seconds(replace(case, disk=math.inf), dict.fromkeys(one, 0.0)).values()),
@@ -85,7 +85,7 @@ def check(run_dir: Path, summary: dict[str, Any], case: Case, one: Constants) ->
     """Print a finished run's figures beside those of its sizes."""
     found, sizes, phases = estimate(case, one), summary["bytes"]["by_kind"], summary["seconds"]["phase"]
     seen = {f"bytes, {kind}": count for kind, count in sizes.items()}
-    seen |= {"memory a worker, bytes": max(summary["peak_private_bytes"])}
+    seen |= {"memory per worker, bytes": max(summary["peak_private_bytes"])}
     seen |= {f"seconds, {phase}": taken for phase, taken in phases.items()}
     seen |= {"bytes, in all": sum(sizes.values()), "seconds, in all": sum(phases.values())}
     print(f"{run_dir}: {case.nodes:,} nodes, {case.edges:,} edges, {case.model}, rounds {summary['rounds']}")

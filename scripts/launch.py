@@ -6,9 +6,9 @@
     python scripts/launch.py hosts.txt --config-name node_classification_gcn app=train dataset_name=cora \
         partition_dir=data/partitions
 
-HOSTFILE has a host a line, as ssh knows it (HOST or USER@HOST); the first is node 0. Each gets an equal share of the
-partitions, in that order: rsync copies it what it lacks of them. Then all are started, their output comes with the host
-before each line, and when one fails, or on Ctrl-C, all are ended. Every host needs the project and its environment in
+HOSTFILE has one host per line, as ssh knows it (HOST or USER@HOST); the first is node 0. Each gets an equal share of
+the partitions, in that order, and rsync copies what a host lacks. Then all nodes are started; each line of their output
+begins with the host. When one fails, or on Ctrl-C, all are ended. Every host needs the project and its environment in
 the same folder (docs/cluster.md).
 """
 
@@ -31,16 +31,16 @@ sys.path.insert(0, str(ROOT))
 from hydra.errors import HydraException  # noqa: E402
 
 from main import explain  # noqa: E402
+from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
-from partitioning.storage import PartitionDirectory  # noqa: E402
-from retexo.apps.train import open_directory  # noqa: E402
+from retexo.apps.partitions import open_directory  # noqa: E402
 from retexo.config.compose import compose  # noqa: E402
 
-PATIENCE = 30.0
-"""seconds in which a node that is told to end has to"""
+END_TIMEOUT = 30.0
+"""seconds within which a node has to end once it is told to"""
 SSH = ("ssh", "-o", "BatchMode=yes")
-# The program runs as long as ssh's input is open: when this launcher ends, however it does, so does the program.
-LEASH = """cd {folder} || exit 2
+# The program runs as long as ssh's standard input is open, so it ends with this launcher, even a killed one.
+REMOTE_SCRIPT = """cd {folder} || exit 2
 exec 3<&0
 {command} &
 pid=$!
@@ -52,7 +52,7 @@ exit $status"""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Launch:
     """What is to be started."""
 
     hosts: list[str]
@@ -65,22 +65,22 @@ class Plan:
     python: str
 
     @property
-    def share(self) -> int:
-        """Partitions a host; the last may have fewer."""
+    def parts_per_node(self) -> int:
+        """Partitions per host; the last may have fewer."""
         return -(-self.num_partitions // len(self.hosts))
 
     def ranks(self, node: int) -> range:
-        return range(node * self.share, min((node + 1) * self.share, self.num_partitions))
+        return range(node * self.parts_per_node, min((node + 1) * self.parts_per_node, self.num_partitions))
 
     def command(self, node: int, run_key: str) -> str:
-        """For the shell of a host."""
+        """Of a node, for the shell of its host."""
         words = ["env", f"RETEXO_RUN_KEY={run_key}", self.python, "main.py", *self.arguments,
-                 f"parts_per_node={self.share}", f"node_rank={node}"]  # fmt: skip
-        return LEASH.format(folder=shlex.quote(str(self.folder)), command=shlex.join(words))
+                 f"parts_per_node={self.parts_per_node}", f"node_rank={node}"]  # fmt: skip
+        return REMOTE_SCRIPT.format(folder=shlex.quote(str(self.folder)), command=shlex.join(words))
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
-    """Read the hosts and the settings; InputError names what is wrong."""
+def read_launch(options: argparse.Namespace) -> Launch:
+    """Read the hosts and the settings; raises InputError."""
     hosts = read_hosts(Path(options.hostfile))
     config, overrides = split_arguments(options.arguments)
     for name in ("parts_per_node", "node_rank"):
@@ -93,7 +93,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
         arguments.append(f"distributed.master_addr={hosts[0].rpartition('@')[2]}")
     if "hydra.run.dir" not in names:
         arguments.append(f"hydra.run.dir={time.strftime('outputs/%Y-%m-%d/%H-%M-%S')}")
-    plan = Plan(
+    launch = Launch(
         hosts=hosts,
         arguments=arguments,
         directory=open_directory(settings),
@@ -101,13 +101,13 @@ def make_plan(options: argparse.Namespace) -> Plan:
         folder=Path(options.folder).absolute(),
         python=options.python,
     )
-    if not plan.ranks(len(hosts) - 1):
-        needed = -(-plan.num_partitions // plan.share)
+    if not launch.ranks(len(hosts) - 1):
+        needed = -(-launch.num_partitions // launch.parts_per_node)
         raise InputError(
-            f"{options.hostfile}: {len(hosts)} hosts for {plan.num_partitions} partitions, {plan.share} each, so "
-            f"{needed} host(s) would have them all; name {needed}, or partition again"
+            f"{options.hostfile}: {len(hosts)} hosts for {launch.num_partitions} partitions, {launch.parts_per_node} "
+            f"each, so {needed} host(s) would have them all; name {needed}, or partition again"
         )
-    return plan
+    return launch
 
 
 def read_hosts(path: Path) -> list[str]:
@@ -132,12 +132,12 @@ def split_arguments(arguments: list[str]) -> tuple[str, list[str]]:
     return known.config_name, overrides
 
 
-def copy_parts(plan: Plan) -> None:
-    """To each host its own partitions, below the same path as here; rsync sends only what is missing."""
-    source = plan.directory.path
-    for node, host in enumerate(plan.hosts):
-        there = plan.folder / source  # an absolute one stays as it is
-        files = [*sorted(source.glob("*.json")), *(source / f"part{rank}" for rank in plan.ranks(node))]
+def copy_parts(launch: Launch) -> None:
+    """Copy each host's partitions to the same path there; rsync sends only what is missing. Raises InputError."""
+    source = launch.directory.path
+    for node, host in enumerate(launch.hosts):
+        there = launch.folder / source  # an absolute one stays as it is
+        files = [*sorted(source.glob("*.json")), *(source / f"part{rank}" for rank in launch.ranks(node))]
         make = f"mkdir -p {shlex.quote(str(there))} && rsync"
         command = ["rsync", "-a", "-e", shlex.join(SSH), "--rsync-path", make, *map(str, files), f"{host}:{there}/"]
         try:
@@ -155,11 +155,11 @@ class Hosts:
         self._ended: queue.Queue[tuple[str, int]] = queue.Queue()
         self._running: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, plan: Plan) -> None:
+    def start(self, launch: Launch) -> None:
         run_key = secrets.token_hex(8)
-        for node, host in enumerate(plan.hosts):
+        for node, host in enumerate(launch.hosts):
             process = subprocess.Popen(
-                [*SSH, host, plan.command(node, run_key)],
+                [*SSH, host, launch.command(node, run_key)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -178,7 +178,7 @@ class Hosts:
         self._ended.put((host, process.wait()))
 
     def wait(self) -> int:
-        """Until all have ended well, or the first that did not: its exit status."""
+        """Wait until all have ended with status 0, or for the first that did not; its exit status, or 0."""
         for _ in self._running:
             host, status = self._ended.get()
             if status != 0:
@@ -187,11 +187,11 @@ class Hosts:
         return 0
 
     def end(self) -> None:
-        """Let go of the leashes; who does not end in time is left by killing its ssh."""
+        """Close the standard input of every ssh, which ends its program; kill an ssh that does not end in time."""
         for process in self._running.values():
             assert process.stdin is not None
             process.stdin.close()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + END_TIMEOUT
         for process in self._running.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -214,15 +214,15 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, terminate)
     try:
-        plan = make_plan(options)
+        launch = read_launch(options)
         if not options.no_copy:
-            copy_parts(plan)
+            copy_parts(launch)
     except (InputError, HydraException) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 2
     hosts = Hosts()
     try:
-        hosts.start(plan)
+        hosts.start(launch)
         return hosts.wait()
     except OSError as error:
         print(f"error: ssh: {error.strerror}", file=sys.stderr)

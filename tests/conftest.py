@@ -1,7 +1,12 @@
 """Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# Before torch is imported: where there are more threads than cores, none waits by computing.
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 # An example can take long where other work has the cores. The usual run takes the same examples each time, so that a
 # change is judged by what it changed; --all takes new ones.

@@ -1,10 +1,14 @@
 """What several tests need: workers as processes, small graphs and their partition directories, the command line."""
 
 import contextlib
+import dataclasses
 import hashlib
+import io
+import logging
 import multiprocessing
 import os
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,20 +21,28 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
 import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 
-from partitioning import storage
 from partitioning.dgl_import import dgl
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings, SyntheticSettings
-from retexo.comm.process_group import Rendezvous, loopback, process_group
+from retexo.cluster.interfaces import loopback
+from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
+from retexo.training.graph_info import GraphInfo
 
-torch.set_num_threads(1)  # small tensors, and other processes on the same cores
+THREADS = 2
+"""Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one shall be seen."""
+torch.set_num_threads(THREADS)
 ROOT = Path(__file__).resolve().parents[1]
 MASKS = ("train_mask", "val_mask", "test_mask")
 MODELS = {
@@ -118,7 +130,7 @@ def _results(workers: list[Any], deadline: float) -> list[Any]:
 def make_graph(
     edges: list[tuple[int, int]] | np.ndarray, features: Any, labels: Any, num_classes: int | None = None
 ) -> GraphData:
-    """A graph from literals; labels of one row a node are multi-label."""
+    """A graph from literals; labels of one row per node are multi-label."""
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     label = np.array(labels)
     label = label.astype(np.float32 if label.ndim == 2 else np.int64)
@@ -161,8 +173,8 @@ def thirds(num_nodes: int) -> Masks:
     return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
 
 
-def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
-    """The fields of meta.json that the caller of storage.write gives."""
+def provenance(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
+    """The fields of meta.json that the caller of write gives."""
     return {
         "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
         "split": {"kind": "given"},
@@ -172,16 +184,16 @@ def described(graph: GraphData, assignment: np.ndarray, num_parts: int, **reques
 
 def write_partitions(
     base: Path, graph: GraphData, masks: Masks, assignment: Any, num_parts: int, name: str | None = None
-) -> storage.PartitionDirectory:
+) -> PartitionDirectory:
     """Write the partitions to base/toy-random-vol-P, and open them."""
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
-    details = described(graph, assignment, num_parts)
-    storage.write(directory, graph, masks, assignment, num_parts=num_parts, described=details)
-    return storage.find([directory], num_parts)
+    made_by = provenance(graph, assignment, num_parts)
+    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by)
+    return find([directory], num_parts)
 
 
-def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> storage.PartitionDirectory:
+def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> PartitionDirectory:
     """What DGL's own partition_graph makes of an assignment."""
     whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
     whole.ndata["feat"] = torch.from_numpy(graph.features)
@@ -195,7 +207,7 @@ def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarra
         dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
     finally:
         dgl.distributed.partition.metis_partition_assignment = original
-    return storage.find([folder], int(parts.max()) + 1)
+    return find([folder], int(parts.max()) + 1)
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
@@ -215,6 +227,12 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
     defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0}
     return SyntheticSettings(**{**defaults, **fields})
+
+
+def graph_info(**known: Any) -> GraphInfo:
+    """What workers agree on, zero or none but for what is given."""
+    nothing = {field.name: 0 for field in dataclasses.fields(GraphInfo)}
+    return GraphInfo(**{**nothing, "untrained_ranks": frozenset(), "ogb_name": None, **known})  # type: ignore[arg-type]
 
 
 def train_settings(*overrides: str) -> TrainSettings:
@@ -244,7 +262,9 @@ class Ended:
 
 
 def _environment(extra: dict[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
+    # The server that workers are forked from looks for packages in its working directory and in PYTHONPATH only.
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
 def start_cli(
@@ -275,6 +295,39 @@ def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
 def run_cli(*arguments: str, cwd: Path, timeout: float = 90.0, env: dict[str, str] | None = None) -> Ended:
     """Run main.py in `cwd` to its end."""
     return finish(start_cli(*arguments, cwd=cwd, env=env), timeout)
+
+
+def run_main(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Ended:
+    """As run_cli, but within this process, without the seconds that imports take; what workers print is not kept."""
+    stdout, stderr, status = io.StringIO(), io.StringIO(), None
+    with (
+        contextlib.chdir(cwd), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _hydra_alone(),
+        mock.patch.object(sys, "argv", ["main.py", *arguments]), mock.patch.dict(os.environ, _environment(env)),
+    ):  # fmt: skip
+        try:
+            runpy.run_path(str(ROOT / "main.py"), run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code
+    assert isinstance(status, int)
+    return Ended(status, stdout.getvalue(), stderr.getvalue())
+
+
+@contextlib.contextmanager
+def _hydra_alone() -> Iterator[None]:
+    """Hydra finds nothing of an earlier command, and leaves nothing: its own state, the handlers of the log."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        for handler in root.handlers:
+            if handler not in handlers:
+                handler.close()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        GlobalHydra.instance().clear()
+        HydraConfig.instance().cfg = None
 
 
 def kill_group(group: int) -> None:

@@ -1,4 +1,4 @@
-"""The registry of data sets: one loader a source, each returns the same GraphData.
+"""The registry of data sets: one loader per source, each returns the same GraphData.
 
 | name | source | licence or origin |
 |---|---|---|

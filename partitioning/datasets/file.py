@@ -37,15 +37,15 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioning.datasets.raw import MASKS, Array, CsrParts, RawGraph, build
+from partitioning.checks import CSR, Array, features_among
+from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.tables import read_folder
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
 log = logging.getLogger(__name__)
 
-CSR = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 KNOWN = ("src", "dst", "feat", *CSR, "label", *MASKS, "node_id")
 FORMS = "an .npz, a folder with edges, features and labels, or a DGL graph file (.bin, .dgl)"
 DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
@@ -108,21 +108,18 @@ def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
 
 
 def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]) -> RawGraph:
-    csr = [name for name in CSR if name in arrays]
-    if "feat" in arrays and csr:
-        raise InputError(f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones")
-    needed = ("src", "dst", *(CSR if csr else ("feat",)), "label")
+    needed = ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"
-        choice = " (or feat_data, feat_indices, feat_indptr, feat_shape)" if "feat" in missing else ""
-        raise InputError(f"{path}: there is no `{missing[0]}`{choice}; expected {', '.join(needed)}; found {found}")
-    features = CsrParts(*(arrays[name] for name in CSR)) if csr else arrays["feat"]
+        raise InputError(
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)} and features; found {found}"
+        )
     return RawGraph(
         name=path.stem,
         src=arrays["src"],
         dst=arrays["dst"],
-        features=features,
+        features=features_among(arrays, path),
         label=arrays["label"],
         masks={name: arrays[name] for name in MASKS if name in arrays},
         node_id=arrays.get("node_id"),

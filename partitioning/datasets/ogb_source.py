@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.checks import check_endpoints
 from partitioning.datasets.download import Archive, library
-from partitioning.datasets.raw import check_ends, joined, narrowed
+from partitioning.datasets.raw import joined, narrowed
 from partitioning.datasets.tables import read_frames
 from partitioning.errors import InputError
-from partitioning.graph_data import Ends, GraphData
+from partitioning.graph_data import Endpoints, GraphData
 from partitioning.settings import DatasetSettings
 
 URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
@@ -66,8 +67,8 @@ def load(settings: DatasetSettings) -> GraphData:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
         return GraphData(
             name=name,
-            src=check_ends(src, len(labels), f"{files.folder}: edges, column 0"),
-            dst=check_ends(dst, len(labels), f"{files.folder}: edges, column 1"),
+            src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),
+            dst=check_endpoints(dst, len(labels), f"{files.folder}: edges, column 1"),
             features=features,
             labels=labels,
             num_classes=source.num_classes,
@@ -79,12 +80,12 @@ def load(settings: DatasetSettings) -> GraphData:
         )
 
 
-_Arrays = tuple[Ends, Ends, NDArray[np.float32], NDArray[np.int64]]
+_Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
 def _read_csv(raw: Path) -> _Arrays:
     """Ends of the edges, features, labels."""
-    piles: tuple[list[Ends], list[Ends]] = [], []
+    piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(raw / "edge.csv.gz", header=False):
         for column, pile in enumerate(piles):
             pile.append(narrowed(frame[column].to_numpy(np.int64)))

@@ -8,30 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from partitioning.checks import (
+    Array,
+    CsrParts,
+    check_endpoints,
+    check_features,
+    check_labels,
+    check_masks,
+    check_node_ids,
+)
 from partitioning.errors import InputError
-from partitioning.graph_data import Ends, Features, GraphData
-
-Ints = NDArray[np.int64]
-Array = NDArray[Any]
-MASKS = ("train_mask", "val_mask", "test_mask")
-MANY_CLASSES = 1000
-"""A class number above this and above the number of nodes is taken for a mistake, a node id for instance."""
-
-BLOCK = 1 << 16
-"""Rows of features that are checked at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class CsrParts:
-    """The four arrays of a CSR matrix, unchecked."""
-
-    data: Array
-    indices: Array
-    indptr: Array
-    shape: Array
+from partitioning.graph_data import Endpoints, GraphData
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +46,10 @@ def build(raw: RawGraph) -> GraphData:
     """Check every array and put the graph together; InputError names file, array, row, value and what is expected."""
     labels, num_classes = check_labels(raw.label, raw.at("label"))
     num_nodes = len(labels)
-    features = (
-        check_csr(raw.features, num_nodes, raw)
-        if isinstance(raw.features, CsrParts)
-        else check_dense(raw.features, num_nodes, raw.at("feat"))
-    )
-    src, dst = (check_ends(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst"))
+    features = check_features(raw.features, num_nodes, raw.at)
+    src, dst = (check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst"))
     if len(src) != len(dst):
-        raise InputError(f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each an edge")
+        raise InputError(f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge")
     ids = np.arange(num_nodes, dtype=np.int64) if raw.node_id is None else raw.node_id
     return GraphData(
         name=raw.name,
@@ -74,43 +59,11 @@ def build(raw: RawGraph) -> GraphData:
         labels=labels,
         num_classes=num_classes,
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
-        **check_masks(raw, num_nodes),
+        **check_masks(raw.masks, num_nodes, raw.at),
     )
 
 
-def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
-    """[K] integers of any width, as int64; `first_row` is the row that the array begins with."""
-    if array.ndim != 1:
-        raise InputError(f"{where} has shape {array.shape}; expected one dimension")
-    if array.dtype.kind == "f":
-        odd = np.flatnonzero(array != np.floor(array))  # NaN, too, is unequal to its floor
-        example = f"row {first_row + odd[0]} is {array[odd[0]]}; " if len(odd) else ""
-        raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
-    if array.dtype.kind not in "iu":
-        raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
-    if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
-        row = int(array.argmax())
-        raise InputError(f"{where}: row {first_row + row} is {array[row]}; expected integers below 2**63")
-    return array.astype(np.int64, copy=False)
-
-
-def check_length(array: Array, num_nodes: int, where: str) -> None:
-    if len(array) != num_nodes:
-        raise InputError(f"{where} has {len(array)} rows; expected {num_nodes}, one a node (as many as labels)")
-
-
-def check_ends(array: Array, num_nodes: int, where: str) -> Ends:
-    """[E] ends of the edges, in [0, N)."""
-    ends: Ends = array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
-    if len(ends) and not (ends.min() >= 0 and ends.max() < num_nodes):
-        row = int(((ends < 0) | (ends >= num_nodes)).argmax())
-        raise InputError(
-            f"{where}: row {row} is {ends[row]}; expected a node in [0, {num_nodes}), there are {num_nodes} labels"
-        )
-    return ends
-
-
-def narrowed(ends: Ends) -> Ends:
+def narrowed(ends: Endpoints) -> Endpoints:
     """The same numbers as int32 where they all fit."""
     limits = np.iinfo(np.int32)
     fit = len(ends) == 0 or (ends.min() >= limits.min and ends.max() <= limits.max)
@@ -127,134 +80,3 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
         whole[end - len(piece) : end] = piece
         end -= len(piece)
     return whole
-
-
-def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
-    """[N] ids, each once."""
-    ids = check_integers(array, where)
-    check_length(ids, num_nodes, where)
-    check_unique(ids, where)
-    return ids
-
-
-def check_unique(ids: Ints, where: str) -> None:
-    first = np.unique(ids, return_index=True)[1]
-    if len(first) < len(ids):
-        row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
-        raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once")
-
-
-def check_labels(array: Array, where: str) -> tuple[Ints | NDArray[np.float32], int]:
-    """Labels as GraphData has them, and the number of classes."""
-    if array.ndim == 2:
-        several = check_multilabel(array, where)
-        if np.isnan(several).all():
-            raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
-        return several, several.shape[1]
-    if array.shape == (0,):
-        raise InputError(f"{where} is empty; expected one label a node")
-    labels = check_classes(array, max(len(array), MANY_CLASSES), where)
-    if labels.max() < 0:
-        raise InputError(f"{where}: every label is -1; expected at least one labelled node")
-    return labels, int(labels.max()) + 1
-
-
-def check_classes(array: Array, limit: int, where: str) -> Ints:
-    """[N] classes in [0, limit), -1 for none."""
-    labels = check_integers(array, where)
-    wrong = np.flatnonzero((labels < -1) | (labels >= limit))
-    if len(wrong):
-        raise InputError(
-            f"{where}: row {wrong[0]} is {labels[wrong[0]]}; expected a class numbered from 0 (below {limit}), "
-            "or -1 for no label"
-        )
-    return labels
-
-
-def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
-    """[N, C] of 0 and 1, a row of NaN where unlabelled."""
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]")
-    if 0 in array.shape:
-        raise InputError(f"{where} has shape {array.shape}; expected at least one node and one class")
-    labels = array.astype(np.float32)
-    unlabelled = np.isnan(labels)
-    wrong = np.argwhere(~(np.isin(labels, (0, 1)) | unlabelled.all(axis=1, keepdims=True)))
-    if len(wrong):
-        row, column = wrong[0]
-        raise InputError(
-            f"{where}: row {row}, column {column} is {array[row, column]}; expected 0 or 1, "
-            "or a whole row of NaN for no label"
-        )
-    return labels
-
-
-def check_dense(array: Array, num_nodes: int, where: str) -> NDArray[np.float32]:
-    """[N, F] finite numbers, as float32."""
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise InputError(f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature")
-    check_length(array, num_nodes, where)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
-    with np.errstate(over="ignore"):
-        features = array.astype(np.float32, copy=False)
-    for begin in range(0, num_nodes, BLOCK):
-        finite = np.isfinite(features[begin : begin + BLOCK])
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0] + (begin, 0)
-            raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
-    return np.ascontiguousarray(features)
-
-
-def check_csr(parts: CsrParts, num_nodes: int, raw: RawGraph) -> Features:
-    """[N, F] CSR matrix of finite float32, rows sorted, entries of one place added up."""
-    shape = check_integers(parts.shape, raw.at("feat_shape")).tolist()
-    if len(shape) != 2 or shape[0] != num_nodes or shape[1] < 1:
-        raise InputError(f"{raw.at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row a node")
-    indptr = check_integers(parts.indptr, raw.at("feat_indptr"))
-    indices = check_integers(parts.indices, raw.at("feat_indices"))
-    _check_indptr(indptr, num_nodes, len(indices), raw.at("feat_indptr"))
-    wrong = np.flatnonzero((indices < 0) | (indices >= shape[1]))
-    if len(wrong):
-        row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
-        raise InputError(
-            f"{raw.at('feat_indices')}: entry {wrong[0]} (node {row}) is {indices[wrong[0]]}; expected a feature in "
-            f"[0, {shape[1]})"
-        )
-    data = check_dense(parts.data.reshape(-1, 1), len(indices), raw.at("feat_data"))[:, 0]
-    matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
-    matrix.sum_duplicates()
-    return matrix
-
-
-def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None:
-    if len(indptr) != num_nodes + 1:
-        raise InputError(f"{where} has {len(indptr)} entries; expected {num_nodes + 1}, one more than nodes")
-    if indptr[0] != 0 or indptr[-1] != stored:
-        raise InputError(f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored values")
-    falls = np.flatnonzero(np.diff(indptr) < 0)
-    if len(falls):
-        row = int(falls[0]) + 1
-        raise InputError(f"{where}: entry {row} is {indptr[row]}, less than the one before; expected no decrease")
-
-
-def check_masks(raw: RawGraph, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
-    """The three masks by name, or nothing; whether they overlap is looked at when they are used (splits.py)."""
-    if not raw.masks:
-        return {}
-    missing = [name for name in MASKS if name not in raw.masks]
-    if missing:
-        found = ", ".join(raw.masks)
-        raise InputError(f"{raw.at(missing[0])} is missing, {found} is there; expected all three or none")
-    return {name: check_mask(raw.masks[name], num_nodes, raw.at(name)) for name in MASKS}
-
-
-def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
-    """[N] booleans; integers do if they are all 0 or 1."""
-    if array.ndim != 1 or array.dtype.kind not in "biu":
-        raise InputError(f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]")
-    check_length(array, num_nodes, where)
-    wrong = np.flatnonzero((array != 0) & (array != 1))
-    if len(wrong):
-        raise InputError(f"{where}: row {wrong[0]} is {array[wrong[0]]}; expected a mask of True and False")
-    return array.astype(np.bool_)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import Ends, GraphData, ends_dtype
+from partitioning.graph_data import Endpoints, GraphData, endpoint_dtype
 from partitioning.settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
@@ -109,7 +109,7 @@ def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
     )
 
 
-def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> tuple[Ends, Ends]:
+def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> tuple[Endpoints, Endpoints]:
     """[2 M], [2 M] the two ends of each directed edge; the reverse ones are the second half."""
     model = _model(settings, labels, rng)
     sizes = np.diff(model.start)
@@ -123,7 +123,7 @@ def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
                 f"classes do not fit, {settings.nodes} nodes in {settings.classes} classes have {room} such pairs; "
                 "lower synthetic.edges or change synthetic.homophily"
             )
-    src, dst = (np.empty(2 * settings.edges, ends_dtype(settings.nodes)) for _ in range(2))
+    src, dst = (np.empty(2 * settings.edges, endpoint_dtype(settings.nodes)) for _ in range(2))
     for first, count, within in ((0, inside, True), (inside, settings.edges - inside, False)):
         keys = _pairs(model, count, within, rng)
         for begin in range(0, count, CHUNK):

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.datasets.raw import (
-    Array,
-    Ints,
-    RawGraph,
-    check_integers,
-    check_length,
-    check_unique,
-    joined,
-    narrowed,
-)
+from partitioning.checks import Array, Ints, check_integers, check_length, check_unique
+from partitioning.datasets.raw import RawGraph, joined, narrowed
 from partitioning.errors import InputError
-from partitioning.graph_data import Ends
+from partitioning.graph_data import Endpoints
 from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:
@@ -191,10 +183,10 @@ def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
     return numbers.to_numpy(dtype=np.float64 if "float" in numbers.dtype.name.lower() else np.int64)
 
 
-def _read_edges(path: Path, ids: Ints | None) -> tuple[Ends, Ends]:
+def _read_edges(path: Path, ids: Ints | None) -> tuple[Endpoints, Endpoints]:
     """Both ends of every edge, as positions of `ids` where there are any; only one chunk is there twice."""
     order = None if ids is None else np.argsort(ids)
-    piles: tuple[list[Ends], list[Ends]] = [], []
+    piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for first_row, *chunk in _npy_edges(path) if path.suffix == ".npy" else _table_edges(path):
         for pile, ends, name in zip(piles, chunk, ("src", "dst"), strict=True):
             if ids is not None:
@@ -219,7 +211,7 @@ def _table_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
 def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
     edges = _read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], a row of src and dst an edge")
+        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge")
     for row in range(0, len(edges), CELLS // 2):
         src, dst = edges[row : row + CELLS // 2].T
         yield row, check_integers(src, f"{path}: column `src`", row), check_integers(dst, f"{path}: column `dst`", row)
@@ -266,7 +258,7 @@ def _read_npy(path: Path) -> Array:
             raise InputError(f"{path}: holds Python objects, which are never loaded; save a numeric dtype") from None
         raise InputError(f"{path}: not a readable npy array ({error}); write it anew with numpy.save") from None
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise InputError(f"{path}: an archive or a single number; expected one npy array with a row a node")
+        raise InputError(f"{path}: an archive or a single number; expected one npy array with one row per node")
     return array
 
 
@@ -276,7 +268,7 @@ def _aligned(features: Table, labels: Table) -> Array:
         return labels.values
     if len(features.ids) != len(labels.ids):
         raise InputError(
-            f"{labels.path} has {len(labels.ids)} rows, {features.path} has {len(features.ids)}; expected one a node"
+            f"{labels.path} has {len(labels.ids)} rows, {features.path} has {len(features.ids)}; expected one per node"
         )
     return labels.values[_positions(features.ids, labels.ids, f"{features.path}: ids, looked up in {labels.path}")]
 

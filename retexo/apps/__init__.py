@@ -1,37 +1,20 @@
 """What can be run: each app is a function from settings to a result, callable from Python and from tests."""
 
+from importlib import import_module
 from pathlib import Path
 
 from retexo.config.settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> None:
-    """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir."""
-    if settings.sweep.axes is not None:
-        from retexo.apps import sweep
+    """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir.
 
-        sweep.run(settings, run_dir)
-    elif settings.app == "partition_data":
-        from retexo.apps import partition_data
-
-        partition_data.run(settings.partition)
-    elif settings.app == "plan":
-        from retexo.apps import plan
-
-        plan.run(settings, run_dir)
-    elif settings.app == "evaluate":
-        from retexo.apps import evaluate
-
-        evaluate.run(settings, run_dir)
-    elif settings.app == "predict":
-        from retexo.apps import predict
-
-        predict.run(settings, run_dir)
-    elif settings.app == "report":
-        from retexo.apps import report
-
-        report.run(settings, run_dir)
+    Each app is a module of this folder, loaded when it is run: what one needs, another need not have installed. Raises
+    InputError for a mistake of the user's, before anything is started, and TrainingError when a worker fails.
+    """
+    name = "sweep" if settings.sweep.axes is not None else settings.app
+    app = import_module(f"retexo.apps.{name}").run
+    if name == "partition_data":
+        app(settings.partition)
     else:
-        from retexo.apps import train
-
-        train.run(settings, run_dir)
+        app(settings, run_dir)

@@ -1,21 +1,21 @@
 """What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
 
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.storage import PartitionDirectory
+from retexo.apps.partitions import open_local
 from retexo.apps.resume import check_unused
-from retexo.apps.train import byte_rows, open_directory, settings_digest, shared_settings, versions
+from retexo.apps.run_identity import settings_digest, shared_settings, versions
+from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
 from retexo.cluster import launch
 from retexo.config.settings import PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
-from retexo.worker.train import choose_device
+from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.process import choose_device
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,10 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
+    directory = open_local(settings)
     launch.warm_up()
-    directory = open_directory(settings)
-    ranks = settings.train.cluster.local_ranks
-    for rank in ranks:
-        directory.verify(rank)
-    shape = infer.Shape.of(directory, ranks)
-    infer.check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    shape = Shape.of(directory, settings.train.cluster.local_ranks)
+    check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)
 
 
@@ -67,7 +64,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
 def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with launch.meet(cluster, shared_settings(settings), prepared.directory.digest()) as node:
+    with launch.connect_nodes(cluster, shared_settings(settings), prepared.directory.digest()) as node:
         job = infer.Job(
             settings=settings.train,
             directory=prepared.directory,
@@ -80,7 +77,7 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
         run_dir.mkdir(parents=True, exist_ok=True)
         results = launch.run_workers(cluster.local_ranks, infer.main, job, node)
     result: dict[str, Any] = results[cluster.local_ranks.start]
-    result["seconds"]["total"] = time.time() - psutil.Process().create_time()
+    result["seconds"]["total"] = seconds_of_process()
     return {
         "run_id": node.run_id,
         "checkpoint": str(prepared.checkpoint.directory),
@@ -103,12 +100,9 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
     }
-    if measure_dv:
-        rows |= byte_rows(counted)
-    for name, value in rows.items():
-        print(f"{name:<28} {value}")
+    print_rows(rows | (byte_rows(counted) if measure_dv else {}))
     for file in files:
-        print(f"{'written':<28} {file}")
+        print_rows({"written": file})
 
 
 def _scores(score: dict[str, float]) -> str:

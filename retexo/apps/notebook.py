@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory, find
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
@@ -27,10 +28,11 @@ from retexo.config.settings import TrainSettings
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions
-from retexo.trainers import lazy
+from retexo.trainers import layerwise
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
-from retexo.worker.infer import Shape, check_fits, make_context
+from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.context import make_inference_context
 
 
 def load_run(checkpoint_dir: str | Path) -> "Run":
@@ -69,12 +71,12 @@ class Run:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
         settings = self._settings(len(partitions))
 
-        def worker(comm: Communicator) -> lazy.InferenceResult:
+        def worker(comm: Communicator) -> layerwise.InferenceResult:
             partition = partitions[comm.rank]
             if asked is not None:
                 partition = _asking(partition, asked)
             graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST, training=False)
-            context = make_context(
+            context = make_inference_context(
                 settings,
                 self.checkpoint,
                 partition,
@@ -84,7 +86,7 @@ class Run:
                 use="predict" if asked is None else "evaluate",
                 clock=Clock(),
             )
-            return lazy.infer(context, self.stages)
+            return layerwise.infer(context, self.stages)
 
         inferred = run_threads(len(partitions), worker)
         return Predictions.of(

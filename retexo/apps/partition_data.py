@@ -14,11 +14,13 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioning import assign, datasets, hypergraph, splits, storage
+from partitioning import assign, datasets, hypergraph, splits
+from partitioning.directory.meta import Meta
+from partitioning.directory.write import CHUNK, write
 from partitioning.errors import InputError
-from partitioning.graph_data import Ends
+from partitioning.files import file_checksum
+from partitioning.graph_data import Endpoints
 from partitioning.settings import PartitionSettings
-from partitioning.storage import CHUNK, Meta
 from retexo.exchange.cover import minimum_cover
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def run(settings: PartitionSettings) -> Meta:
     """Make the partition directory, unless it is there with the same settings; return its description."""
     check_dataset_name(settings.dataset.name)
     directory = directory_of(settings)
-    request = requested(settings)
+    request = requested_settings(settings)
     found = _existing(directory, request, settings.overwrite)
     if found is not None:
         logger.info("%s is there already, made with the same settings; using it", directory)
@@ -53,16 +55,14 @@ def run(settings: PartitionSettings) -> Meta:
         if rows is None:
             logger.info("rows after the cover are not counted: more than %s edges are cut", f"{COVER_LIMIT:,}")
     packages = ("torch", "dgl", "numpy", "retexo", *(("mtkahypar",) if settings.method == "km1" else ()))
-    described = {
+    provenance = {
         "request": request,
         "split": split.describe(),
         "versions": {name: version(name) for name in packages},
         "cover_rows": rows,
     }
     with _timed(seconds, "write"):
-        meta = storage.write(
-            directory, graph, masks, assignment, num_parts=settings.num_partitions, described=described
-        )
+        meta = write(directory, graph, masks, assignment, num_parts=settings.num_partitions, provenance=provenance)
     _print_report(meta, directory)
     print(
         f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "
@@ -82,8 +82,8 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def cover_rows(
-    src: Ends,
-    dst: Ends,
+    src: Endpoints,
+    dst: Endpoints,
     assignment: NDArray[np.int64],
     num_parts: int,
     *,
@@ -137,7 +137,7 @@ def _data_name(settings: PartitionSettings) -> str:
     return Path(dataset.file).resolve().stem
 
 
-def requested(settings: PartitionSettings) -> dict[str, Any]:
+def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     """The settings that decide what a partition directory holds, by their names on the command line."""
     dataset = settings.dataset
     recipe = datasets.recipe(dataset.name)
@@ -167,9 +167,9 @@ def requested(settings: PartitionSettings) -> dict[str, Any]:
 def _content_checksum(path: Path) -> str | None:
     """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
     if path.is_file():
-        return storage.file_checksum(path)
+        return file_checksum(path)
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
-    return " ".join(storage.file_checksum(file) for file in files) or None
+    return " ".join(file_checksum(file) for file in files) or None
 
 
 def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta | None:

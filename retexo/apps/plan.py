@@ -3,30 +3,25 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from partitioning.storage import Partition, PartitionDirectory
-from retexo.apps.train import open_directory
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
+from retexo.apps.partitions import open_directory
 from retexo.config.settings import Settings, TrainSettings
+from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.memory import worker_memory
-from retexo.estimate.traffic import Forecast, architecture_of, forecast, forecasts
-from retexo.exchange.coding.elias_fano import code_size
-from retexo.exchange.coding.rows import RowFormat, row_sizes
-from retexo.nn.matrix import is_sparse
-from retexo.nn.stage import Architecture, build_stage
+from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
 from retexo.outputs.files import write_json
 
-SAMPLING_RATE = 0.1
-"""Of boundary node sampling, as its authors use it."""
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
 SLOW = 20.0
-"""Seconds of a rehearsal from which on other ways to send rows are not tried."""
+"""Seconds of a dry run from which on other ways to send rows are not tried."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange=exact": {"exchange": {"mode": "exact"}},
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
@@ -47,8 +42,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         directory.verify(part)
     partitions = [directory.read(part) for part in range(directory.num_parts)]
     read = time.perf_counter()
-    predicted, options, rehearsed = _dry_run(settings.train, directory, partitions)
-    plain = forecast(_plain(settings.train), directory, partitions)
+    predicted, options, dry_run_seconds = _dry_run(settings.train, directory, partitions)
+    plain = estimate_traffic(_plain(settings.train), directory, partitions)
     architecture = architecture_of(settings.train, directory, partitions)
     limit = settings.train.num_rounds
     rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
@@ -60,10 +55,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
         "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
         "entries": [vars(entry) for entry in predicted.entries],
-        "rivals": {name: _rivals(plain, sizes, number) for name, number in rounds.items()},
+        "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
         "options": _sorted({name: other.total(list(rounds.values())[-1]) for name, other in options.items()}),
         "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
-        "seconds": {"read": read - start, "rehearse": rehearsed, "total": time.perf_counter() - start},
+        "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
     }
     run_dir.mkdir(parents=True, exist_ok=True)
     write_json(run_dir / "plan.json", result)
@@ -73,80 +68,21 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 def _dry_run(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
-) -> tuple[Forecast, dict[str, Forecast], float]:
-    """The forecast, those with one of OPTIONS, and the seconds that the first took; it has the options of gradients."""
+) -> tuple[TrafficEstimate, dict[str, TrafficEstimate], float]:
+    """The estimate, those with one of OPTIONS, and the seconds of the first dry run.
+
+    That one serves the options of gradients, too: they change no row that is sent.
+    """
     start = time.perf_counter()
     changed = _changed(settings)
     gradients = {name: other.gradient for name, other in changed.items() if other.exchange == settings.exchange}
-    own, *others = forecasts(settings, directory, partitions, [settings.gradient, *gradients.values()])
+    own, *others = estimate_by_gradient(settings, directory, partitions, [settings.gradient, *gradients.values()])
     seconds = time.perf_counter() - start
     options = dict(zip(gradients, others, strict=True))
     for name, other in changed.items():
         if name not in options and seconds <= SLOW:
-            options[name] = forecast(other, directory, partitions)
+            options[name] = estimate_traffic(other, directory, partitions)
     return own, options, seconds
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the bytes of other methods depend on."""
-
-    halo: int
-    """Of all parts together."""
-    num_features: int
-    hidden: int
-    """Width of an embedding."""
-    num_layers: int
-    num_parameters: int
-    """Trained end to end: all layers, without the heads of those before the last."""
-    workers: int
-    gather: int
-    """Bytes that bring all parts to the worker with the largest."""
-
-    @classmethod
-    def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
-        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
-        heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
-        everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
-        parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
-        return cls(
-            halo=sum(partition.num_halo for partition in partitions),
-            num_features=architecture.num_features,
-            hidden=architecture.embedding_dim,
-            num_layers=architecture.num_layers,
-            num_parameters=everything - heads,
-            workers=len(partitions),
-            gather=sum(parts) - max(parts),
-        )
-
-
-def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
-    """Bytes of a whole part in the shortest codes at hand: features, edges, labels and masks.
-
-    Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
-    as few bits as the classes take, or a bit a class.
-    """
-    rows = csr_array(partition.features.numpy()) if is_sparse(partition.features) else partition.features
-    sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
-    features = min(sparse, partition.features.numel() * partition.features.element_size())
-    num_nodes = sum(other.num_inner for other in partitions)
-    edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
-    label_bits = num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
-    return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
-
-
-def _rivals(plain: Forecast, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
-    """Bytes of other ways to train on the same partitions; as many epochs as the layer with the most rounds has."""
-    epochs = max(rounds)
-    features = 4 * sizes.halo * sizes.num_features
-    embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
-    gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
-    return {
-        "plain lazy exchange": plain.total(rounds),
-        "full graph, end to end": features + epochs * (embeddings + gradients),
-        f"boundary node sampling at {SAMPLING_RATE}": features + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
-        "gather": sizes.gather,
-    }
 
 
 def _plain(settings: TrainSettings) -> TrainSettings:
@@ -170,7 +106,7 @@ def _sorted(options: dict[str, int]) -> dict[str, int]:
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
-def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_dir: Path) -> None:
+def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any], run_dir: Path) -> None:
     train = settings.train
     print(
         f"{result['partitions']}: {train.model.name}, {result['workers']} workers, exchange={train.exchange.mode} "
@@ -179,31 +115,30 @@ def _print(settings: Settings, predicted: Forecast, result: dict[str, Any], run_
     )
     _print_entries(predicted)
     for name, number in result["rounds"].items():
-        print(f"\nall bytes, rounds a layer {', '.join(map(str, number))} ({name})")
+        print(f"\nall bytes, rounds per layer {', '.join(map(str, number))} ({name})")
         own = result["bytes"][name]
         _print_row("this configuration", own, "" if all(entry.exact for entry in predicted.entries) else "  at most")
-        for baseline, num_bytes in result["rivals"][name].items():
+        for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     _print_peers(predicted, result)
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
-    print(f"\nmemory a worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
+    print(f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
     print(f"seconds: {result['seconds']['total']:.1f}; bytes by peer in {run_dir / 'plan.json'}")
 
 
-def _print_entries(predicted: Forecast) -> None:
-    sums: Counter[tuple[Any, ...]] = Counter()
+def _print_entries(predicted: TrafficEstimate) -> None:
+    totals: Counter[tuple[Any, ...]] = Counter()
     for entry in predicted.entries:
         layer = "run" if entry.layer is None else f"layer {entry.layer}"
-        sums[layer, entry.wave or ("each round" if entry.each_round else ""), entry.kind, entry.exact] += (
-            entry.num_bytes
-        )
+        wave = entry.wave or ("each round" if entry.each_round else "")
+        totals[layer, wave, entry.kind, entry.exact] += entry.num_bytes
     print(f"{'':<8} {'wave':<11} {'kind':<11} {'bytes':>16}")
-    for (layer, wave, kind, exact), num_bytes in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1:])):
+    for (layer, wave, kind, exact), num_bytes in sorted(totals.items(), key=lambda item: (item[0][0], item[0][1:])):
         print(f"{layer:<8} {wave:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
 
 
-def _print_peers(predicted: Forecast, result: dict[str, Any]) -> None:
+def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
     """Sender by receiver, as far as it fits a terminal."""
     workers = result["workers"]
     if workers > MAX_SHOWN:
@@ -218,7 +153,7 @@ def _print_peers(predicted: Forecast, result: dict[str, Any]) -> None:
 
 
 def _beside(baseline: str, num_bytes: int, own: int) -> str:
-    if baseline == "gather" and num_bytes < own:
+    if baseline == "centralized" and num_bytes < own:
         return f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer bytes"
     return f"  {num_bytes / max(1, own):,.1f} times" if own else ""
 
@@ -235,5 +170,5 @@ def _print_options(result: dict[str, Any]) -> None:
     for name, num_bytes in saving.items():
         _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
     if not any(name.startswith("exchange") for name in result["options"]):
-        print("exchange.precision is not tried, the rehearsal takes long: set it and plan again")
+        print("exchange.precision is not tried, the dry run takes long: set it and plan again")
     print("fewer rounds: gradient=local takes local_epochs steps a round; +experiment=lean sets all of these")

@@ -7,6 +7,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.apps.inference import prepare, print_table, run_workers
+from retexo.apps.summary import print_rows
 from retexo.config.settings import Settings
 from retexo.outputs import predictions
 from retexo.outputs.files import write_json
@@ -33,7 +34,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         raise
     if cluster.node_rank != 0:
         for rank in cluster.local_ranks:
-            print(f"{'written':<28} {run_dir / 'predictions' / f'part{rank}.{wanted.format}'}")
+            print_rows({"written": run_dir / "predictions" / f"part{rank}.{wanted.format}"})
         return result
     missing = predictions.merge(run_dir, cluster.num_partitions, wanted.format)
     if missing:

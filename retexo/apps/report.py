@@ -54,10 +54,10 @@ def make(folder: Path, run_dir: Path) -> Path:
     return page_path
 
 
-def _write(into: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
-    (into / "figures").mkdir()
+def _write(out: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
+    (out / "figures").mkdir()
     sections = [
-        Section(data.name, _tables(data), _pictures(data, f"{place}-{_slug(data.name)}", into / "figures"))
+        Section(data.name, _tables(data), _pictures(data, f"{place}-{_slug(data.name)}", out / "figures"))
         for place, data in enumerate(data_sets)
     ]
     remains = tables.remains_table(runs)
@@ -67,15 +67,15 @@ def _write(into: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[Da
         sections.append(Section("Remarks", last, plain=True))
     introduction = f"{_counts(runs)}, read from {folder}."
     title = "Training runs"
-    (into / "report.html").write_text(page(title, introduction, sections, _made_with(runs)), encoding="utf-8")
-    (into / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
+    (out / "report.html").write_text(page(title, introduction, sections, _made_with(runs)), encoding="utf-8")
+    (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
     rows = {
         "summary.csv": tables.summary_rows(data_sets),
         "comparisons.csv": tables.comparison_rows(data_sets),
         "runs.csv": tables.run_rows(data_sets, runs),
     }
     for name, content in rows.items():
-        (into / name).write_text(tables.csv_text(content), encoding="utf-8")
+        (out / name).write_text(tables.csv_text(content), encoding="utf-8")
 
 
 def _tables(data: DataSet) -> list[Table]:

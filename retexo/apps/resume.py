@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.config.schema import default, flatten
+from retexo.config.flatten import flatten
+from retexo.config.schema import default
 from retexo.outputs.files import plain_json, write_json
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from partitioning.errors import InputError
 from retexo.apps import report
-from retexo.apps.partition_data import directory_of, requested
+from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
 from retexo.cluster.launch import terminate_as_exit
 from retexo.config.compose import compose
@@ -122,7 +122,7 @@ def _planned(name: str, arguments: list[str]) -> Planned:
     config = arguments[0].partition("=")[2]
     try:
         settings = compose(arguments[1:], config)
-        request = json.dumps(requested(settings.partition), sort_keys=True)
+        request = json.dumps(requested_settings(settings.partition), sort_keys=True)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     except Exception as error:

@@ -1,7 +1,7 @@
 """Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP.
 
 Nothing is executed or unpickled of what comes in, a line has a limit, and no call waits for longer than it is told.
-These messages are small (docs/cluster.md) and are no part of the account of bytes.
+These messages are small (docs/cluster.md) and are not counted as data volume.
 """
 
 import json
@@ -10,20 +10,20 @@ import time
 from multiprocessing.connection import wait
 from typing import Any
 
-LINE_LIMIT = 1 << 18
+MAX_MESSAGE_BYTES = 1 << 18
 """bytes of the longest message that is accepted"""
 SEND_TIMEOUT = 5.0
-"""seconds after which a peer that takes nothing is given up"""
-RETRY = 0.2
+"""seconds after which a peer that reads nothing counts as gone"""
+RETRY_INTERVAL = 0.2
 """seconds between two attempts to connect"""
 
 
 class ChannelClosed(ConnectionError):
-    """The other end is gone, or what it sends is no message."""
+    """The other end is gone, or sent something that is no message."""
 
 
 class Channel:
-    """One end of a connection."""
+    """One end of a connection; methods raise ChannelClosed once the other end is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(SEND_TIMEOUT)
@@ -55,19 +55,19 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have come, without waiting for more; ChannelClosed at the end of the connection."""
-        before, self._ready = self._ready, []
+        waiting, self._ready = self._ready, []
         try:
             content = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return before
+            return waiting
         except OSError as error:
             raise ChannelClosed(str(error)) from error
         if not content:
             raise ChannelClosed("connection closed")
         *lines, self._received = (self._received + content).split(b"\n")
-        if max(map(len, (*lines, self._received))) > LINE_LIMIT:
-            raise ChannelClosed(f"a message of more than {LINE_LIMIT} bytes")
-        return [*before, *map(_message, lines)]
+        if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
+            raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+        return [*waiting, *map(_message, lines)]
 
     def close(self) -> None:
         self._socket.close()
@@ -89,12 +89,12 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def connect(address: str, port: int, timeout: float) -> Channel:
-    """Connect, again and again for `timeout` seconds; then ConnectionError says what came last."""
+    """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error."""
     deadline = time.monotonic() + timeout
     while True:
         try:
             return Channel(socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic())))
         except OSError as error:
-            if time.monotonic() + RETRY > deadline:
+            if time.monotonic() + RETRY_INTERVAL > deadline:
                 raise ConnectionError(str(error)) from error
-            time.sleep(RETRY)
+            time.sleep(RETRY_INTERVAL)

@@ -1,6 +1,6 @@
-"""What the nodes of a run make sure of before anything is started: that all have come, and fit together.
+"""The check before anything is started: all nodes of a run have connected, and are about to run the same thing.
 
-Each node says what it is about to run (`Hello`), node 0 compares (`disagreement`), and all get one verdict.
+Each node sends a `NodeInfo`, node 0 compares it with its own (`mismatch`), and all get the same reply.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from retexo.cluster.channel import Channel, ChannelClosed
 logger = logging.getLogger(__name__)
 
 PROTOCOL = 1
-HELLO_TIMEOUT = 5.0
-"""seconds within which who connects has to say what it is"""
-LINGER = 5.0
-"""seconds for which node 0 waits for the others after it found a mistake, to tell them as well"""
-MAX_STRANGERS = 64
-"""connections without a hello that are kept at a time"""
+INFO_TIMEOUT = 5.0
+"""seconds within which a connection has to send its NodeInfo"""
+MISMATCH_WAIT = 5.0
+"""seconds for which node 0 waits for the other nodes after a mismatch, so that these are told, too"""
+MAX_PENDING = 64
+"""connections without a NodeInfo that are kept at a time"""
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a node says of itself."""
+class NodeInfo:
+    """What a node is about to run."""
 
     run_key: str
     """Tells this run from others that might use the same port by accident; empty where no launcher gave one."""
@@ -55,23 +55,23 @@ def name_of(node: int, ranks: list[int] | range) -> str:
     return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
 
 
-def read_hello(message: Mapping[str, Any]) -> Hello | None:
-    """None for what is none."""
-    content = message.get("hello")
+def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
+    """The NodeInfo of a message; None if there is none in it, or one of another form."""
+    content = message.get("node")
     if message.get("retexo") != PROTOCOL or not isinstance(content, dict):
         return None
     types = {"node": int, "world_size": int, "ranks": list, "settings": dict}
-    if content.keys() != {entry.name for entry in fields(Hello)}:
+    if content.keys() != {entry.name for entry in fields(NodeInfo)}:
         return None
     if not all(isinstance(value, types.get(name, str)) for name, value in content.items()):
         return None
     if not all(isinstance(rank, int) for rank in content["ranks"]):
         return None
-    return Hello(**content)
+    return NodeInfo(**content)
 
 
-def disagreement(first: Hello, other: Hello) -> str | None:
-    """What keeps a node from running with node 0; None if nothing does."""
+def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
+    """Why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
         return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same everywhere"
     if other.world_size != first.world_size:
@@ -92,7 +92,7 @@ def disagreement(first: Hello, other: Hello) -> str | None:
 
 
 def code_version() -> str:
-    """Of the program: its version and torch's, and a digest of the installed source."""
+    """The versions of this program and of torch, and a digest of the installed source."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for path in sorted([*root.glob("retexo/**/*.py"), *root.glob("partitioning/**/*.py")]):
@@ -102,102 +102,102 @@ def code_version() -> str:
     return f"retexo {version('retexo')} (source {digest.hexdigest()[:12]}), torch {version('torch').split('+')[0]}"
 
 
-class Reception:
-    """Node 0 while it waits for the others."""
+class Coordinator:
+    """Node 0's side: accepts connections until all other nodes have joined."""
 
-    def __init__(self, listener: socket.socket, own: Hello, num_nodes: int) -> None:
+    def __init__(self, listener: socket.socket, own: NodeInfo, num_nodes: int) -> None:
         self._listener, self._own, self._num_nodes = listener, own, num_nodes
-        self._strangers: dict[Channel, float] = {}
-        self._surplus: list[Channel] = []
+        self._pending: dict[Channel, float] = {}
+        self._rejected: list[Channel] = []
         self.addresses: dict[str, str] = {}
-        """Where the nodes that came can be found, by node; JSON has no other keys than strings."""
-        self.seats: dict[int, Channel] = {}
+        """Where each node that joined listens, by node; keys of JSON are strings."""
+        self.joined: dict[int, Channel] = {}
         self.problem: str | None = None
-        """The first mistake that was found."""
+        """The first mismatch that was found."""
 
     @property
     def missing(self) -> list[int]:
-        return [node for node in range(1, self._num_nodes) if node not in self.seats]
+        return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Until all nodes have come, or for `timeout` seconds; once a mistake is found not much longer."""
+        """Until all nodes have joined, or for `timeout` seconds; once there is a mismatch, MISMATCH_WAIT at most."""
         deadline = time.monotonic() + timeout
         while self.missing and time.monotonic() < deadline:
             before = self.problem
             self._step(min(0.5, deadline - time.monotonic()))
             if before is None and self.problem is not None:
-                deadline = min(deadline, time.monotonic() + LINGER)
+                deadline = min(deadline, time.monotonic() + MISMATCH_WAIT)
 
-    def tell(self, verdict: dict[str, Any]) -> None:
-        """The verdict to all that came; whoever else is connected is turned away."""
-        for channel in (*self.seats.values(), *self._surplus):
+    def send_reply(self, reply: dict[str, Any]) -> None:
+        """Send the reply to all nodes, and close every other connection."""
+        for channel in (*self.joined.values(), *self._rejected):
             with suppress(ChannelClosed):
-                channel.send(verdict)
-        for channel in (*self._strangers, *self._surplus):
+                channel.send(reply)
+        for channel in (*self._pending, *self._rejected):
             channel.close()
 
     def _step(self, timeout: float) -> None:
-        sources: list[Any] = [self._listener, *self._strangers, *self.seats.values()]
+        sources: list[Any] = [self._listener, *self._pending, *self.joined.values()]
         ready: list[Any] = connection.wait(sources, timeout)
         for source in ready:
             if source is self._listener:
                 self._accept()
-            elif source in self._strangers:
-                self._listen_to(source)
+            elif source in self._pending:
+                self._read_info(source)
             else:
-                self._check_still_there(source)
-        for channel in [channel for channel, deadline in self._strangers.items() if deadline < time.monotonic()]:
-            self._turn_away(channel, "it said nothing")
+                self._check_connected(source)
+        for channel in [channel for channel, deadline in self._pending.items() if deadline < time.monotonic()]:
+            self._reject(channel, "it said nothing")
 
     def _accept(self) -> None:
         with suppress(OSError):
             channel = Channel(self._listener.accept()[0])
-            if len(self._strangers) < MAX_STRANGERS:
-                self._strangers[channel] = time.monotonic() + HELLO_TIMEOUT
+            if len(self._pending) < MAX_PENDING:
+                self._pending[channel] = time.monotonic() + INFO_TIMEOUT
             else:
                 channel.close()
 
-    def _listen_to(self, channel: Channel) -> None:
+    def _read_info(self, channel: Channel) -> None:
         try:
             messages = channel.receive()
         except ChannelClosed as error:
-            self._turn_away(channel, str(error))
+            self._reject(channel, str(error))
             return
         if not messages:
             return
-        hello = read_hello(messages[0])
-        if hello is None:
-            self._turn_away(channel, "not a node of this program's version")
-        elif hello.run_key != self._own.run_key:
-            self._turn_away(channel, f"it belongs to another run ({hello.run_key or 'no launcher'})")
+        info = parse_node_info(messages[0])
+        if info is None:
+            self._reject(channel, "not a node of this program's version")
+        elif info.run_key != self._own.run_key:
+            self._reject(channel, f"it belongs to another run ({info.run_key or 'no launcher'})")
         else:
-            del self._strangers[channel]
-            self._seat(hello, channel)
+            del self._pending[channel]
+            self._admit(info, channel)
 
-    def _seat(self, hello: Hello, channel: Channel) -> None:
-        problem = disagreement(self._own, hello)
-        if problem is None and (hello.node == 0 or hello.node in self.seats):
-            problem = f"{hello.name} is there twice; give every node its own node_rank"
-        elif problem is None and not 0 < hello.node < self._num_nodes:
-            problem = f"node_rank={hello.node}: there are {self._num_nodes} nodes"
+    def _admit(self, info: NodeInfo, channel: Channel) -> None:
+        problem = mismatch(self._own, info)
+        if problem is None and (info.node == 0 or info.node in self.joined):
+            problem = f"{info.name} is there twice; give every node its own node_rank"
+        elif problem is None and not 0 < info.node < self._num_nodes:
+            problem = f"node_rank={info.node}: there are {self._num_nodes} nodes"
         self.problem = self.problem or problem
-        if hello.node in self.missing:
-            self.seats[hello.node] = channel
-            self.addresses[str(hello.node)] = hello.address
+        if info.node in self.missing:
+            self.joined[info.node] = channel
+            self.addresses[str(info.node)] = info.address
         else:
-            self._surplus.append(channel)
+            self._rejected.append(channel)
 
-    def _check_still_there(self, channel: Channel) -> None:
-        """A node that ended while it waited may come again."""
+    def _check_connected(self, channel: Channel) -> None:
+        """Forget a node that disconnected while it waited: it may connect again."""
         try:
             channel.receive()
         except ChannelClosed:
-            self.seats = {node: other for node, other in self.seats.items() if other is not channel}
+            self.joined = {node: other for node, other in self.joined.items() if other is not channel}
             channel.close()
 
-    def _turn_away(self, channel: Channel, why: str) -> None:
+    def _reject(self, channel: Channel, why: str) -> None:
         logger.warning("turned away a connection from %s: %s", channel.peer, why)
         with suppress(ChannelClosed):
             channel.send({"refused": why})
-        self._strangers.pop(channel, None)
+        self._pending.pop(channel, None)
         channel.close()

@@ -1,7 +1,7 @@
-"""Who is alive: heartbeats of a worker, and what its parent makes of their absence.
+"""Heartbeats of a worker, and how its parent tells a dead one from a slow one.
 
-A worker that computes may be silent for long: a call into C can keep Python's other threads from running. So a silent
-one counts as dead only when it uses no CPU time either.
+A worker that computes may send none for long: a call into C can keep Python's other threads from running. So one
+without heartbeats counts as dead only when it uses no CPU time either.
 """
 
 import json
@@ -13,17 +13,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-TICKS = 5
-"""heartbeats within distributed.heartbeat_timeout, at least; and never less than one a second"""
+BEATS_PER_TIMEOUT = 5
+"""least number of heartbeats within distributed.heartbeat_timeout; also at least one per second"""
 
 
 def interval(timeout: float) -> float:
     """Seconds between two heartbeats."""
-    return min(1.0, timeout / TICKS)
+    return min(1.0, timeout / BEATS_PER_TIMEOUT)
 
 
 class Progress:
-    """Where a worker is; its parent is told at once of a new phase, and of layer and round with each heartbeat."""
+    """The phase, layer and round of a worker; its parent learns a new phase at once, the rest with each heartbeat."""
 
     def __init__(self, report: Callable[[str], None] | None = None) -> None:
         self._report = report
@@ -48,8 +48,8 @@ class Progress:
         return f"{self._phase} (layer {self._layer}{number})"
 
 
-class Reporter:
-    """A worker's end of the pipe to its parent: JSON objects, from any thread."""
+class ParentPipe:
+    """A worker's end of the pipe to its parent: JSON objects, sent from any thread."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
@@ -58,8 +58,8 @@ class Reporter:
         with self._lock:
             self._parent.send_bytes(json.dumps(message).encode())
 
-    def start_beating(self, timeout: float) -> Progress:
-        """Send a heartbeat from now on, again and again, in a thread."""
+    def start_heartbeat(self, timeout: float) -> Progress:
+        """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
         progress = Progress(self._beat)
         threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
         return progress
@@ -75,21 +75,21 @@ def _beat_for_ever(progress: Progress, seconds: float) -> None:
         time.sleep(seconds)
 
 
-class Pulse:
-    """What a parent knows of a process on its machine: how long it has been silent and idle."""
+class ProcessMonitor:
+    """How long a process on this machine has sent no heartbeat and used no CPU time."""
 
     def __init__(self, pid: int) -> None:
         self._stat = Path(f"/proc/{pid}/stat")
         self._usage: list[str] = []
         self._state = ""
         self.idle_seconds = 0.0
-        """seconds without a heartbeat and without using CPU time"""
+        """seconds without a heartbeat and without use of CPU time"""
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         self.idle_seconds = 0.0
 
-    def wait(self, seconds: float) -> None:
-        """So many seconds have passed without a heartbeat."""
+    def add(self, seconds: float) -> None:
+        """Count seconds that passed without a heartbeat, if the process used no CPU time in them."""
         state, usage = self._look()
         # D waits for a disk, however slow; what loads its memory from there has major page faults.
         working = usage != self._usage or state == "D"
@@ -109,8 +109,8 @@ class Pulse:
         return f"{how}: no heartbeat and no CPU time for {self.idle_seconds:.0f} s"
 
 
-class Ticker:
-    """Time that was watched: if this process itself was stopped, the others are not to blame for that while."""
+class Stopwatch:
+    """Elapsed time in steps, without the time for which this process itself was stopped."""
 
     def __init__(self, step: float) -> None:
         self._step, self._last = step, time.monotonic()

@@ -1,8 +1,8 @@
-"""The nodes of a run, before they start and while it runs: connections between their parent processes.
+"""Connect the nodes of a run: one TCP connection between the parent processes of any two of them.
 
-Node 0 listens at distributed.master_addr:master_port until all nodes have come. Each says what it is about to run; node
-0 compares, and tells all of them one verdict. The connections stay: over them nodes hear that the others live, of a
-failure elsewhere, and that all are done. Workers meet in a store of their own (comm/group.py).
+Node 0 listens at distributed.master_addr:master_port until all nodes have connected, compares what they are about to
+run, and sends all of them the same reply. The connections stay open for heartbeats, failures and the end of the run.
+Workers have a store of their own for their rendezvous (comm/process_group.py).
 """
 
 import json
@@ -19,35 +19,37 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.cluster.channel import Channel, ChannelClosed, connect, listen
-from retexo.cluster.handshake import HELLO_TIMEOUT, PROTOCOL, Hello, Reception, code_version, name_of
-from retexo.comm.process_group import (
-    LauncherStore,
-    Rendezvous,
-    interface_address,
-    loopback,
-    route_interface,
-    serving_store,
+from retexo.cluster.handshake import (
+    INFO_TIMEOUT,
+    PROTOCOL,
+    Coordinator,
+    NodeInfo,
+    code_version,
+    name_of,
 )
+from retexo.cluster.interfaces import interface_address, loopback, route_interface
+from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
+from retexo.config.flatten import flatten
 from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)
 
-MARGIN = 10.0
-"""seconds that a node waits for node 0 beyond the time that this takes: it may have started later"""
-FINDING = 20.0
-"""seconds within which the nodes besides node 0 have to find each other"""
+START_MARGIN = 10.0
+"""seconds that a node waits for a reply beyond node 0's own time limit: node 0 may have started later"""
+CONNECT_TIMEOUT = 20.0
+"""seconds within which the nodes besides node 0 have to connect to each other"""
 
 
 @dataclass
 class Node:
-    """This node among the others, once all agreed to start."""
+    """This node, connected to all others."""
 
     cluster: ClusterSettings
     run_id: str
     rendezvous: Rendezvous
     links: dict[int, Channel] = field(default_factory=dict)
-    """To every other node."""
+    """Connections to the other nodes, by node."""
 
     @property
     def rank(self) -> int:
@@ -55,10 +57,10 @@ class Node:
 
 
 @contextmanager
-def meet(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
-    """Find the other nodes and agree with them to start.
+def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
+    """Connect to the other nodes of the run, and check that all are about to run the same.
 
-    InputError, the same on all nodes, where they do not fit together; TrainingError where one does not come.
+    Raises InputError, the same on all nodes, where they do not match; TrainingError where a node does not connect.
     """
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
@@ -68,20 +70,20 @@ def meet(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) 
             return
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_addresses(cluster.master_addr))
-        lead = cluster.node_rank == 0
-        listener = stack.enter_context(_listener(cluster, interface, address) if lead else listen(address, 0))
-        own = Hello(
+        is_first = cluster.node_rank == 0
+        listener = stack.enter_context(_listener(cluster, interface, address) if is_first else listen(address, 0))
+        own = NodeInfo(
             run_key=cluster.run_key,
             node=cluster.node_rank,
             ranks=list(cluster.local_ranks),
             world_size=cluster.num_partitions,
             code=code_version(),
-            settings=json.loads(json.dumps(_flat(settings), default=str)),
+            settings=json.loads(json.dumps(flatten(settings), default=str)),
             partition=partition,
             address=f"{address}:{listener.getsockname()[1]}",
         )
-        seat = Seat(cluster, interface, own, listener)
-        node = _lead(seat, stack) if lead else _join(seat)
+        participant = Participant(cluster, interface, own, listener)
+        node = _coordinate(participant, stack) if is_first else _join(participant)
         listener.close()
         stack.callback(_close, node)
         logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, interface)
@@ -93,7 +95,7 @@ def new_run_id() -> str:
 
 
 def choose_interface(cluster: ClusterSettings) -> str:
-    """distributed.interface, or the one with the route to the master; loopback only where nobody else has to come."""
+    """distributed.interface, or the one with the route to master_addr; loopback only for a run on one machine."""
     if cluster.one_machine:
         return loopback()
     interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
@@ -106,47 +108,47 @@ def choose_interface(cluster: ClusterSettings) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Seat:
-    """What a node comes to the meeting with."""
+class Participant:
+    """A node while it connects to the others."""
 
     cluster: ClusterSettings
     interface: str
-    own: Hello
+    own: NodeInfo
     listener: socket.socket
 
     def node(self, run_id: str, store: str, links: dict[int, Channel]) -> Node:
         address, _, port = store.rpartition(":")
-        meeting = _rendezvous(self.cluster, self.interface, address=address, port=int(port), run_id=run_id)
-        return Node(self.cluster, run_id, meeting, links)
+        rendezvous = _rendezvous(self.cluster, self.interface, address=address, port=int(port), run_id=run_id)
+        return Node(self.cluster, run_id, rendezvous, links)
 
 
-def _lead(seat: Seat, stack: ExitStack) -> Node:
-    """Node 0: wait for the others, compare, tell all the verdict, and wait until they have found each other."""
-    cluster = seat.cluster
-    reception = Reception(seat.listener, seat.own, cluster.num_nodes)
-    reception.wait(cluster.init_timeout)
-    if reception.problem is not None:
-        reception.tell({"mistake": reception.problem})
-        raise InputError(reception.problem)
-    if reception.missing:
-        absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in reception.missing)
+def _coordinate(participant: Participant, stack: ExitStack) -> Node:
+    """Node 0: wait for the others, reply to all, and wait until they have connected to each other."""
+    cluster = participant.cluster
+    coordinator = Coordinator(participant.listener, participant.own, cluster.num_nodes)
+    coordinator.wait(cluster.init_timeout)
+    if coordinator.problem is not None:
+        coordinator.send_reply({"mistake": coordinator.problem})
+        raise InputError(coordinator.problem)
+    if coordinator.missing:
+        absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
         problem: str | None = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
     else:
-        address = seat.own.address.rpartition(":")[0]
+        address = participant.own.address.rpartition(":")[0]
         run_id, store = new_run_id(), f"{address}:{stack.enter_context(serving_store(address))}"
-        reception.tell({"run": run_id, "store": store, "nodes": reception.addresses})
-        problem = _first_problem(cluster, reception.seats)
-    reception.tell({"problem": problem} if problem is not None else {"go": True})
+        coordinator.send_reply({"run": run_id, "store": store, "nodes": coordinator.addresses})
+        problem = _peer_problem(cluster, coordinator.joined)
+    coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise TrainingError(problem)
-    return seat.node(run_id, store, reception.seats)
+    return participant.node(run_id, store, coordinator.joined)
 
 
-def _first_problem(cluster: ClusterSettings, seats: Mapping[int, Channel]) -> str | None:
-    """Wait until all nodes say that they have found each other; what keeps one from it."""
-    for node, channel in seats.items():
+def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
+    """Wait until all nodes have connected to each other; why one of them could not."""
+    for node, channel in joined.items():
         try:
-            answer = channel.receive_one(FINDING + MARGIN)
+            answer = channel.receive_one(CONNECT_TIMEOUT + START_MARGIN)
         except ChannelClosed as error:
             return f"{name_of(node, cluster.ranks_of(node))} ended before the run began: {error}"
         if "ready" not in answer:
@@ -182,12 +184,12 @@ def _addresses(host: str) -> set[str]:
     return set()
 
 
-def _join(seat: Seat) -> Node:
-    """Another node: say hello to node 0, and wait for its verdict."""
-    cluster, own = seat.cluster, seat.own
+def _join(participant: Participant) -> Node:
+    """Another node: connect to node 0, send it the NodeInfo, and wait for its reply."""
+    cluster, own = participant.cluster, participant.own
     where, port = _master(cluster)
     place = f"{where}:{port}"
-    logger.info("node %d: node 0 is at %s (interface %s)", own.node, place, seat.interface)
+    logger.info("node %d: node 0 is at %s (interface %s)", own.node, place, participant.interface)
     try:
         channel = connect(where, port, cluster.init_timeout)
     except OSError as error:
@@ -197,73 +199,75 @@ def _join(seat: Seat) -> Node:
             "it had all its nodes already or a firewall is in between"
         ) from error
     try:
-        channel.send({"retexo": PROTOCOL, "hello": asdict(own)})
-        verdict = channel.receive_one(cluster.init_timeout + MARGIN)
-        _check(verdict, own, place)
-        run_id, store, addresses = _read_verdict(verdict)
-        links = {0: channel, **_find_each_other(seat, run_id, addresses, channel)}
-        _check(channel.receive_one(FINDING + MARGIN), own, place)
-        return seat.node(run_id, store, links)
+        channel.send({"retexo": PROTOCOL, "node": asdict(own)})
+        reply = channel.receive_one(cluster.init_timeout + START_MARGIN)
+        _check_reply(reply, own, place)
+        run_id, store, addresses = _parse_start(reply)
+        links = {0: channel, **_connect_peers(participant, run_id, addresses, channel)}
+        _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
+        return participant.node(run_id, store, links)
     except ChannelClosed as error:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
 
-def _read_verdict(verdict: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
-    """The run's id, where its store is, and where the other nodes are."""
+def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
+    """The run's id, the address of its store, and those of the other nodes."""
     try:
-        return str(verdict["run"]), str(verdict["store"]), dict(verdict["nodes"])
+        return str(reply["run"]), str(reply["store"]), dict(reply["nodes"])
     except (KeyError, ValueError, TypeError) as error:
-        raise ChannelClosed(f"no verdict: {verdict}") from error
+        raise ChannelClosed(f"not a reply of node 0: {reply}") from error
 
 
-def _check(verdict: Mapping[str, Any], own: Hello, place: str) -> None:
-    """Whether node 0 lets this node go on."""
-    if "refused" in verdict:
+def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
+    """Raise what node 0 found wrong: InputError for a mistake of the user's, TrainingError for a failure."""
+    if "refused" in reply:
         raise InputError(
-            f"distributed.master_port: what runs at {place} turned {own.name} away: {verdict['refused']}; "
+            f"distributed.master_port: what runs at {place} turned {own.name} away: {reply['refused']}; "
             "choose another port for this run"
         )
-    if "mistake" in verdict:
-        raise InputError(str(verdict["mistake"]))
-    if "problem" in verdict:
-        raise TrainingError(str(verdict["problem"]))
+    if "mistake" in reply:
+        raise InputError(str(reply["mistake"]))
+    if "problem" in reply:
+        raise TrainingError(str(reply["problem"]))
 
 
-def _find_each_other(seat: Seat, run_id: str, addresses: Mapping[str, str], lead: Channel) -> dict[int, Channel]:
-    """Connect the nodes besides node 0 pairwise: a link that fails between two of them is noticed by these alone."""
-    own, cluster = seat.own.node, seat.cluster
+def _connect_peers(
+    participant: Participant, run_id: str, addresses: Mapping[str, str], first: Channel
+) -> dict[int, Channel]:
+    """Connect the nodes besides node 0 pairwise: only these two can notice that the network between them fails."""
+    own, cluster, name = participant.own.node, participant.cluster, participant.own.name
     links: dict[int, Channel] = {}
     problem = None
     for other in range(1, own):
         address, _, port = addresses[str(other)].rpartition(":")
         try:
-            links[other] = connect(address, int(port), FINDING)
+            links[other] = connect(address, int(port), CONNECT_TIMEOUT)
             links[other].send({"run": run_id, "node": own})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
-            problem = f"{seat.own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
+            problem = f"{name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
             break
-    deadline = time.monotonic() + FINDING
+    deadline = time.monotonic() + CONNECT_TIMEOUT
     while problem is None and len(links) < cluster.num_nodes - 2:
-        found = _accept(seat.listener, run_id, deadline - time.monotonic())
+        found = _accept(participant.listener, run_id, deadline - time.monotonic())
         if found is not None:
             links[found[0]] = found[1]
         elif time.monotonic() > deadline:
             absent = [name_of(node, cluster.ranks_of(node)) for node in range(own + 1, cluster.num_nodes)]
-            problem = f"{seat.own.name} was not reached by all of {', '.join(absent)} within {FINDING:g} s"
-    lead.send({"ready": True} if problem is None else {"problem": problem})
+            problem = f"{name} was not reached by all of {', '.join(absent)} within {CONNECT_TIMEOUT:g} s"
+    first.send({"ready": True} if problem is None else {"problem": problem})
     return links
 
 
 def _accept(listener: socket.socket, run_id: str, timeout: float) -> tuple[int, Channel] | None:
-    """A node of this run that connects; None for a stranger, or for nobody."""
+    """Another node of this run that connects; None for any other connection, or for none."""
     listener.settimeout(max(0.1, timeout))
     try:
         channel = Channel(listener.accept()[0])
     except OSError:
         return None
     try:
-        message = channel.receive_one(HELLO_TIMEOUT)
+        message = channel.receive_one(INFO_TIMEOUT)
         if message.get("run") == run_id and isinstance(message.get("node"), int):
             return message["node"], channel
     except ChannelClosed:
@@ -273,7 +277,7 @@ def _accept(listener: socket.socket, run_id: str, timeout: float) -> tuple[int, 
 
 
 def _master(cluster: ClusterSettings) -> tuple[str, int]:
-    """Where node 0 listens."""
+    """Address and port at which node 0 listens."""
     if cluster.launcher_env is not None and cluster.launcher_env.store:
         where, _, port = _launcher_store(cluster).get(_launcher_key(cluster)).rpartition(":")
         return where, int(port)
@@ -307,15 +311,6 @@ def _rendezvous(
         timeout=cluster.timeout,
         run_id=run_id,
     )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        nested = isinstance(value, Mapping) and value
-        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return flat
 
 
 def _close(node: Node) -> None:

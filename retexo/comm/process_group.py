@@ -1,18 +1,16 @@
-"""The process group: where workers meet, on which network interface, and for how long they wait."""
+"""The process group: where workers meet, and for how long they wait."""
 
 import contextlib
 import os
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from partitioning.errors import InputError
 from retexo.errors import TrainingError
 
 
@@ -102,36 +100,3 @@ class LauncherStore:
             yield
         except RuntimeError as error:  # torch.distributed's errors are of this type
             raise TrainingError(f"{self._where}: {str(error).splitlines()[0]}") from error
-
-
-def loopback() -> str:
-    """The name of the loopback interface: lo on Linux."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == "127.0.0.1" for address in addresses):
-            return name
-    raise InputError("this machine has no network interface with the address 127.0.0.1; bring up loopback")
-
-
-def route_interface(address: str, port: int) -> str:
-    """The interface with the route to an address; asking for it sends nothing."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, port))
-            own = probe.getsockname()[0]
-    except OSError as error:
-        raise InputError(f"distributed.master_addr={address}: no route to it: {error}") from error
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(candidate.address == own for candidate in addresses):
-            return name
-    raise InputError(f"distributed.master_addr={address}: no interface has {own}; set distributed.interface")
-
-
-def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
-    """An IPv4 address of an interface, a preferred one if it has it; InputError names the interfaces that there are."""
-    interfaces = psutil.net_if_addrs()
-    if interface not in interfaces:
-        raise InputError(f"distributed.interface={interface}: not here; there are {', '.join(sorted(interfaces))}")
-    own = [str(entry.address) for entry in interfaces[interface] if entry.family == socket.AF_INET]
-    if not own:
-        raise InputError(f"distributed.interface={interface}: has no IPv4 address; choose another, or give it one")
-    return next((address for address in own if address in preferred), own[0])

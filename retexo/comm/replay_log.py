@@ -1,7 +1,7 @@
-"""What a worker received outside the rounds, on disk, in order: a resumed run reads it instead of asking again.
+"""The messages that a worker received outside the rounds, on disk, in order: a resumed run reads them from there.
 
-Training is deterministic, so a worker that goes through the same steps asks for the same messages. The file holds the
-digest of the run, then a record a message: a header, and the bytes from all peers by rank.
+Training is deterministic, so a worker that repeats the same steps asks for the same messages. The file holds the
+digest of the run, then one record per message: a header, and the bytes from all peers by rank.
 """
 
 import struct
@@ -19,7 +19,7 @@ HEADER = struct.Struct("<QII")
 
 
 class ReplayLog:
-    """A file that is read up to where it was kept, and written from there."""
+    """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
         """identity: hex digest of the run; a file of another run, or none, counts as empty."""
@@ -28,7 +28,7 @@ class ReplayLog:
         """Where each intact record ends, behind the start of the file."""
         self._position = 0
         self._file = path.open("r+b" if path.exists() else "w+b")
-        self.keep(len(self))
+        self.truncate(len(self))
 
     def __len__(self) -> int:
         """Intact records."""
@@ -49,8 +49,8 @@ class ReplayLog:
                 ends.append(file.tell())
         return ends
 
-    def keep(self, count: int) -> None:
-        """Forget all but the first `count` records, and go to the first."""
+    def truncate(self, count: int) -> None:
+        """Delete all but the first `count` records, and read from the first."""
         del self._ends[count + 1 :]
         self._file.seek(0)
         self._file.write(self._start)
@@ -58,7 +58,7 @@ class ReplayLog:
         self._position = 0
 
     def next(self, sent: int, dtype: torch.dtype, from_sizes: Sequence[int]) -> list[Tensor] | None:
-        """What came when messages with the checksum `sent` went out; None where the tape ends.
+        """What came when messages with the checksum `sent` went out; None at the end of the log.
 
         from_sizes are elements of dtype, by peer.
         """

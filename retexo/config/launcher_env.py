@@ -1,4 +1,4 @@
-"""Processes that torchrun or Slurm started: their ranks are in the environment. Pure data, no process is asked."""
+"""Ranks of processes that torchrun or Slurm started, read from their environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from partitioning.errors import InputError
 
 @dataclass(frozen=True)
 class LauncherEnv:
-    """What the launcher says of this process; it is a node of its own, with one rank."""
+    """What the launcher's variables say of this process, which is a node of one rank."""
 
     launcher: str
     """torchrun or Slurm"""
@@ -19,14 +19,14 @@ class LauncherEnv:
     local_size: int
     """Processes of the run on this machine."""
     cores: int | None
-    """Cores that this process has to itself, where the launcher says so."""
+    """Cores of this process, where the launcher says how many."""
     master_addr: str
     master_port: int | None
     """None: the setting's."""
     store: bool
     """Whether torchrun's own store listens at the master's address, through which the nodes find each other."""
     run_key: str
-    """What tells this run from others of the same launcher."""
+    """Tells this run from others of the same launcher."""
 
     @property
     def one_machine(self) -> bool:
@@ -34,7 +34,10 @@ class LauncherEnv:
 
 
 def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
-    """What torchrun or srun set; None where neither started this process. InputError names a variable that is wrong."""
+    """What torchrun or srun set; None where neither started this process.
+
+    Raises InputError, which names the variable, for one that is wrong or contradicts another.
+    """
     if {"RANK", "WORLD_SIZE"} <= environ.keys():
         return _torchrun(environ)
     if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", 1) > 1:
@@ -44,7 +47,7 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
 
 def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return _checked(
+    return _check(
         LauncherEnv(
             launcher="torchrun",
             rank=_number(environ, "RANK"),
@@ -70,7 +73,7 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
     if port is None and job.isdigit():  # two jobs may share a machine
         port = 10011 + int(job) % 20000
-    return _checked(
+    return _check(
         LauncherEnv(
             launcher="Slurm",
             rank=_number(environ, "SLURM_PROCID"),
@@ -86,7 +89,7 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     )
 
 
-def _checked(launcher_env: LauncherEnv) -> LauncherEnv:
+def _check(launcher_env: LauncherEnv) -> LauncherEnv:
     if not 0 <= launcher_env.rank < launcher_env.world_size:
         raise InputError(
             f"rank {launcher_env.rank} of {launcher_env.launcher}: must be in [0, {launcher_env.world_size}); "
@@ -107,25 +110,25 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Slurm's short form of a list of hosts: 'a[1-2,07],b' is a1, a2, a07, b."""
+    """Slurm's compressed list of hosts: 'a[1-2,07],b' is a1, a2, a07, b."""
     hosts: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names = [""]
         for plain, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
-            names = [name + choice for name in names for choice in ([plain] if plain else _choices(inside))]
+            names = [name + part for name in names for part in ([plain] if plain else _expand_range(inside))]
         hosts += names
     return hosts
 
 
-def _choices(inside: str) -> list[str]:
+def _expand_range(inside: str) -> list[str]:
     """'1-2,07' is 1, 2, 07; '08-10' keeps its zeros."""
-    choices = []
+    numbers = []
     for piece in inside.split(","):
         first, _, last = piece.partition("-")
         if not (first.isdigit() and (last or first).isdigit()):
             raise InputError(f"SLURM_NODELIST: cannot read [{inside}]")
-        choices += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-    return choices
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+    return numbers
 
 
 def expand_counts(text: str) -> list[int]:

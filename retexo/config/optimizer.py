@@ -24,13 +24,16 @@ def check_optimizer(settings: OptimizerSettings) -> None:
 
 
 def _try_optimizer(cls: type, settings: OptimizerSettings) -> None:
+    """Take one step with it, without what torch wraps its methods in: that imports its compiler, for seconds."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    bare = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "step")}
     try:
-        optimizer = cls([parameter], lr=0.1, **optimizer_arguments(settings))
+        optimizer = type(cls.__name__, (cls,), bare)([parameter], lr=0.1, **optimizer_arguments(settings))
         parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
+        with torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable"))):
+            bare["step"](optimizer)
     except Exception as error:  # whatever the class makes of the user's values
         raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error
 

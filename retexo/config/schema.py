@@ -29,14 +29,6 @@ def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
-
-
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
     nested: dict[str, Any] = {}

@@ -11,13 +11,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import peers_at_once
 from retexo.nn.conv.gat import GAT
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, Stage, build_stage
-from retexo.trainers.lazy import EDGES_A_STEP, NODES_AT_ONCE
+from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
 
 Mask = NDArray[np.bool_]
 BASE = 259 << 20
@@ -175,7 +175,7 @@ def _load(memory: Memory, work: Work) -> None:
 
 @dataclass(frozen=True)
 class _Layer:
-    """The steps of retexo.trainers.lazy.train."""
+    """The steps of retexo.trainers.layerwise.run_layer."""
 
     memory: Memory
     work: Work
@@ -221,7 +221,7 @@ class _Layer:
 
     def _at_once(self, part: Neighbourhood) -> Neighbourhood:
         """What of labelled nodes goes through the layer at once, in a round."""
-        part = part if self.stage.conv.sums_neighbours else part.chunk(EDGES_A_STEP)
+        part = part if self.stage.conv.sums_neighbours else part.chunk(EDGES_PER_STEP)
         return part if self.batch_size is None else part.some(self.batch_size)
 
     def _embed_sums(self) -> None:
@@ -242,7 +242,7 @@ class _Layer:
         self._exchange(unprojected + projected, first + unprojected + projected)
         self.memory.hold("sources", first + unprojected, projected)
         self.memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
-        chunk = self.work.others.chunk(EDGES_A_STEP)
+        chunk = self.work.others.chunk(EDGES_PER_STEP)
         self._gather("others", chunk, (chunk.inner + chunk.vectors * (not is_projected)) * self._row, projected)
         self._compute("others", chunk, training=False)
 

@@ -1,7 +1,7 @@
-"""What a run will send, before it runs: a rehearsal of its messages by threads of one process.
+"""What a run will send, before it runs: a dry run of its messages by threads of one process.
 
-The rehearsal calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the
-real features, one step message a layer in place of all rounds, and embeddings without zeros in place of those that
+The dry run calls what a worker calls - the same plan, the same choice of rows and sums, the same codes - with the real
+features, one step message per layer in place of all rounds, and embeddings without zeros in place of those that
 training would make. So what depends on nothing that training makes is exact. The rest is a bound: with zeros, the
 cheapest cover costs no more; and of a layer that may stop early the most counts that it can send.
 """
@@ -11,24 +11,26 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from partitioning.storage import Partition, PartitionDirectory
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Architecture, Stage, build_stage
-from retexo.outputs.run_log import RunLog
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.lazy import layer_exchange, make_layer_task
-from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, check_same_parameters, num_classes
-from retexo.training.loop import build_message, flat_parameters
-from retexo.worker.train import evaluate, make_context, measurements
+from retexo.trainers.layerwise import layer_exchange, make_layer_objective
+from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
+from retexo.training.message import build_message
+from retexo.training.parameters import check_same_parameters, flatten_parameters
+from retexo.worker.context import make_context
+from retexo.worker.evaluate import evaluate
+from retexo.worker.measure import measurements
 
 WAVES = {ROUNDS: "rounds", EMBED: "embed"}
 
@@ -56,13 +58,13 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class TrafficEstimate:
     """All that a run will send."""
 
     entries: tuple[Entry, ...]
 
     def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
-        """Bytes with so many rounds a layer; of some kinds, of one layer."""
+        """Bytes with these rounds per layer; only those of some kinds or of one layer where given."""
         return sum(
             entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
             for entry in self.entries
@@ -70,18 +72,20 @@ class Forecast:
         )
 
 
-def forecast(settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> Forecast:
-    """Rehearse a run over all partitions of a directory, on this machine's CPU, wherever it will train."""
-    return forecasts(settings, directory, partitions, [settings.gradient])[0]
+def estimate_traffic(
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> TrafficEstimate:
+    """Bytes of a run over all partitions of a directory, by a dry run on this machine's CPU, wherever it will train."""
+    return estimate_by_gradient(settings, directory, partitions, [settings.gradient])[0]
 
 
-def forecasts(
+def estimate_by_gradient(
     settings: TrainSettings,
     directory: PartitionDirectory,
     partitions: Sequence[Partition],
     gradients: Sequence[GradientSettings],
-) -> list[Forecast]:
-    """One for each way to agree on a step, in one rehearsal: the rows that are sent are the same."""
+) -> list[TrafficEstimate]:
+    """One for each way to agree on a step, in one dry run: the rows that are sent are the same."""
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
     architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
@@ -89,13 +93,13 @@ def forecasts(
     validates = any(bool(partition.val_mask.any()) for partition in partitions)
 
     def worker(comm: Communicator) -> list[list[Entry]]:
-        steps = [Steps(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
+        steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
         _dry_run(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
-        accounts = [{**comm.meter.entries, **each.meter.entries} for each in steps]
-        return [_entries(comm.rank, sent, settings, validates=validates) for sent in accounts]
+        counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        return [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
 
     by_rank = run_threads(len(partitions), worker)
-    return [Forecast(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
+    return [TrafficEstimate(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
 
 
 def architecture_of(
@@ -108,8 +112,8 @@ def architecture_of(
 
 
 @dataclass(frozen=True)
-class Steps:
-    """One way to agree on a step, and the account of its messages."""
+class StepMessages:
+    """One way to agree on a step, and the bytes of its messages."""
 
     gradient: GradientSettings
     meter: TrafficMeter
@@ -122,15 +126,12 @@ def _dry_run(
     stages: list[Stage],
     comm: Communicator,
     *,
-    steps: Sequence[Steps],
+    steps: Sequence[StepMessages],
 ) -> None:
     """The messages of retexo.worker.train.run, in its order."""
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
-    log = RunLog(Path(), 1, settings)
-    context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path()
-    )
+    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     rows = context.features
     for layer, stage in enumerate(stages):
         rows = _dry_run_layer(context, layer, stage, rows, steps)
@@ -140,17 +141,17 @@ def _dry_run(
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
-def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[Steps]) -> Tensor:
+def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[StepMessages]) -> Tensor:
     """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
-    layer_task = make_layer_task(context, layer, stage, rows, exchange.run(ROUNDS))
-    flat = flat_parameters(layer_task, context.comm)
+    objective = make_layer_objective(context, layer, stage, rows, exchange.run(ROUNDS))
+    flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
         with _counted_apart(context.comm, each.meter):
-            build_message(layer_task, settings, context.comm, flat).share_step(0.0, no_counts)
-    build_message(layer_task, context.settings, context.comm, flat).share_counts(no_counts)
+            build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+    build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
     if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
     exchange.run(EMBED)
@@ -170,7 +171,9 @@ def _entries(
     def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
         kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
         wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
-        times = most_counts(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
+        times = (
+            max_count_messages(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
+        )
         values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
         return Entry(layer, wave, kind, rank, receiver, num_bytes * times, not made_in_training)
@@ -178,11 +181,11 @@ def _entries(
     return [entry(*key, num_bytes) for key, num_bytes in sent.items()]
 
 
-def most_counts(settings: TrainSettings, layer: int, *, validates: bool) -> int:
-    """How often a layer's counts go alone at most: at its end, and each time that it may be over and is not.
+def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) -> int:
+    """How often a layer's counts are sent by themselves at most: at its end, and each time that it might have ended.
 
-    With validation nodes these times are `patience` rounds apart, without any it is all rounds after so many; see
-    retexo.training.loop.run_rounds.
+    With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
+    `patience`. See retexo.training.loop.run_rounds.
     """
     patience, limit = settings.stopping.patience, settings.num_rounds[layer]
     if patience is None:

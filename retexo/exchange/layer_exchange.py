@@ -17,7 +17,8 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.exchange.coding.rows import decode_into, dense_size
+from retexo.exchange.coding.rows import decode_into
+from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import EMBED, Boundary, ExchangePlan, Places, renumbered
 from retexo.exchange.selection import DENSE, LocalRows, MessageFormat, Selection, choose, write
 from retexo.nn.block import Arrival, Sources, Vectors
@@ -152,7 +153,7 @@ class LayerExchange:
     @property
     def _row_size(self) -> int:
         """Bytes of a row, dense."""
-        return dense_size(self.owned.rows.shape[1], self.owned.rows.dtype, self.owned.precision)
+        return value_bytes(self.owned.rows.shape[1], self.owned.rows.dtype, self.owned.precision)
 
     def _nodes(self, served: EdgeSubset, peer: int) -> Ints:
         return self._plan.outgoing[peer].rows[served.rows]

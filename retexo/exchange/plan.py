@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retexo.exchange.coding.rows import Precision, RowFormat, Rows, dense_size, encode, row_sizes
+from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
+from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
-from retexo.nn.convolution import as_matrix
-from retexo.nn.matrix import Matrix, is_sparse, row_sums
+from retexo.nn.matrix import Matrix, as_matrix, is_sparse, row_sums
 
 Ints = NDArray[np.signedinteger[Any]]
 Mask = NDArray[np.bool_]
@@ -151,7 +151,7 @@ def _candidates(
     dtype = owned.rows.dtype
 
     def fixed(form: MessageFormat, width: int) -> tuple[MessageFormat, Ints, Ints]:
-        size = dense_size(width, dtype, owned.precision)
+        size = value_bytes(width, dtype, owned.precision)
         return form, np.full(len(nodes), size), np.full(num_targets, size)
 
     forms = [fixed(DENSE, owned.rows.shape[1])]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from retexo.nn.block import InEdges, Sources, Vectors
-from retexo.nn.convolution import NOT_PROJECTED, Inputs, SumConvolution, as_matrix
-from retexo.nn.matrix import row_sums
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED, SumConvolution
+from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; they are copied on the way."""

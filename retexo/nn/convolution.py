@@ -8,13 +8,11 @@ edges and a round is dense products only.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from partitioning.dgl_import import dgl
 from retexo.nn.block import Block
-from retexo.nn.matrix import SPARSE_BELOW, Matrix, Place, SparseMatrix, dropout, is_sparse, product, take
+from retexo.nn.matrix import Matrix, Place, dropout, take
 
 
 @dataclass(frozen=True)
@@ -91,94 +89,6 @@ class Convolution(nn.Module):
     def dropped(self, matrix: Matrix) -> Matrix:
         """Dropout, drawn anew in each round of training."""
         return dropout(matrix, self.dropout_rate, self.training)
-
-
-def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
-    """The rows as the kind of matrix that is faster to multiply with."""
-    if isinstance(rows, Tensor):
-        sparse = rows.device.type == "cpu" and is_sparse(rows)
-        return SparseMatrix.from_scipy(sp.csr_array(rows.numpy())) if sparse else rows
-    if rows.nnz > SPARSE_BELOW * rows.shape[0] * rows.shape[1]:
-        return torch.from_numpy(rows.toarray())
-    rows.sort_indices()
-    return SparseMatrix.from_scipy(rows)
-
-
-def neighbour_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
-) -> Matrix:
-    """dst_scale[v] (sum of src_scale[u] x[u] over the in-edges (u, v)) + self_scale[v] x[v]. May overwrite the rows.
-
-    Args:
-        rows: [N_src, F].
-        src_scale: [N_src]; None for ones.
-        dst_scale: [N_dst]; None for ones.
-        self_scale: [N_dst]; None for zeros.
-    Returns: [N_dst, F], sparse where the rows are sparse and their sums still are.
-    """
-    if rows.device.type == "cpu" and is_sparse(rows):
-        return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
-    return _dense_sum(block, rows, src_scale, dst_scale, self_scale)
-
-
-def _dense_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
-) -> Tensor:
-    own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
-    # In place: the rows are the most that there is in memory, and DGL is ten times slower with a factor an edge.
-    total: Tensor = dgl.ops.copy_u_sum(block.graph, rows if src_scale is None else rows.mul_(src_scale[:, None]))
-    if dst_scale is not None:
-        total = total.mul_(dst_scale[:, None])
-    return total if own is None else total.add_(own)
-
-
-def _sparse_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
-) -> sp.csr_array:
-    weight = torch.ones(len(block.src), dtype=rows.dtype)
-    weight = weight if src_scale is None else weight * src_scale[block.src]
-    weight = weight if dst_scale is None else weight * dst_scale[block.dst]
-    dst, src = block.dst, block.src
-    if self_scale is not None:
-        own = torch.arange(block.num_dst)
-        weight, dst, src = torch.cat((weight, self_scale)), torch.cat((dst, own)), torch.cat((src, own))
-    adjacency = sp.csr_array((weight.numpy(), (dst.numpy(), src.numpy())), shape=(block.num_dst, len(rows)))
-    return adjacency @ sp.csr_array(rows.numpy())
-
-
-NOT_PROJECTED = torch.zeros(0, 0)
-"""[0, 0]"""
-
-
-class SumConvolution(Convolution):
-    """One whose aggregator adds up: sum_scale[v] (sum of source_scale[u] x[u]) + own_scale[v] x[v], then weights."""
-
-    sums_neighbours = True
-    uses_own_row: ClassVar[bool] = False
-    """Whether a node's own row is an input besides the sum, with a weight of its own."""
-
-    def sum_scale(self, in_degree: Tensor) -> Tensor | None:
-        """From the in-degrees in the whole graph, float [n]; None for ones."""
-        return None
-
-    def own_scale(self, in_degree: Tensor, out_degree: Tensor) -> Tensor | None:
-        """Likewise; None for zeros."""
-        return None
-
-    def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
-        assert not len(projected)
-        out_degree, count = block.out_degree, block.num_dst
-        own = rows[:count].clone() if self.uses_own_row else None  # a view would keep all rows
-        scales = self.sum_scale(block.in_degree), self.own_scale(block.in_degree, out_degree[:count])
-        return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED)
-
-    def inputs(self, own: Tensor | None, total: Matrix, projected: Tensor) -> Inputs:
-        """Own rows [n, F] where they are taken; sums [n, F], or [n, 0] and `late` [n, D] after the weights."""
-        return Inputs((total,) if own is None else (as_matrix(own), total), total.shape[0], projected)
-
-    def weighted(self, total: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
-        """[N_dst, F] @ [F, D], or what came after the weights, + [D]"""
-        return projected + bias if len(projected) else product(self.dropped(total), self.neighbour_weight, bias)
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

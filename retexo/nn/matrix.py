@@ -149,6 +149,17 @@ def is_sparse(rows: Tensor) -> bool:
     return True
 
 
+def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
+    """The rows as the kind of matrix that is faster to multiply with."""
+    if isinstance(rows, Tensor):
+        sparse = rows.device.type == "cpu" and is_sparse(rows)
+        return SparseMatrix.from_scipy(sp.csr_array(rows.numpy())) if sparse else rows
+    if rows.nnz > SPARSE_BELOW * rows.shape[0] * rows.shape[1]:
+        return torch.from_numpy(rows.toarray())
+    rows.sort_indices()
+    return SparseMatrix.from_scipy(rows)
+
+
 def row_sums(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
     """Sums [n, K] of rows of values, [m, K]: int32 [E], sum by sum, with row pointers int32 [n + 1], weights [E].
 

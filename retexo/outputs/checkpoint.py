@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from partitioning.errors import InputError
-from partitioning.storage import check_types, file_checksum
+from partitioning.files import check_types, file_checksum
 from retexo.config.settings import ModelSettings
 from retexo.outputs.files import atomic_write, write_json
 from retexo.nn.stage import Architecture, Stage, build_stage

@@ -28,9 +28,10 @@ MAX_NUMBERS = 8
 
 
 def check_installed() -> None:
-    """InputError with the command, where matplotlib is not there."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("app=report draws with matplotlib, which is not installed: pip install 'retexo[report]'")
+    """InputError with the command, where a library of the extra `report` is not there."""
+    missing = [name for name in ("matplotlib", "pandas", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"app=report needs {', '.join(missing)}, not installed: pip install 'retexo[report]'")
 
 
 def draw(data: DataSet) -> dict[str, "Figure"]:

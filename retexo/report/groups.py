@@ -55,16 +55,16 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
     methods: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     members: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run, about_data, about_method in known:
-        place, way = _key(about_data), _key(about_method)
-        data[place] = about_data
-        methods[place][way] = about_method
-        members[place, way].append(run)
+        data_key, method_key = _key(about_data), _key(about_method)
+        data[data_key] = about_data
+        methods[data_key][method_key] = about_method
+        members[data_key, method_key].append(run)
     titles = distinct_names(list(data.values()), _data_title)
     result = []
-    for place, title in zip(data, titles, strict=True):
-        names = distinct_names(list(methods[place].values()), _method_title)
-        found = zip(names, methods[place], strict=True)
-        result.append(DataSet(title, [Method(name, members[place, way]) for name, way in found]))
+    for data_key, title in zip(data, titles, strict=True):
+        names = distinct_names(list(methods[data_key].values()), _method_title)
+        keys = zip(names, methods[data_key], strict=True)
+        result.append(DataSet(title, [Method(name, members[data_key, method_key]) for name, method_key in keys]))
     return result
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.config.schema import REST, default, flatten, keys
+from retexo.config.flatten import flatten
+from retexo.config.schema import REST, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))

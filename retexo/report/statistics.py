@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from statistics import fmean, stdev
 
-from scipy.special import stdtr, stdtrit
+import numpy as np
+from scipy.stats import ttest_rel
 
 CONFIDENCE = 0.95
 
@@ -22,13 +23,7 @@ class Sample:
 def sample(values: Sequence[float | None]) -> Sample:
     """n, mean and spread of the values that are there."""
     known = [value for value in values if value is not None]
-    n = len(known)
-    if n == 0:
-        return Sample(0, None, None)
-    mean = sum(known) / n
-    if n == 1:
-        return Sample(1, mean, None)
-    return Sample(n, mean, sqrt(sum((value - mean) ** 2 for value in known) / (n - 1)))
+    return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -46,15 +41,16 @@ class Difference:
 
 def paired_difference(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> Difference | None:
     """Compare two methods on the draws that they share; None for fewer than two."""
-    pairs = [(first[draw], second[draw]) for draw in first if draw in second]
-    differences = sample([b - a if a is not None and b is not None else None for a, b in pairs])
-    n, mean, spread = differences.n, differences.mean, differences.spread
-    if mean is None or spread is None:
+    pairs = [(first[draw], second[draw]) for draw in first if None not in (first[draw], second.get(draw))]
+    if len(pairs) < 2:
         return None
-    error = spread / sqrt(n)
-    reach = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
-    p = 2 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0 else None
-    return Difference(n, mean, mean - reach, mean + reach, p)
+    before, after = np.array(pairs, dtype=np.float64).T
+    mean = float(np.mean(after - before))
+    if np.ptp(after - before) == 0:
+        return Difference(len(pairs), mean, mean, mean, None)
+    test = ttest_rel(after, before)
+    interval = test.confidence_interval(CONFIDENCE)
+    return Difference(len(pairs), mean, float(interval.low), float(interval.high), float(test.pvalue))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

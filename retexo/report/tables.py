@@ -1,8 +1,5 @@
-"""The figures of a report as text: one Table, written as markdown, as csv and as html."""
+"""The figures of a report as text: one Table, written as markdown and as csv."""
 
-import csv
-import html
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,8 +10,6 @@ from retexo.report.statistics import Difference, Sample, holm, paired_difference
 
 NOTHING = "-"
 """In place of a figure that is not there."""
-MAX_ROWS = 40
-"""Of a table that the page shows unfolded."""
 Cell = str | int | float | None
 
 
@@ -33,24 +28,12 @@ class Table:
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
-    def html(self) -> str:
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
-        body = "\n".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
-        note = f"<p class=note>{html.escape(self.note)}</p>" if self.note else ""
-        table = f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-        if len(self.rows) > MAX_ROWS:
-            table = f"<details><summary>{len(self.rows)} rows</summary>{table}</details>"
-        return f"<h3>{html.escape(self.title)}</h3>\n<div class=wide>{table}</div>{note}"
-
 
 def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
     """All rows with the columns that any of them has; what is not there is empty."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
+
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 # --- how figures are written -------------------------------------------------------------------------------------------  # noqa: E501

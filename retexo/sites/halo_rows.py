@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.storage import AskedHalo, Partition
+from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator, PeerLost
-from retexo.exchange.coding.elias_fano import Ints, code_size, read_ascending, write_ascending
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.sites.shared_ids import SETUP, ids_held_twice, swap_bits
 
 logger = logging.getLogger(__name__)
@@ -31,18 +32,18 @@ def ask_owners(partition: Partition, part_sizes: tuple[int, ...], comm: Communic
 
     Where ids contradict, every worker fails: with InputError the one that can name them, with PeerLost the others.
     """
-    assert partition.asked_halo is not None
+    assert partition.unresolved_halo is not None
     ids = partition.node_ids.numpy()
     owner = partition.halo_owner.numpy()
-    asked = np.split(partition.asked_halo.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size)))
+    asked = np.split(partition.unresolved_halo.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size)))
     questions = _swap_ids(asked, comm)
     for peer, wanted in enumerate(questions):
         if peer != comm.rank:
-            logger.info("%s asks for %d of %d nodes", partition.asked_halo.sites[peer], len(wanted), len(ids))
+            logger.info("%s asks for %d of %d nodes", partition.unresolved_halo.sites[peer], len(wanted), len(ids))
     held = [np.isin(wanted, ids) for wanted in questions]
     found = swap_bits(held, [len(wanted) for wanted in asked], comm)
     dangling = [wanted[~there] for wanted, there in zip(asked, found, strict=True)]
-    _check(partition.asked_halo, dangling, ids_held_twice(ids, part_sizes, comm), comm)
+    _check(partition.unresolved_halo, dangling, ids_held_twice(ids, part_sizes, comm), comm)
     answers = [write_ascending(np.searchsorted(ids, wanted), len(ids)) for wanted in questions]
     sizes = [code_size(len(wanted), size) for wanted, size in zip(asked, part_sizes, strict=True)]
     codes = comm.all_to_all([torch.from_numpy(code) for code in answers], sizes, SETUP)
@@ -50,10 +51,10 @@ def ask_owners(partition: Partition, part_sizes: tuple[int, ...], comm: Communic
         read_ascending(code.numpy(), len(wanted), size)
         for code, wanted, size in zip(codes, asked, part_sizes, strict=True)
     ]
-    return replace(partition, halo_index=torch.from_numpy(np.concatenate(rows)), asked_halo=None)
+    return replace(partition, halo_index=torch.from_numpy(np.concatenate(rows)), unresolved_halo=None)
 
 
-def _swap_ids(asked: Sequence[Ints], comm: Communicator) -> list[Ints]:
+def _swap_ids(asked: Sequence[IntArray], comm: Communicator) -> list[IntArray]:
     """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
     heads = [torch.tensor([len(ids), *(ids[[0, -1]] if len(ids) else (0, -1))]) for ids in asked]
     announced = [head.tolist() for head in comm.all_to_all(heads, [3] * comm.world_size, SETUP)]
@@ -68,7 +69,7 @@ def _swap_ids(asked: Sequence[Ints], comm: Communicator) -> list[Ints]:
     ]
 
 
-def _check(asked: AskedHalo, dangling: list[Ints], twice: list[Ints], comm: Communicator) -> None:
+def _check(asked: UnresolvedHalo, dangling: list[IntArray], twice: list[IntArray], comm: Communicator) -> None:
     """Every worker learns how many ids are wrong, and where; which, only the site that knows them already."""
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, twice)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
@@ -92,6 +93,6 @@ def _check(asked: AskedHalo, dangling: list[Ints], twice: list[Ints], comm: Comm
         raise PeerLost(f"ids at {names} contradict other sites', and its message names them; here nothing was found")
 
 
-def _some(ids: Ints) -> str:
+def _some(ids: IntArray) -> str:
     more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
     return f"node {', '.join(map(str, ids[:SHOWN].tolist()))}{more}"

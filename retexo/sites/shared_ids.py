@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.exchange.coding.elias_fano import Ints
 
 SETUP = Purpose("setup")
 KEY_BYTES, HASH_BYTES = 16, 8
 
 
-def ids_held_twice(ids: Ints, part_sizes: tuple[int, ...], comm: Communicator) -> list[Ints]:
+def ids_held_twice(ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator) -> list[IntArray]:
     """By peer, the ids, of int64 [I], that it holds, too."""
     everyone = range(comm.world_size)
     lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
@@ -64,7 +64,7 @@ def _shared_keys(comm: Communicator) -> list[bytes]:
     return [own or bytes(other.tolist()) for own, other in zip(drawn, received, strict=True)]
 
 
-def _keyed_hashes(ids: Ints, key: bytes) -> Ints:
+def _keyed_hashes(ids: IntArray, key: bytes) -> IntArray:
     """blake2b of each id, 8 bytes as an int64, [I]."""
     plain = ids.astype("<i8").tobytes()
     hashes = (
@@ -74,13 +74,13 @@ def _keyed_hashes(ids: Ints, key: bytes) -> Ints:
     return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
 
 
-def _joined(lists: list[Ints]) -> Tensor:
+def _joined(lists: list[IntArray]) -> Tensor:
     return torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
 
 
 def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[NDArray[np.bool_]]:
     """As the judge: for each peer, one bit a hash that it sent, whether the other site of the pair has sent it, too."""
-    lists: dict[tuple[int, int], Ints] = {}
+    lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):
         for place, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
             lists[rank, peer] = hashes.numpy()[place * part_sizes[rank] : (place + 1) * part_sizes[rank]]

@@ -18,12 +18,10 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import Sample
 from retexo.exchange.plan import ExchangePlan, Use
 from retexo.nn.block import Sources, Vectors
-from retexo.nn.convolution import as_matrix
-from retexo.nn.matrix import Matrix
+from retexo.nn.matrix import Matrix, as_matrix
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
+from retexo.trainers import checks, end_to_end, network_pass
+from retexo.trainers.context import Context, TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -42,8 +40,8 @@ class Options:
 
 def check(settings: TrainSettings) -> None:
     typed_options(settings.trainer, Options)
-    end_to_end.refuse_local_steps(settings)
-    end_to_end.refuse_rounding(settings)
+    checks.refuse_local_steps(settings)
+    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -54,19 +52,19 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
         val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
     with context.phase("aggregate"):
-        val_pass = end_to_end.joint_pass(context, stages, val_plan, features, partition.val_mask)
+        val_pass = network_pass.pass_with_exchange(context, stages, val_plan, features, partition.val_mask)
     scale = 1 / share if stages[0].conv.sums_neighbours and share else 1.0
     epoch = 0
 
-    def sampled() -> end_to_end.Pass:
+    def sampled() -> network_pass.Pass:
         nonlocal epoch
         epoch += 1
         sample = draw(plan, context.comm.rank, share, context.settings.seed, epoch)
         first = sampled_features(features, plan, sample, scale)
-        return end_to_end.sampled_pass(context, stages, plan, first, partition.train_mask, sample, scale)
+        return network_pass.pass_with_exchange(context, stages, plan, first, partition.train_mask, sample, scale)
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
-    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, joint=len(stages) > 1)
+    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1)
     return TrainResult(rounds, end_to_end.infer(context, stages, features))
 
 

@@ -1,4 +1,4 @@
-"""What a trainer is given: this worker's part of the graph, the others' reach, and where to report.
+"""What a trainer is given on one worker, and what it returns.
 
 I inner nodes, H halo nodes, F features, C classes.
 """
@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import ExchangePlan, PlanRequest
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
-from retexo.training.loop import RoundLog, Totals
+from retexo.outputs.run_log import RunLog
+from retexo.training.graph_info import GraphInfo
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 
@@ -27,7 +28,7 @@ TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
 
 
 class Clock:
-    """Seconds spent in each phase; which phase it is, the worker's parent is told."""
+    """Seconds spent in each phase; it also reports the phase to the worker's parent."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -45,35 +46,44 @@ class Clock:
 
 @dataclass(eq=False)
 class Context:
-    """Everything that a trainer works with on one worker; nothing but `features` ever changes."""
+    """Everything that a trainer works with on one worker; only `features` ever changes."""
 
     settings: TrainSettings
     partition: Partition
     features: Tensor
-    """[I, F] in the precision that is computed in, on the host; the partition has them no more, so that a trainer which
-    is done with them can release them here."""
+    """[I, F] in the precision of the computation, on the host; the partition no longer has them, so that a trainer can
+    release them here."""
     labels: Tensor
     """[I] or [I, C], on the device."""
     edges: InEdges
     plan: ExchangePlan
     plan_request: PlanRequest
     """What the plan was made from."""
-    totals: Totals
-    num_features: int
-    """F, also of a part without nodes."""
+    graph_info: GraphInfo
+    """Of the whole graph."""
     task: NodeClassification
     comm: Communicator
     device: torch.device
-    log: RoundLog
+    log: RunLog
     save_layer: Callable[[int, nn.Module], None]
-    """Checkpoint a trained stage, or a network of the trainer's own; does nothing on workers other than rank 0."""
+    """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
     recovery: Recovery | None = None
-    """Where rounds are kept, for a run that may be interrupted."""
+    """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
-        """What a layer multiplies this worker's own rows with before it adds them up, [I]; None for nothing."""
+        """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""
         return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """What a trainer returns."""
+
+    rounds: list[int]
+    """Rounds per layer; one number for a network that is trained end to end."""
+    logits: Tensor
+    """[I, C]; NaN at nodes that no worker needs."""

@@ -1,6 +1,6 @@
 """FedGCN: sums over neighbours' features are exchanged once; then workers train end to end on what they have.
 
-Yao, Jin, Ravi and Joe-Wong, "FedGCN: Convergence-Communication Tradeoffs in Federated Training of Graph Convolutional
+Yao, Jin, Ravi and Joe-Wong, "FedGCN: EarlyStopping-Communication Tradeoffs in Federated Training of Graph Convolutional
 Networks", NeurIPS 2023. After one hop a worker has the first layer's aggregates of its own nodes, exactly; after two
 also those of their neighbours elsewhere, so that a network of two layers is exact. Edges that later layers would need
 are left out; sums are normalised by degrees in the whole graph. Validation and the final test are on the same data.
@@ -18,12 +18,12 @@ from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.block import Vectors
-from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
-from retexo.nn.matrix import dense
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import as_matrix, dense
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end, lazy
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
+from retexo.trainers import checks, end_to_end, layerwise, network_pass
+from retexo.trainers.context import Context, TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -42,7 +42,7 @@ class Options:
 
 def check(settings: TrainSettings) -> None:
     typed_options(settings.trainer, Options)
-    end_to_end.refuse_models(
+    checks.refuse_models(
         settings, ("gcn", "sage", "gin"), "exchanges sums over neighbours, which attention has none of"
     )
 
@@ -50,7 +50,7 @@ def check(settings: TrainSettings) -> None:
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass over the aggregates that were exchanged."""
     aggregates = exchange_aggregates(context, stages, typed_options(context.settings.trainer, Options).hops)
-    return end_to_end.train_within(
+    return end_to_end.train_without_exchange(
         context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
     )
 
@@ -69,7 +69,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     """Of one hop sums and rows of features; of the second the rows that these make at boundary nodes."""
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
-    made = lazy.layer_inputs(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
+    made = layerwise.layer_inputs(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
     for rows, matrix in zip(own, made, strict=False):
         rows[nodes] = dense(matrix).cpu()
@@ -80,9 +80,9 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
 
 
-def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> end_to_end.Pass:
+def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> network_pass.Pass:
     """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
-    required_layers, reached = end_to_end.nodes_within(context, targets)
+    required_layers, reached = network_pass.nodes_within_partition(context, targets)
     nodes, halo = (required_layers > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
     places = aggregates.place[halo]
     matrices = [
@@ -90,14 +90,14 @@ def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
     ]
     count = len(nodes) + len(halo)
-    steps = [end_to_end.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)]
-    none = end_to_end.no_vectors(context)
+    steps = [network_pass.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)]
+    none = network_pass.no_vectors(context)
     second = Vectors(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
     for layer in range(1, len(stages)):
         steps.append(
-            end_to_end.later_step(context, context.edges, required_layers, layer, second if layer == 1 else none)
+            network_pass.later_step(context, context.edges, required_layers, layer, second if layer == 1 else none)
         )
-    return end_to_end.make_pass(steps, required_layers, targets)
+    return network_pass.make_pass(steps, required_layers, targets)
 
 
 def _numbered(nodes: Tensor, size: int) -> Tensor:

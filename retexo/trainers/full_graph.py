@@ -6,9 +6,8 @@ What it computes is what one process would on the whole graph. The features are 
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
+from retexo.trainers import checks, end_to_end, network_pass
+from retexo.trainers.context import Context, TrainResult
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -16,8 +15,8 @@ RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:
-    end_to_end.refuse_local_steps(settings)
-    end_to_end.refuse_rounding(settings)
+    checks.refuse_local_steps(settings)
+    checks.refuse_rounding(settings)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -27,8 +26,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     with context.phase("plan"):
         plans = [end_to_end.plan_for(context, mask, sums=sums) for mask in (partition.train_mask, partition.val_mask)]
     with context.phase("aggregate"):
-        train_pass = end_to_end.joint_pass(context, stages, plans[0], features, partition.train_mask)
-        val_pass = end_to_end.joint_pass(context, stages, plans[1], features, partition.val_mask)
-    matrices, joint = end_to_end.fixed_matrices(train_pass), len(stages) > 1
-    rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, joint=joint)
+        train_pass = network_pass.pass_with_exchange(context, stages, plans[0], features, partition.train_mask)
+        val_pass = network_pass.pass_with_exchange(context, stages, plans[1], features, partition.val_mask)
+    matrices, several = end_to_end.fixed_matrices(train_pass), len(stages) > 1
+    rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, exchanges_rows=several)
     return TrainResult(rounds, end_to_end.infer(context, stages, features))

@@ -14,9 +14,8 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.block import InEdges, Sources
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
+from retexo.trainers import checks, end_to_end, network_pass
+from retexo.trainers.context import Context, TrainResult
 
 USE: Use = "nothing"
 OWN_MODEL = False
@@ -35,7 +34,7 @@ class Options:
 
 def check(settings: TrainSettings) -> None:
     typed_options(settings.trainer, Options)
-    end_to_end.refuse_rounding(settings)
+    checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
         raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
 
@@ -44,7 +43,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     """A step a round, from a pass that stays within the part."""
     if typed_options(context.settings.trainer, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context))
-    return end_to_end.train_within(context, stages, lambda targets: local_pass(context, stages, targets))
+    return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
 
 
 def inner_edges(context: Context) -> InEdges:
@@ -57,11 +56,11 @@ def inner_edges(context: Context) -> InEdges:
     return InEdges.build(src, dst, in_degree, out_degree, context.features.dtype)
 
 
-def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> end_to_end.Pass:
+def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> network_pass.Pass:
     """A pass for the targets, bool [I], without anything of halo nodes."""
-    required_layers, _ = end_to_end.nodes_within(context, targets)
-    none = end_to_end.no_vectors(context)
-    steps = [end_to_end.first_step(context, stages[0], required_layers, Sources(none, none))]
+    required_layers, _ = network_pass.nodes_within_partition(context, targets)
+    none = network_pass.no_vectors(context)
+    steps = [network_pass.first_step(context, stages[0], required_layers, Sources(none, none))]
     for layer in range(1, len(stages)):
-        steps.append(end_to_end.later_step(context, context.edges, required_layers, layer, none))
-    return end_to_end.make_pass(steps, required_layers, targets)
+        steps.append(network_pass.later_step(context, context.edges, required_layers, layer, none))
+    return network_pass.make_pass(steps, required_layers, targets)

@@ -7,8 +7,7 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
+from retexo.trainers.context import Context, TrainResult
 
 
 class Trainer(Protocol):

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.nn.convolution import as_matrix, xavier
-from retexo.nn.matrix import Matrix, dense, dropout
+from retexo.nn.convolution import xavier
+from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
-from retexo.trainers import end_to_end, lazy
-from retexo.trainers.context import Context
-from retexo.trainers.lazy import TrainResult
-from retexo.training.graph_info import check_same_parameters
+from retexo.trainers import checks, end_to_end, layerwise
+from retexo.trainers.context import Context, TrainResult
+from retexo.training.parameters import check_same_parameters
 
 USE: Use = "evaluate"
 OWN_MODEL = True
@@ -29,7 +28,7 @@ RESUMES = False
 
 
 def check(settings: TrainSettings) -> None:
-    end_to_end.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
+    checks.refuse_models(settings, ("gcn", "sage"), "takes the operator of GCN or the mean of SAGE")
 
 
 class SIGN(nn.Module):
@@ -62,12 +61,11 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         inputs = [_matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)]
     zero = torch.zeros((), device=context.device)
     first = list(network.weights), inputs[0] if len(context.labels[partition.train_mask]) else ()
-    rounds = end_to_end.fit(
-        context, network, first, lambda: (network(inputs[0]), zero), lambda: (network(inputs[1]), zero), joint=False
-    )
+    train, val = (lambda: (network(inputs[0]), zero)), (lambda: (network(inputs[1]), zero))
+    rounds = end_to_end.fit(context, network, first, train, val, exchanges_rows=False)
     context.save_layer(0, network)
     logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=context.features.dtype)
-    used = end_to_end.in_a_mask(context)
+    used = end_to_end.nodes_in_a_split(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
     return TrainResult(rounds, logits)
@@ -83,7 +81,7 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
         rows = torch.zeros_like(context.features)
         with context.phase("aggregate"):
             if len(nodes):
-                rows[nodes] = dense(lazy.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
+                rows[nodes] = dense(layerwise.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
         hops.append(rows)
     return hops
 
@@ -93,7 +91,7 @@ def _network(context: Context, num_hops: int) -> SIGN:
     model = context.settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        num_features = context.num_features
+        num_features = context.graph_info.num_features
         return SIGN(num_features, model.hidden_dim, context.task.num_classes, num_hops, model.dropout)
 
 

@@ -1,26 +1,25 @@
-"""What the workers make sure of before they start: that they work on the same run, and how large it is."""
+"""What workers agree on at start-up: that their data and settings are the same, and the sizes of the whole graph."""
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.errors import TrainingError
 
 SETUP = Purpose("setup")
+
 NO_DIGEST = "0" * 64
-"""Where all workers are threads of one process: there is nothing to compare."""
+"""For workers that are threads of one process: there is nothing to compare."""
 
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """What all workers agree on."""
+    """The whole graph, as all workers know it."""
 
     num_train: int
     num_val: int
@@ -30,12 +29,12 @@ class GraphInfo:
     multilabel: bool
     part_sizes: tuple[int, ...]
     """Inner nodes by rank."""
-    untrained: frozenset[int]
+    untrained_ranks: frozenset[int]
     """Ranks without training nodes."""
     degrees_stored: bool
-    """Whether every part knows the out-degrees of its halo nodes."""
+    """Whether every partition knows the out-degrees of its halo nodes."""
     ogb_name: str | None
-    """The Open Graph Benchmark's name of the graph, if it is one of its."""
+    """The graph's name in the Open Graph Benchmark; None for other graphs."""
 
     @property
     def all_nodes_used(self) -> bool:
@@ -46,10 +45,13 @@ class GraphInfo:
 def agree_on_graph_info(
     comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True
 ) -> GraphInfo:
-    """Compare digests over all workers and add up what each of them holds: one all-gather of 10 int64."""
+    """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
+
+    settings: hex digest. training: whether training nodes are needed. InputError names the ranks that differ.
+    """
     own = [
-        _number(directory.digest()),
-        _number(settings),
+        digest_to_int(directory.digest()),
+        digest_to_int(settings),
         *(int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)),
         partition.features.shape[1],
         num_classes(partition, directory),
@@ -60,11 +62,11 @@ def agree_on_graph_info(
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     _check_equal(everyone[:, 0], directory.remedy)
     _check_equal(everyone[:, 1], "other settings; start every node with the same command, node_rank apart")
-    holders = everyone[:, 7] > 0  # an empty part need not know the width
+    nonempty = everyone[:, 7] > 0  # an empty partition need not know the width
     widths = ", ".join(map(str, everyone[:, 5].tolist()))
-    _check_equal(everyone[:, 5], f"features of another width (by rank: {widths}); make them the same", holders)
-    otherwise = "multi-label labels where others have one class a node, or the reverse"
-    _check_equal(everyone[:, 8], otherwise, holders)
+    _check_equal(everyone[:, 5], f"features of another width (by rank: {widths}); make them the same", nonempty)
+    otherwise = "multi-label labels where others have one class per node, or the reverse"
+    _check_equal(everyone[:, 8], otherwise, nonempty)
     meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if training and totals[0] == 0:
@@ -77,13 +79,14 @@ def agree_on_graph_info(
         num_classes=int(everyone[:, 6].max()),
         multilabel=bool(everyone[:, 8].max()),
         part_sizes=tuple(everyone[:, 7].tolist()),
-        untrained=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
+        untrained_ranks=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
         degrees_stored=bool(everyone[:, 9].min()),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 
 
 def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
+    """As the directory says; else the width of multi-label labels, or the largest label of the partition plus one."""
     if directory.stated_classes is not None:
         return directory.stated_classes
     if partition.multilabel:
@@ -91,28 +94,14 @@ def num_classes(partition: Partition, directory: PartitionDirectory) -> int:
     return int(partition.labels.max()) + 1 if partition.num_inner else 0
 
 
-def _number(hex_digest: str) -> int:
-    """The first 63 bits."""
+def digest_to_int(hex_digest: str) -> int:
+    """The first 63 bits of a digest, for an int64 message."""
     return int(hex_digest[:16], 16) >> 1
 
 
-def _check_equal(values: Tensor, otherwise: str, among: Tensor | None = None) -> None:
-    """InputError unless the values, [W], are equal; among the ranks of a mask, bool [W]."""
-    ranks = (torch.ones_like(values) if among is None else among).nonzero()[:, 0]
+def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
+    """InputError unless the values, [W], are equal; with a mask, bool [W], only of its ranks."""
+    ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:
-        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {otherwise}")
-
-
-DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
-
-
-def check_same_parameters(comm: Communicator, stages: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
-    """Every worker has drawn the parameters from the seed, or read them; 8 bytes show that they are equal."""
-    digest = hashlib.sha256()
-    for stage in stages:
-        for parameter in stage.parameters():
-            digest.update(parameter.detach().cpu().numpy().tobytes())
-    values = comm.all_gather(torch.tensor([_number(digest.hexdigest())]), SETUP)[:, 0]
-    if bool((values != values[0]).any()):
-        raise TrainingError(otherwise)
+        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {message}")

@@ -1,16 +1,16 @@
-"""How far one worker has come, on disk, so that an interrupted run goes on in the same layer and round.
+"""The recovery state of one worker, on disk: an interrupted run continues in the same layer and round.
 
 RUN_DIR/state/
-    run.json              what the states belong to; one run, one number of threads
+    run.json              what the states belong to: one run, one number of threads
     rank0/
-        tape              what was received outside the rounds (retexo.comm.replay_log)
+        tape              the replay log: messages received outside the rounds (retexo.comm.replay_log)
         layer0.state      a finished layer: its parameters
-        step1-40.state    layer 1 after 40 rounds: all that its rounds change; the last two of these are kept
+        step1-40.state    layer 1 after 40 rounds: all that its rounds change; the last two of these are there
     rank1/ ...
 
-What follows from the tape and the finished layers, such as embeddings, is computed again. Each worker keeps its own
-state, on the disk of its node; workers agree on the newest step that all of them hold intact. A state is safetensors
-with JSON in their header, then their SHA-256: nothing is executed.
+What follows from the replay log and the finished layers, such as embeddings, is computed again. Each worker saves its
+own state, on the disk of its node; workers agree on the newest round that all of them have intact. A state is a
+safetensors file with JSON in its header, then its SHA-256: loading it executes nothing.
 """
 
 import hashlib
@@ -35,51 +35,50 @@ logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
 """Tensors, numbers, strings and None, in nested dicts and lists."""
-KEPT = 2
-"""Steps of a layer that are kept."""
-ROUNDS = 2**32
-"""More than a layer has: a step's number is layer * ROUNDS + round."""
+MAX_SAVED_ROUNDS = 2
+ROUND_BASE = 2**32
+"""More rounds than a layer has: a saved round is sent as layer * ROUND_BASE + round."""
 
 
 def state_dir(run_dir: Path, rank: int) -> Path:
+    """The folder of a worker's recovery state."""
     return run_dir / "state" / f"rank{rank}"
 
 
 class Recovery:
-    """One worker's. In a run that is resumed, `agree` comes before all else."""
+    """One worker's saved states and replay log. A resumed run calls `agree` first."""
 
     def __init__(
-        self, directory: Path, identity: str, every: int | None, stop_asked: Callable[[], bool] = lambda: False
+        self, directory: Path, identity: str, every: int | None, stop_requested: Callable[[], bool] = lambda: False
     ) -> None:
-        """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two steps, None for none.
-
-        stop_asked: whether this worker has been told to end.
+        """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two saved states; None
+        for states of finished layers only. stop_requested: whether this worker has been told to end.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.identity, self.every, self.stop_asked = directory, identity, every, stop_asked
+        self.directory, self.identity, self.every, self.stop_requested = directory, identity, every, stop_requested
         self.replay_log = ReplayLog(directory / "tape", identity)
         self._num_layers = 0
-        self._step: tuple[int, int] | None = None
+        self._round: tuple[int, int] | None = None
 
     def agree(self, comm: Communicator) -> tuple[int, int]:
-        """The newest layer and round that every worker can go on from; one all-gather of 4 int64."""
-        layers, steps = self._intact()
-        codes = ([layer * ROUNDS + number for layer, number in steps] + [-1, -1])[:KEPT]
+        """The newest layer and round that every worker can continue from; one all-gather of 4 int64."""
+        layers, rounds = self._intact()
+        codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[:MAX_SAVED_ROUNDS]
         everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), Purpose("setup"))
-        self.replay_log.keep(int(everyone[:, 0].min()))
+        self.replay_log.truncate(int(everyone[:, 0].min()))
         self._num_layers = int(everyone[:, 1].min())
         common = set.intersection(*(set(row[2:].tolist()) for row in everyone))
-        here = [code % ROUNDS for code in common if code >= 0 and code // ROUNDS == self._num_layers]
-        self._step = (self._num_layers, max(here)) if here else None
-        return self._step or (self._num_layers, 0)
+        numbers = [code % ROUND_BASE for code in common if code >= 0 and code // ROUND_BASE == self._num_layers]
+        self._round = (self._num_layers, max(numbers)) if numbers else None
+        return self._round or (self._num_layers, 0)
 
     def _intact(self) -> tuple[int, list[tuple[int, int]]]:
-        """Layers finished one after the other, and the newest steps; a file that is damaged or foreign is named."""
+        """How many layers are finished, and the newest saved rounds; warns of damaged and foreign files."""
         layers = 0
         while self._is_intact(self.directory / f"layer{layers}.state"):
             layers += 1
-        steps = [(step, path) for step, path in self._steps() if self._is_intact(path)]
-        return layers, [step for step, _ in steps[-KEPT:]]
+        rounds = [place for place, path in self._saved_rounds() if self._is_intact(path)]
+        return layers, rounds[-MAX_SAVED_ROUNDS:]
 
     def _is_intact(self, path: Path) -> bool:
         if not path.exists():
@@ -91,8 +90,8 @@ class Recovery:
             return False
         return True
 
-    def _steps(self) -> list[tuple[tuple[int, int], Path]]:
-        """The oldest first."""
+    def _saved_rounds(self) -> list[tuple[tuple[int, int], Path]]:
+        """Layer and round, with their file; the oldest first."""
         found = []
         for path in self.directory.glob("step*.state"):
             name = re.fullmatch(r"step(\d+)-(\d+)", path.stem)
@@ -100,31 +99,27 @@ class Recovery:
                 found.append(((int(name[1]), int(name[2])), path))
         return sorted(found)
 
-    def finished(self, layer: int) -> State | None:
-        """What `finish` kept of a layer; None for one that has to be trained."""
+    def load_layer(self, layer: int) -> State | None:
+        """The state of a finished layer; None for one that has to be trained."""
         return self._read(self.directory / f"layer{layer}.state") if layer < self._num_layers else None
 
-    def started(self, layer: int) -> State | None:
-        """What `keep` kept of the layer to go on with; None for one that begins with round 0."""
-        if self._step is None or self._step[0] != layer:
-            return None
-        return self._read(self._path_of(*self._step))
+    def load_round(self, layer: int) -> State | None:
+        """The state to continue a layer from; None for one that begins with round 0."""
+        return self._read(self._path_of(*self._round)) if self._round and self._round[0] == layer else None
 
     def is_due(self, number: int) -> bool:
-        """Whether the state after `number` rounds is to be kept."""
+        """Whether the state after `number` rounds is to be saved."""
         return self.every is not None and number > 0 and number % self.every == 0
 
-    def keep(self, layer: int, number: int, state: State) -> None:
-        """Keep the middle of a layer, and forget what is older than the last two."""
+    def save_round(self, layer: int, number: int, state: State) -> None:
+        """Save the state of a layer after `number` rounds, and delete all but the newest MAX_SAVED_ROUNDS."""
         self._write(self._path_of(layer, number), state)
-        for _, path in self._steps()[:-KEPT]:
+        for _, path in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
             path.unlink()
 
-    def finish(self, layer: int, state: State) -> None:
+    def save_layer(self, layer: int, state: State) -> None:
+        """Save the state of a finished layer."""
         self._write(self.directory / f"layer{layer}.state", state)
-
-    def close(self) -> None:
-        self.replay_log.close()
 
     def _path_of(self, layer: int, number: int) -> Path:
         return self.directory / f"step{layer}-{number}.state"
@@ -138,7 +133,7 @@ class Recovery:
             file.write(hashlib.sha256(data).digest())
 
     def _read(self, path: Path) -> State:
-        """ValueError says what is wrong with it."""
+        """ValueError for a file that is damaged, no state, or of another run."""
         data = path.read_bytes()
         data, checksum = data[:-32], data[-32:]
         if hashlib.sha256(data).digest() != checksum:
@@ -156,7 +151,7 @@ class Recovery:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value as JSON; its tensors are put into `tensors`, and named where they were."""
+    """The value as JSON; its tensors are added to `tensors`, and replaced by their names."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().cpu().contiguous()

@@ -1,6 +1,8 @@
-"""Counts in, ratios out: every worker counts on its own nodes, the counts are added up, and divided last.
+"""The task, node classification: its loss, its counts, and the scores from the counts of all workers.
 
-N nodes, C classes. tests/unit/test_metrics.py holds these against torchmetrics.
+Each worker counts on its own nodes; the counts are summed over all workers before they are divided.
+
+N nodes, C classes. tests/unit/training/test_task.py compares these with torchmetrics.
 """
 
 from dataclasses import dataclass
@@ -10,32 +12,32 @@ from torch import Tensor
 
 from partitioning.ogb_import import import_ogb
 
-DIGIT = 4096
-"""Counts travel as two digits of this base: a float32 holds integers up to 2^24 only."""
-
 
 class NodeClassification:
-    """Loss and counts of one task: a class a node, or any number of labels a node."""
+    """One class per node, or any number of labels per node. Another task would offer the same loss_sum and counts."""
 
     def __init__(self, num_classes: int, multilabel: bool) -> None:
         self.num_classes, self.multilabel = num_classes, multilabel
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Sum over the nodes of the cross entropy, or of the mean binary cross entropy over the labels; [] ."""
+        """Sum over the nodes of the cross entropy, or of the mean binary cross entropy over the labels; [].
+
+        logits: [N, C]. labels: int64 [N], or float [N, C] of multi-label nodes.
+        """
         if self.multilabel:
             losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
             return losses.mean(dim=1).sum()
         return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
 
     def counts(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """True positives, false positives and false negatives of each class; int64 [3, C]."""
+        """True positives, false positives and false negatives of each class, int64 [3, C] on the host."""
         if self.multilabel:
             predicted, actual = logits > 0, labels > 0.5
             hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
             return torch.stack([hit.sum(dim=0) for hit in hits]).cpu()
         predicted = logits.argmax(dim=1)
-        hit = predicted == labels
-        groups = (labels[hit], predicted[~hit], labels[~hit])
+        correct = predicted == labels
+        groups = (labels[correct], predicted[~correct], labels[~correct])
         return torch.stack([torch.bincount(group, minlength=self.num_classes) for group in groups]).cpu()
 
 
@@ -44,7 +46,7 @@ class Score:
     """The ratios of summed counts; NaN where there is nothing to count."""
 
     accuracy: float
-    """Share of the nodes, or of the (node, label) pairs, that are right."""
+    """Fraction of the nodes, or of the (node, label) pairs, that are correct."""
     micro_f1: float
     macro_f1: float
     """Mean over the classes that occur, in the labels or in the predictions."""
@@ -63,9 +65,9 @@ def score(counts: Tensor, num_nodes: int, multilabel: bool) -> Score:
 
 
 def ogb_correct(name: str, logits: Tensor, labels: Tensor) -> int:
-    """Nodes that are right by the Open Graph Benchmark's own evaluator; logits [N, C], labels [N].
+    """Correctly classified nodes by the Open Graph Benchmark's own evaluator; logits [N, C], labels [N].
 
-    Each worker asks it about its own nodes, because no label leaves its owner.
+    Each worker evaluates its own nodes, because no label leaves its owner.
     """
     if not len(labels):
         return 0
@@ -74,18 +76,7 @@ def ogb_correct(name: str, logits: Tensor, labels: Tensor) -> int:
     return round(float(evaluator.eval(answers)["acc"]) * len(labels))
 
 
-def micro_f1(totals: Tensor) -> float:
-    """F1 of true positives, false positives and false negatives [3]; with a class a node it is the accuracy."""
-    tp, fp, fn = totals.tolist()
+def micro_f1(counts: Tensor) -> float:
+    """F1 of true positives, false positives and false negatives, int64 [3]; the accuracy with one class per node."""
+    tp, fp, fn = counts.tolist()
     return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
-
-
-def to_digits(counts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Counts [K] as floats [2 K] that can be added up exactly over up to 4,096 workers."""
-    return torch.cat((counts // DIGIT, counts % DIGIT)).to(dtype)
-
-
-def from_digits(digits: Tensor) -> Tensor:
-    """The sum of counts, int64 [K], from the sum of their digits [2 K]."""
-    high, low = digits.double().round().to(torch.int64).cpu().chunk(2)
-    return high * DIGIT + low

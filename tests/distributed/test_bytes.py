@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from support import random_graph, save_npz, thirds
 
-from partitioning import storage
-from partitioning.storage import PartitionDirectory
+from partitioning.directory.read import PartitionDirectory, find
 from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 from retexo.exchange.coding.elias_fano import code_size
@@ -27,7 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
         "exchange=plain",
     ])  # fmt: skip
     partition_data.run(settings.partition)
-    directory = storage.find([folder / f"toy-random-vol-{WORLD}"], WORLD)
+    directory = find([folder / f"toy-random-vol-{WORLD}"], WORLD)
     summary = train.run(settings, folder / "run")
     assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
     return directory, summary

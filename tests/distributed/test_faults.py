@@ -29,7 +29,7 @@ from retexo.cluster.heartbeat import Progress
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.worker import train as worker
+from retexo.worker import train as train_worker
 
 WORLD = 3
 NOTICED = 20.0
@@ -97,7 +97,7 @@ def struck(fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, 
                 strike()
 
         Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
-    worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent)
 
 
 @pytest.fixture(scope="module")

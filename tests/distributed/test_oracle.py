@@ -1,28 +1,35 @@
 """P partitions equal one: losses of every round, embeddings of every layer, in float64 with plain SGD."""
 
+import contextlib
 import copy
 import dataclasses
+import threading
 import unittest.mock
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import MODELS, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, graph_info, make_graph, run_workers, train_settings, write_partitions
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
-from retexo.nn.convolution import NOT_PROJECTED, Inputs
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage, build_stage
-from retexo.trainers import lazy
-from retexo.trainers.context import Clock
+from retexo.trainers import layerwise, lazy
+from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
+pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 20
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
@@ -111,45 +118,71 @@ class Recorder:
         self.rounds.append((layer, number, train_loss, val_metric))
 
 
-def train_cases(rank: int, world_size: int, cases: list[tuple[PartitionDirectory, TrainSettings, int]]) -> list[Any]:
-    """Train each case on this worker; its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its
-    error."""
-
-    def outcome(directory: PartitionDirectory, settings: TrainSettings, edges_a_step: int) -> Any:
-        try:
-            with unittest.mock.patch.object(lazy, "EDGES_A_STEP", edges_a_step):
-                return _train(rank, world_size, directory, settings)
-        except TrainingError as error:  # all workers have it at the same place, so the next case can go on
-            return str(error)
-
-    return [outcome(*case) for case in cases]
+Case = tuple[PartitionDirectory, TrainSettings, int]
+LOCK = threading.Lock()
+"""torch's random state is all threads' in common."""
 
 
-def _train(rank: int, world_size: int, directory: PartitionDirectory, settings: TrainSettings) -> Any:
-    partition, comm, recorder = directory.read(rank), Communicator(rank, world_size), Recorder()
+def train_as_processes(rank: int, world_size: int, cases: list[Case]) -> list[Any]:
+    """Train each case on this worker."""
+
+    def train(case: Case) -> Any:
+        with _patched(case) as embeddings:
+            return _outcome(Communicator(rank, world_size), case, embeddings)
+
+    return [train(case) for case in cases]
+
+
+def train_as_threads(num_parts: int, case: Case) -> list[Any]:
+    """Train a case on all workers, as threads of this process; by rank."""
+    with _patched(case) as embeddings:
+        return run_threads(num_parts, lambda comm: _outcome(comm, case, embeddings))
+
+
+@contextlib.contextmanager
+def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
+    """With the case's edges a step; embeddings [I, D] of every layer, by rank, are noted in what it gives."""
+    embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
+    noted = unittest.mock.patch.object(layerwise, "_embed", _noted(layerwise._embed, embeddings))
+    with unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2]), noted:
+        yield embeddings
+
+
+def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarray]]) -> Any:
+    """Of a worker: its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its error."""
+    try:
+        return _train(comm, case[0], case[1], embeddings)
+    except TrainingError as error:  # all workers have it at the same place, so the next case can go on
+        return str(error)
+
+
+def _train(
+    comm: Communicator, directory: PartitionDirectory, settings: TrainSettings, noted: dict[int, list[np.ndarray]]
+) -> Any:
+    partition, recorder = directory.read(comm.rank), Recorder()
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     architecture = make_architecture(settings, graph_info)
-    stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
+    with LOCK:
+        stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     context = make_context(
         settings, partition, graph_info, comm, stages[0].conv,
         clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64,
     )  # fmt: skip
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
-    embeddings: list[np.ndarray] = []
-    with unittest.mock.patch.object(lazy, "_embed", _noted(lazy._embed, embeddings)):
-        trained = lazy.train(context, stages)
+    trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
+    embeddings = noted[comm.rank]
     np.testing.assert_array_equal(embeddings[-1], trained.logits.numpy())
     parameters = [parameter.detach().numpy() for stage in stages for parameter in stage.parameters()]
     return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
 
 
-def _noted(embed: Any, embeddings: list[np.ndarray]) -> Any:
+def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
     """The function, which now also keeps what it returns."""
 
-    def embed_and_note(*arguments: Any) -> torch.Tensor:
-        rows = embed(*arguments)
-        embeddings.append(rows.numpy())
+    def embed_and_note(context: Context, *arguments: Any) -> torch.Tensor:
+        rows = embed(context, *arguments)
+        embeddings[context.comm.rank].append(rows.numpy())
         return rows
 
     return embed_and_note
@@ -161,7 +194,7 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case); all cases of a number of parts share one set of worker processes."""
+    """Results by (parts, case). Four parts are processes, one set for all cases; other numbers are threads."""
     known: dict[int, dict[Any, Any]] = {}
 
     def of(num_parts: int, case: Any) -> Any:
@@ -186,8 +219,10 @@ def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
     for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
         kind, settings = FEW[name]
         cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
-    jobs = [(*case, CHUNK if "chunks" in name else lazy.EDGES_A_STEP) for name, case in cases.items()]
-    results = run_workers(num_parts, train_cases, folder, jobs, timeout=110.0)
+    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP) for name, case in cases.items()]
+    if num_parts != 4:
+        return {name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)}
+    results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
 
@@ -275,11 +310,7 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    from retexo.training.graph_info import GraphInfo
-
-    names = [field.name for field in dataclasses.fields(GraphInfo)]
-    known = {"num_features": 30, "num_classes": 4}
-    return make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    return make_architecture(settings, graph_info(num_features=30, num_classes=4))
 
 
 def _after_steps(

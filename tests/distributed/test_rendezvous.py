@@ -1,4 +1,4 @@
-"""Nodes that meet before a run: each in a thread, over real sockets on loopback."""
+"""Nodes that connect before a run: each in a thread, over real sockets on loopback."""
 
 import json
 import socket
@@ -15,6 +15,7 @@ import pytest
 from partitioning.errors import InputError
 from retexo.cluster import channel, handshake, rendezvous
 from retexo.config.compose import compose
+from retexo.config.flatten import flatten
 from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
@@ -29,8 +30,8 @@ def free_port() -> int:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "LINGER", 0.5)
-    monkeypatch.setattr(rendezvous, "MARGIN", 5.0)
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
+    monkeypatch.setattr(rendezvous, "START_MARGIN", 5.0)
 
 
 def cluster(node: int, port: int, parts: int = 2, per_node: int = 1, **fields: Any) -> ClusterSettings:
@@ -45,7 +46,7 @@ Outcome = tuple[str, str]
 def attend(settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partition: str = "abc") -> Outcome:
     """What a node comes out of the meeting with. Leaving it at once is no matter here."""
     try:
-        with rendezvous.meet(settings, shared, partition) as node:
+        with rendezvous.connect_nodes(settings, shared, partition) as node:
             assert node.rendezvous.run_id == node.run_id
             return node.run_id, str(node.rendezvous.port)
     except (InputError, TrainingError) as error:
@@ -71,7 +72,7 @@ def test_every_node_hears_every_other() -> None:
     together_in = threading.Barrier(4)
 
     def links(node: int) -> dict[int, Any]:
-        with rendezvous.meet(cluster(node, port, parts=4), SETTINGS, "abc") as met:
+        with rendezvous.connect_nodes(cluster(node, port, parts=4), SETTINGS, "abc") as met:
             for other, link in met.links.items():
                 link.send({"from": node, "to": other})
             heard = {other: link.receive_one(10) for other, link in met.links.items()}
@@ -86,7 +87,7 @@ def test_every_node_hears_every_other() -> None:
 
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reaches node 0, but there is a wall between two of them."""
-    monkeypatch.setattr(rendezvous, "FINDING", 1.0)
+    monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
     port, reach = free_port(), rendezvous.connect
 
     def connect(address: str, to: int, timeout: float) -> Any:
@@ -143,7 +144,7 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
     for package in ("retexo", "partitioning"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
-    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "preflight.py"))
+    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "handshake.py"))
     before = handshake.code_version()
     assert before == handshake.code_version()
     (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
@@ -216,10 +217,10 @@ def visit(port: int, content: bytes) -> bytes:
     return answer
 
 
-def hello(**fields: Any) -> bytes:
+def node_info(**fields: Any) -> bytes:
     content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "",
                "address": "127.0.0.1:1"}  # fmt: skip
-    return json.dumps({"retexo": 1, "hello": {**content, **fields}}).encode() + b"\n"
+    return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
 
 
 GARBAGE = {
@@ -229,12 +230,12 @@ GARBAGE = {
     "number": b"17\n",
     "deep": b"[" * 100_000 + b"\n",
     "other object": b'{"retexo": 1}\n',
-    "other protocol": hello().replace(b'"retexo": 1', b'"retexo": 2'),
-    "types": hello(node="1"),
-    "ranks": hello(ranks=[[1]]),
-    "too much": hello(more=1),
-    "too long": b'{"retexo": "' + b"x" * (channel.LINE_LIMIT + 9),
-    "other run": hello(run_key="job 7"),
+    "other protocol": node_info().replace(b'"retexo": 1', b'"retexo": 2'),
+    "types": node_info(node="1"),
+    "ranks": node_info(ranks=[[1]]),
+    "too much": node_info(more=1),
+    "too long": b'{"retexo": "' + b"x" * (channel.MAX_MESSAGE_BYTES + 9),
+    "other run": node_info(run_key="job 7"),
 }
 
 
@@ -258,7 +259,7 @@ def wait_for(port: int) -> int:
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HELLO_TIMEOUT", 0.2)
+    monkeypatch.setattr(handshake, "INFO_TIMEOUT", 0.2)
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
@@ -279,11 +280,11 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     port = free_port()
-    own = handshake.Hello("", 1, [1], 3, handshake.code_version(), rendezvous._flat(SETTINGS), "abc", "")
+    own = handshake.NodeInfo("", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
         gone = channel.connect("127.0.0.1", port, 10)
-        gone.send({"retexo": 1, "hello": own.__dict__})
+        gone.send({"retexo": 1, "node": own.__dict__})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
         outcome = attend(cluster(2, port, parts=3))
@@ -299,7 +300,7 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
     release = threading.Event()
 
     def lead() -> None:
-        with rendezvous.meet(cluster(0, port), SETTINGS, "abc"):
+        with rendezvous.connect_nodes(cluster(0, port), SETTINGS, "abc"):
             release.wait(20)
             seen.append(listening() - before)
 

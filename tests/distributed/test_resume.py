@@ -19,7 +19,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import without
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.worker import train as worker
+from retexo.worker import train as train_worker
 
 WORLD = 3
 AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
@@ -56,7 +56,7 @@ def dies_at(message: int, rank: int, job: Any, parent: Connection) -> None:
             return swap(self, *arguments)
 
         Communicator._swap = counted  # type: ignore[method-assign]
-    worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent)
 
 
 def disk_is_full(size: int, rank: int, job: Any, parent: Connection) -> None:
@@ -64,7 +64,7 @@ def disk_is_full(size: int, rank: int, job: Any, parent: Connection) -> None:
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent)
 
 
 def lines(run_dir: Path) -> list[dict[str, Any]]:

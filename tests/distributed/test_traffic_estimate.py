@@ -1,4 +1,4 @@
-"""What a run sends is what was forecast from its partitions: by kind, layer, wave, sender and receiver."""
+"""What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and receiver."""
 
 import contextlib
 import unittest.mock
@@ -13,21 +13,24 @@ import pytest
 import torch
 from support import MODELS, dgl_directory, make_graph, run_workers, train_settings, write_partitions
 
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
-from partitioning.storage import Partition, PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import TrainSettings
-from retexo.estimate.traffic import WAVES, Entry, Forecast, forecast
-from retexo.exchange.coding.rows import Precision, RowFormat, encode
+from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
+from retexo.exchange.coding.rows import RowFormat, encode
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.plan import EMBED, ROUNDS
 from retexo.nn.stage import Stage
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
 from retexo.training import loop
-from retexo.training.agreement import FlatParameters
-from retexo.worker import train as worker
+from retexo.training.parameters import FlatParameters
+from retexo.worker import train
 
+pytestmark = pytest.mark.timeout(300)  # the first test runs all cases
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
@@ -176,23 +179,23 @@ def _train(rank: int, run: Run) -> Outcome:
     flat: list[FlatParameters] = []
     run.run_dir.mkdir(exist_ok=True)
     with (
-        unittest.mock.patch.object(worker, "process_group", return_value=contextlib.nullcontext()),
-        unittest.mock.patch.object(worker, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
+        unittest.mock.patch.object(train, "process_group", return_value=contextlib.nullcontext()),
+        unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
-        unittest.mock.patch.object(lazy, "_embed", _noting_result(lazy._embed, embeddings)),
-        unittest.mock.patch.object(loop, "flat_parameters", _noting_result(loop.flat_parameters, flat)),
+        unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
+        unittest.mock.patch.object(loop, "flatten_parameters", _noting_result(loop.flatten_parameters, flat)),
     ):
-        job = worker.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
-        summary = worker.run(rank, job)
+        job = train.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+        summary = train.run(rank, job)
     context, stages = contexts[0]
     sent = account(context.comm)
     context.comm.meter = TrafficMeter(WORLD)
     for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = lazy.layer_exchange(context, layer, stages[layer], rows)
+        exchange = layerwise.layer_exchange(context, layer, stages[layer], rows)
         exchange.run(ROUNDS)
         exchange.run(EMBED)
     rows = [each.numpy() for each in embeddings]
-    return Outcome(summary, sent, account(context.comm), rows, [each.used() is None for each in flat])
+    return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in flat])
 
 
 def _noting_arguments(function: Any, noted: list[Any]) -> Any:
@@ -222,10 +225,10 @@ def account(comm: Communicator) -> Counter[Key]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run that was forecast, then made."""
+    """A run that was estimated, then made."""
 
     run: Run
-    forecast: Forecast
+    estimated: TrafficEstimate
     workers: list[Outcome]
 
     @property
@@ -246,8 +249,8 @@ def key_of(entry: Entry) -> Key:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, forecast in this process, run in one set of worker processes; those of PATIENCE may stop early."""
-    folder = tmp_path_factory.mktemp("forecast")
+    """All cases, estimated in this process, run in one set of worker processes; those of PATIENCE may stop early."""
+    folder = tmp_path_factory.mktemp("estimated")
     cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
     unprojected = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
@@ -255,15 +258,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
         Run(known[case.data], case.settings(*unprojected.get(case, ())), folder / f"run{place}")
         for place, case in enumerate(cases)
     ]
-    outcomes = run_workers(WORLD, train_runs, folder, runs)
+    outcomes = run_workers(WORLD, train_runs, folder, runs, timeout=280.0)
     return {
-        case: Measured(run, forecast_of(run), [worker[place] for worker in outcomes])
+        case: Measured(run, estimate_of(run), [worker[place] for worker in outcomes])
         for place, (case, run) in enumerate(zip(cases, runs, strict=True))
     }
 
 
-def forecast_of(run: Run) -> Forecast:
-    return forecast(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
+def estimate_of(run: Run) -> TrafficEstimate:
+    return estimate_traffic(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
@@ -274,11 +277,11 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @each_case
-def test_what_was_sent_is_what_was_forecast(measured: dict[Case, Measured], case: Case) -> None:
+def test_what_was_sent_is_what_was_estimated(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    assert {key_of(entry) for entry in found.forecast.entries} >= set(found.sent)
-    assert len({key_of(entry) for entry in found.forecast.entries}) == len(found.forecast.entries)
-    for entry in found.forecast.entries:
+    assert {key_of(entry) for entry in found.estimated.entries} >= set(found.sent)
+    assert len({key_of(entry) for entry in found.estimated.entries}) == len(found.estimated.entries)
+    for entry in found.estimated.entries:
         sent = found.sent[key_of(entry)]
         if entry.exact:
             assert sent == found.predicted(entry), entry
@@ -287,7 +290,7 @@ def test_what_was_sent_is_what_was_forecast(measured: dict[Case, Measured], case
         else:
             assert sent <= found.predicted(entry) + CUT * found.rounds[entry.layer or 0], entry
     for layer in range(1, case.num_layers):
-        assert sum_of(found.sent, "gradients", layer) <= found.forecast.total(found.rounds, ["gradients"], layer)
+        assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(found.rounds, ["gradients"], layer)
 
 
 def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
@@ -296,7 +299,7 @@ def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
 
 @each_case
 def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], case: Case) -> None:
-    bounds = {(entry.kind, entry.layer) for entry in measured[case].forecast.entries if not entry.exact}
+    bounds = {(entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact}
     later = range(1, case.num_layers)
     rows = {("embeddings", layer) for layer in later if case.exchange != "plain"}
     assert bounds == rows | {("gradients", layer) for layer in later}
@@ -305,7 +308,7 @@ def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], cas
 @each_case
 def test_gradients_are_exact_where_no_unit_is_dead(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    for entry in found.forecast.entries:
+    for entry in found.estimated.entries:
         if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
             assert found.sent[key_of(entry)] == found.predicted(entry), entry
 
@@ -319,7 +322,7 @@ def test_there_are_dead_units_and_layers_without(measured: dict[Case, Measured])
 @each_case
 def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     found = measured[case]
-    counted, predicted, rounds = found.workers[0].summary["bytes"], found.forecast, found.rounds
+    counted, predicted, rounds = found.workers[0].summary["bytes"], found.estimated, found.rounds
     assert rounds == [*LIMITS[: case.num_layers]]
     for kind, sent in counted["by_kind"].items():
         exact = all(entry.exact for entry in predicted.entries if entry.kind == kind)
@@ -333,12 +336,12 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
 def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured], case: Case, most: int) -> None:
     """They go alone where a layer is over, and before that wherever it may be."""
     found = measured[case]
-    counts = [entry for entry in found.forecast.entries if entry.kind == "metrics" and entry.layer is not None]
+    counts = [entry for entry in found.estimated.entries if entry.kind == "metrics" and entry.layer is not None]
     alone = 2 * (WORLD - 1) * 8 * 4
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
-        assert found.forecast.total(found.rounds, ["metrics"], layer) == most * alone
+        assert found.estimated.total(found.rounds, ["metrics"], layer) == most * alone
 
 
 def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
@@ -346,10 +349,10 @@ def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:
     assert max(sent) > 2 * (WORLD - 1) * 8 * 4
 
 
-def test_a_forecast_needs_no_gpu(measured: dict[Case, Measured]) -> None:
+def test_an_estimate_needs_no_gpu(measured: dict[Case, Measured]) -> None:
     run = measured[CASES[0]].run
     settings = replace(run.settings, cluster=replace(run.settings.cluster, device="cuda"))
-    assert forecast_of(replace(run, settings=settings)) == measured[CASES[0]].forecast
+    assert estimate_of(replace(run, settings=settings)) == measured[CASES[0]].estimated
 
 
 # --- equality after --------------------------------------------------------------------------------------------------

@@ -13,21 +13,23 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from support import MODELS, ROOT, train_settings, write_partitions
+from support import MODELS, ROOT, graph_info, train_settings, write_partitions
 from test_oracle import assignment, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
+from retexo.estimate.baselines import Sizes, baseline_bytes
+from retexo.estimate.traffic import architecture_of, estimate_traffic
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
 from retexo.nn.stage import Stage, build_stage
-from retexo.trainers import bns, end_to_end, registry, sign
+from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
@@ -194,11 +196,8 @@ def alone(
     settings: TrainSettings, graph: GraphData, edges: list[list[Edges]], final: list[Edges], masks: str = "dense"
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
-    known = {"num_features": graph.features.shape[1], "num_classes": graph.num_classes}
-    from retexo.training.graph_info import GraphInfo
-
-    names = [field.name for field in dataclasses.fields(GraphInfo)]
-    architecture = make_architecture(settings, GraphInfo(**{name: known.get(name, 0) for name in names}))  # type: ignore[arg-type]
+    info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
+    architecture = make_architecture(settings, info)
     stages = [build_stage(architecture, layer, settings.seed).double() for layer in range(architecture.num_layers)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
@@ -360,13 +359,13 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None
         features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)
         plan = end_to_end.plan_for(context, everything, sums=False)
-        exact = end_to_end.first_step(context, stages[0], plan.required_layers, features).fixed
+        exact = network_pass.first_step(context, stages[0], plan.required_layers, features).fixed
         assert exact is not None
         sampled = []
         for epoch in range(draws if comm.rank == 0 else 0):
             sample = bns.draw(plan, comm.rank, share, 0, epoch)
             some = bns.sampled_features(features, plan, sample, 1 / share)
-            fixed = end_to_end.first_step(context, stages[0], plan.required_layers, some).fixed
+            fixed = network_pass.first_step(context, stages[0], plan.required_layers, some).fixed
             assert fixed is not None
             sampled.append(fixed.matrices[-1])
         return exact.matrices[-1], torch.stack(sampled) if sampled else torch.zeros(0)  # type: ignore[arg-type,return-value]
@@ -447,8 +446,6 @@ def halo_nodes(directory: PartitionDirectory) -> int:
 
 
 def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: Path) -> None:
-    from retexo.apps import plan as plan_app
-
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
     outcomes = trained(directory, settings, torch.float32)
@@ -460,11 +457,11 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 8)
     assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 64  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
-    architecture = plan_app.architecture_of(settings, directory, partitions)
-    sizes = plan_app.Sizes.of(settings, partitions, architecture)
+    architecture = architecture_of(settings, directory, partitions)
+    sizes = Sizes.of(settings, partitions, architecture)
     lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
-    plain = plan_app.forecast(lazy_settings, directory, partitions)
-    predicted = plan_app._rivals(plain, sizes, settings.num_rounds)["full graph, end to end"]
+    plain = estimate_traffic(lazy_settings, directory, partitions)
+    predicted = baseline_bytes(plain, sizes, settings.num_rounds)["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
     assert sent == predicted + one_pass + EPOCHS * 2 * 4 * 8
 

@@ -22,13 +22,13 @@ import psutil
 import pytest
 from support import wait_until
 
-from retexo.cluster import launch
+from retexo.cluster import launch, watch
 from retexo.cluster.channel import Channel
-from retexo.cluster.heartbeat import Progress, Pulse, Reporter, Ticker
+from retexo.cluster.heartbeat import ParentPipe, ProcessMonitor, Progress, Stopwatch
 from retexo.cluster.rendezvous import Node
 from retexo.config.compose import compose
 from retexo.errors import Stopped, TrainingError
-from retexo.worker import train as worker
+from retexo.worker import process
 
 DEFAULT = compose().train.cluster
 TIMEOUT = 2.0
@@ -41,7 +41,7 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection) -> None:
-    worker.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
+    process.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
 
 
 def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def run_node(node: Node, what: str) -> Any:
     process = context.Process(target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True)
     process.start()
     sender.close()
-    workers = {node.rank: launch.Worker(process, receiver)}
+    workers = {node.rank: watch.Worker(process, receiver)}
     try:
-        return launch.Watch(workers, node).run()[node.rank]
+        return watch.Watch(workers, node).run()[node.rank]
     except TrainingError as error:
         return str(error)
     finally:
-        launch._end_all(workers, told=False)
+        launch._end_all(workers, save=False)
         assert not process.is_alive()
 
 
@@ -239,7 +239,7 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(victim: in
     launch.warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
-        launch.Watch({}, pair[victim]).give_up(why)
+        watch.Watch({}, pair[victim]).announce_stop(why)
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(20)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
@@ -257,7 +257,7 @@ def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
         assert outcome.result(20) in ({"rank": 0}, "another node failed, and did not say how")
 
 
-# --- the pulse of a process --------------------------------------------------------------------------------------------  # noqa: E501
+# --- the monitor of a process --------------------------------------------------------------------------------------------  # noqa: E501
 
 
 @contextmanager
@@ -272,21 +272,21 @@ def program(text: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def silence(process: subprocess.Popen[bytes], observe: Callable[[Pulse], Any]) -> float:
-    pulse = Pulse(process.pid)
-    pulse.wait(1.0)  # the first look has nothing to compare with
-    assert pulse.silent == 0
-    observe(pulse)
-    return pulse.silent
+def silence(process: subprocess.Popen[bytes], observe: Callable[[ProcessMonitor], Any]) -> float:
+    monitor = ProcessMonitor(process.pid)
+    monitor.add(1.0)  # the first look has nothing to compare with
+    assert monitor.idle_seconds == 0
+    observe(monitor)
+    return monitor.idle_seconds
 
 
 def test_who_computes_is_not_silent() -> None:
     with program("print(flush=True)\nwhile True: pass") as process:
 
-        def observe(pulse: Pulse) -> None:
+        def observe(monitor: ProcessMonitor) -> None:
             used = psutil.Process(process.pid).cpu_times().user
             wait_until(lambda: psutil.Process(process.pid).cpu_times().user > used + 0.02, 20, "CPU time")
-            pulse.wait(1.0)
+            monitor.add(1.0)
 
         assert silence(process, observe) == 0
 
@@ -295,12 +295,12 @@ def test_who_sleeps_is_silent_until_it_is_heard() -> None:
     with program("print(flush=True)\nimport time; time.sleep(100)") as process:
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "asleep")
 
-        def observe(pulse: Pulse) -> None:
-            pulse.wait(1.0)
-            pulse.wait(2.0)
-            assert pulse.silent == 3.0
-            assert str(pulse).startswith("hangs")
-            pulse.heard()
+        def observe(monitor: ProcessMonitor) -> None:
+            monitor.add(1.0)
+            monitor.add(2.0)
+            assert monitor.idle_seconds == 3.0
+            assert str(monitor).startswith("hangs")
+            monitor.reset()
 
         assert silence(process, observe) == 0
 
@@ -310,9 +310,9 @@ def test_who_is_stopped_is_silent() -> None:
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 20, "stopped")
 
-        def observe(pulse: Pulse) -> None:
-            pulse.wait(4.0)
-            assert str(pulse).startswith("was stopped (SIGSTOP")
+        def observe(monitor: ProcessMonitor) -> None:
+            monitor.add(4.0)
+            assert str(monitor).startswith("was stopped (SIGSTOP")
 
         assert silence(process, observe) == 4.0
 
@@ -320,8 +320,8 @@ def test_who_is_stopped_is_silent() -> None:
 def test_a_parent_that_was_stopped_itself_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 1.0, 100.0, 100.5))
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    ticker = Ticker(1.0)
-    assert [ticker.elapsed() for _ in range(3)] == [1.0, 2.0, 0.5]
+    stopwatch = Stopwatch(1.0)
+    assert [stopwatch.elapsed() for _ in range(3)] == [1.0, 2.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -339,8 +339,8 @@ def test_where_a_worker_is(phase: str, told: str) -> None:
 
 def test_messages_of_two_threads_do_not_mix() -> None:
     receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
-    reporter = Reporter(sender)
-    threads = [threading.Thread(target=lambda: [reporter.send({"beat": "x" * 3000}) for _ in range(200)]) for _ in "ab"]
+    pipe = ParentPipe(sender)
+    threads = [threading.Thread(target=lambda: [pipe.send({"beat": "x" * 3000}) for _ in range(200)]) for _ in "ab"]
     for thread in threads:
         thread.start()
     for _ in range(400):

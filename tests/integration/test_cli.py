@@ -1,4 +1,4 @@
-"""The real command line: what a user does wrong, workers that die, signals, several nodes, and every configuration."""
+"""The command line: what a user does wrong, workers that die, signals, several nodes, and every configuration."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from support import (
     kill_group,
     random_graph,
     run_cli,
+    run_main,
     save_npz,
     start_cli,
     thirds,
@@ -31,7 +31,7 @@ from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
-SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=1")
+SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")
 LONG = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu", "hydra.run.dir=run")
 
 
@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
-    """How each command ended, and the port that was taken meanwhile; three run at a time."""
+    """How each command ended, and the port that was taken meanwhile; one is a process of its own."""
     _spoil(place)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -89,10 +89,9 @@ def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
             arguments = [argument.replace("{port}", str(port)) for argument in MISTAKES[name][0]]
             if name != "used":
                 arguments.append(f"hydra.run.dir=runs/{name.replace(' ', '-')}")
-            return run_cli(*arguments, cwd=place), port
+            return (run_cli if name == "missing" else run_main)(*arguments, cwd=place), port
 
-        with ThreadPoolExecutor(3) as pool:
-            yield dict(zip(MISTAKES, pool.map(run, MISTAKES), strict=True))
+        yield {name: run(name) for name in MISTAKES}
 
 
 def _spoil(place: Path) -> None:
@@ -267,7 +266,7 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
 
 
 def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_path: Path) -> None:
-    other = run_cli("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
+    other = run_main("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
     assert other.rc == 0, other.output
     for ended in two_nodes(place, tmp_path, [place / "parts", tmp_path / "other"]):
         assert ended.rc == 2, ended.output
@@ -323,7 +322,7 @@ def test_every_experiment_trains(place: Path, tmp_path: Path, name: str) -> None
 
 def test_the_lean_command_of_the_readme(place: Path) -> None:
     arguments = ("--config-name", "node_classification_gcn", "+experiment=lean", *TRAIN, "hydra.run.dir=runs/lean")
-    ended = run_cli(*arguments, "num_rounds=[3]", cwd=place)
+    ended = run_main(*arguments, "num_rounds=[3]", cwd=place)
     assert ended.rc == 0, ended.output
     settings = json.loads((place / "runs" / "lean" / "summary.json").read_text())["settings"]
     assert settings["gradient"]["mode"] == "local"
@@ -386,7 +385,8 @@ def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
 
 def test_published_command_with_momentum_and_volume(place: Path) -> None:
     arguments = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "measure_dv=true", "sleep_time=0.01")
-    ended = run_cli("--config-name", "node_classification_gcn", *TRAIN, *arguments, "hydra.run.dir=momentum", cwd=place)
+    command = ("--config-name", "node_classification_gcn", *TRAIN, *arguments)
+    ended = run_main(*command, "hydra.run.dir=momentum", cwd=place)
     assert ended.rc == 0, ended.output
     for words in ("accuracy", "bytes sent", "bytes of gradients", "bytes of layer 1", "bytes sent by rank 1"):
         assert words in ended.stdout
@@ -400,7 +400,7 @@ def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended,
     masks = thirds(40)
     masks["val_mask"][:] = False
     save_npz(tmp_path / "toy.npz", random_graph(), masks)
-    made = run_cli("app=partition_data", *DATA, cwd=tmp_path)
+    made = run_main("app=partition_data", *DATA, cwd=tmp_path)
     assert made.rc == 0, made.output
     ended = run_cli(*TRAIN, "hydra.run.dir=run", cwd=tmp_path)
     assert ended.rc == 0, ended.output
@@ -418,7 +418,8 @@ def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> 
 
 
 def test_multirun(place: Path) -> None:
-    ended = run_cli("-m", *TRAIN, "seed=1,2", "split.seed=42", "partition.seed=42", "hydra.sweep.dir=sweep", cwd=place)
+    seeds = ("seed=1,2", "split.seed=42", "partition.seed=42")
+    ended = run_main("-m", *TRAIN, *seeds, "hydra.sweep.dir=sweep", cwd=place)
     assert ended.rc == 0, ended.output
     summaries = [json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))]
     assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]

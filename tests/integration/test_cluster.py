@@ -21,7 +21,7 @@ from support import (
     group_members,
     kill_group,
     random_graph,
-    run_cli,
+    run_main,
     start_cli,
     thirds,
     wait_until,
@@ -218,7 +218,7 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
     assert ended.rc == 0, ended.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["resumed"]["layer"] == 1
-    whole = run_cli(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
+    whole = run_main(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
     assert whole.rc == 0, whole.output
     for layer in (0, 1):
         name = f"checkpoint/layer{layer}.safetensors"
@@ -259,8 +259,8 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_ends_with_status_2(place: Path, tmp_path: Path, name: str) -> None:
     environment, arguments, words = CONTRADICTIONS[name]
-    process = start_cli(*SHORT, *arguments, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(0, **environment))
-    ended = finish(process)
+    run_dir = f"hydra.run.dir={tmp_path}/run"
+    ended = run_main(*SHORT, *arguments, run_dir, cwd=place, env=slurm(0, **environment))
     assert ended.rc == 2, ended.output
     for word in words:
         assert word in error_of(ended)

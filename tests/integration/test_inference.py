@@ -6,8 +6,7 @@ import json
 import shlex
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from support import (
     make_graph,
     random_graph,
     run_cli,
+    run_main,
     run_workers,
     save_npz,
     start_cli,
@@ -30,9 +30,11 @@ from support import (
     write_partitions,
 )
 
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 from partitioning.graph_data import GraphData
-from partitioning.storage import Partition, PartitionDirectory, file_checksum, find
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
@@ -43,11 +45,11 @@ from retexo.exchange.plan import EMBED
 from retexo.nn.stage import Architecture, build_stage
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker import infer
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -159,7 +161,7 @@ def _logits(
         settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
     )  # type: ignore[arg-type]
     if not train:
-        return lazy.infer(context, stages).logits.numpy()
+        return layerwise.infer(context, stages).logits.numpy()
     logits = lazy.train(context, stages).logits.numpy()
     if rank == 0:
         save_model(run_dir / "checkpoint", shape, {"multilabel": False, "partition_digest": directory.digest()})
@@ -383,7 +385,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         context = infer.make_context(settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock())
-        lazy.infer(context, stages)
+        layerwise.infer(context, stages)
         return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}
@@ -550,7 +552,7 @@ def test_what_contradicts_the_run_is_refused(
     [
         (random_graph(width=7), ("7 wide", "takes 6")),
         (random_graph(num_classes=5), ("5 classes", "has 3")),
-        (random_graph(multi=True), ("multi-label", "one class a node")),
+        (random_graph(multi=True), ("multi-label", "one class per node")),
     ],
     ids=["features", "classes", "task"],
 )
@@ -605,12 +607,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def ended(place: Path) -> Iterator[dict[str, Ended]]:
+def ended(place: Path) -> dict[str, Ended]:
     shutil.copytree(place / "run", place / "flipped")
     flip(place / "flipped" / "checkpoint" / "layer0.safetensors")
-    with ThreadPoolExecutor(3) as pool:
-        results = pool.map(lambda arguments: run_cli(*arguments[0], *DATA, *HERE, cwd=place), COMMANDS.values())
-        yield dict(zip(COMMANDS, results, strict=True))
+    return {name: run_main(*arguments, *DATA, *HERE, cwd=place) for name, (arguments, _) in COMMANDS.items()}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -55,7 +55,7 @@ def launch(place: Path, *arguments: str) -> subprocess.Popen[str]:
          *arguments, *here],
         cwd=place,
         env={**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}", "FAKE": str(place), "OMP_NUM_THREADS": "1",
-             "PYTHONUNBUFFERED": "1"},
+             "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

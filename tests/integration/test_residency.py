@@ -222,7 +222,8 @@ def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: 
 
 @pytest.mark.timeout(300)
 def test_the_example_of_three_sites(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": str(ROOT)}  # fmt: skip
     process = subprocess.Popen(
         ["bash", str(ROOT / "scripts" / "three_sites.sh"), str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -1,54 +1,109 @@
 """Ascending integers in few bytes: the code of Elias (1974) and Fano (1971).
 
-n values below U take n * low + n + (U - 1 >> low) bits, about 2 + log2(U / n) each: half a bit above the least possible
-for a random set. Equal values may follow each other.
+n values below U take n * low + n + (U - 1 >> low) bits: about 2 + log2(U / n) each with the best low, half a bit above
+the least possible for a random set. Equal values may follow each other. First come the high bits, in which the value v
+of rank k sets bit (v >> low) + k; then the low bits of every value; then padding to a whole byte.
+
+Several lists can stand one after the other, each with a low of its own. Shape letters: S lists, n values of all lists.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import Any
 
-Ints = NDArray[np.int64]
+import numpy as np
+
+from retexo.arrays import ByteArray, IntArray, Mask
 
 
 def code_size(count: int, universe: int) -> int:
     """Bytes that `count` values in [0, universe) take."""
-    return (_bits(count, universe, _low(count, universe)) + 7) // 8
+    return int(num_bits(count, universe, _best_low(count, universe)) + 7) // 8
 
 
-def write_ascending(values: Ints, universe: int) -> NDArray[np.uint8]:
+def write_ascending(values: IntArray, universe: int) -> ByteArray:
     """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
-    count, low = len(values), _low(len(values), universe)
-    bits = np.zeros(_bits(count, universe, low), dtype=np.uint8)
-    bits[(values >> low) + np.arange(count)] = 1
-    rest = bits[len(bits) - count * low :].reshape(count, low)
-    for bit in range(low):
-        rest[:, bit] = values >> bit & 1
-    return np.packbits(bits, bitorder="little")
+    count = len(values)
+    return write_lists(values, np.array([count]), np.array([_best_low(count, universe)]), universe)
 
 
-def read_ascending(code: NDArray[np.uint8], count: int, universe: int) -> Ints:
+def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
     """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
-    low = _low(count, universe)
-    num_bits = _bits(count, universe, low)
-    if len(code) != (num_bits + 7) // 8:
-        raise ValueError(f"{count} values below {universe} take {(num_bits + 7) // 8} bytes, not {len(code)}")
-    bits = np.unpackbits(code, count=num_bits, bitorder="little")
-    high = np.flatnonzero(bits[: num_bits - count * low])
-    if len(high) != count:
-        raise ValueError(f"{count} values are announced, the code has {len(high)}")
-    values = (high - np.arange(count)) << low
-    rest = bits[num_bits - count * low :].reshape(count, low)
-    for bit in range(low):
-        values |= rest[:, bit].astype(np.int64) << bit
+    if len(code) != code_size(count, universe):
+        raise ValueError(f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}")
+    values = read_lists(code, np.array([count]), np.array([_best_low(count, universe)]), universe)
     if count and (values[-1] >= universe or (np.diff(values) < 0).any()):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
 
 
-def _bits(count: int, universe: int, low: int) -> int:
-    return count * low + count + (universe - 1 >> low) if count else 0
+def num_bits(count: Any, universe: int, low: Any) -> Any:
+    """Bits of lists before padding; count and low are int or int64 [S]."""
+    return (count * (low + 1) + (universe - 1 >> low)) * (count > 0)
 
 
-def _low(count: int, universe: int) -> int:
-    """Bits of each value that are written as they are: what makes the code shortest."""
-    return min(range(max(universe, 1).bit_length()), key=lambda low: _bits(count, universe, low))
+def _best_low(count: int, universe: int) -> int:
+    """Low bits of each value that make the code shortest."""
+    return min(range(max(universe, 1).bit_length()), key=lambda low: num_bits(count, universe, low))
+
+
+def write_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:
+    """Write the values of all lists, int64 [n], ascending in each; counts and low int64 [S]."""
+    where = _Layout.of(counts, low, universe)
+    bits = np.zeros(len(where.is_low), dtype=np.uint8)
+    bits[(values >> where.each_low) + where.offset] = 1
+    planes = np.empty((len(values), low.max(initial=0)), dtype=np.uint8)
+    for bit in range(planes.shape[1]):
+        planes[:, bit] = values >> bit & 1
+    bits[where.is_low] = planes[where.is_kept(planes.shape[1])]
+    return np.packbits(bits, bitorder="little")
+
+
+def read_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int) -> IntArray:
+    """Read what write_lists wrote, as many bytes as it returns; int64 [n], not checked to be ascending.
+
+    Raises ValueError where a list does not have as many values as counts says.
+    """
+    where = _Layout.of(counts, low, universe)
+    bits = np.unpackbits(code, bitorder="little")
+    planes = np.zeros((len(where.offset), low.max(initial=0)), dtype=np.uint8)
+    planes[where.is_kept(planes.shape[1])] = bits[where.is_low]
+    bits[where.is_low] = 0
+    ones = np.flatnonzero(bits)
+    found = np.diff(np.searchsorted(ones, where.ends), prepend=0)
+    if (found != counts).any():
+        wrong = int((found != counts).argmax())
+        raise ValueError(f"{counts[wrong]} values are announced, the code has {found[wrong]}")
+    values = (ones - where.offset) << where.each_low
+    for bit in range(planes.shape[1]):
+        values |= planes[:, bit].astype(np.int64) << bit
+    return values
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the bits of lists stand."""
+
+    ends: IntArray
+    """[S] bits of the lists so far, padding included."""
+    offset: IntArray
+    """[n] its list's first bit and its rank in the list: what is added to the high part of each value."""
+    each_low: IntArray
+    """[n] low bits of each value."""
+    is_low: Mask
+    """Of all bits, whether they are low ones."""
+
+    @classmethod
+    def of(cls, counts: IntArray, low: IntArray, universe: int) -> "_Layout":
+        sizes = num_bits(counts, universe, low)
+        ends = np.cumsum((sizes + 7) // 8 * 8)
+        padding = -sizes % 8
+        lows = counts * low
+        regions = np.stack((sizes - lows, lows, padding), axis=1).ravel()
+        is_low = np.repeat(np.tile([False, True, False], len(counts)), regions)
+        first = ends - padding - sizes - (np.cumsum(counts) - counts)
+        offset = np.repeat(first, counts) + np.arange(counts.sum())
+        return cls(ends, offset, np.repeat(low, counts), is_low)
+
+    def is_kept(self, num_planes: int) -> Mask:
+        """Whether a bit is among the low ones of each value, [n, num_planes]."""
+        return np.arange(num_planes) < self.each_low[:, None]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
 from retexo.nn.block import Block
-from retexo.nn.convolution import Convolution, Inputs, as_matrix, xavier
+from retexo.nn.convolution import Convolution, Inputs, xavier
+from retexo.nn.matrix import as_matrix
 
 NEGATIVE_SLOPE = 0.2
 

@@ -8,7 +8,8 @@ with the degrees of the whole graph and one self loop added, existing ones remov
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, SumConvolution, xavier
+from retexo.nn.convolution import Inputs, xavier
+from retexo.nn.linear import SumConvolution
 
 
 class GCN(SumConvolution):

@@ -9,7 +9,8 @@ would have to cross the network in every round.
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, SumConvolution, xavier
+from retexo.nn.convolution import Inputs, xavier
+from retexo.nn.linear import SumConvolution
 
 
 class GIN(SumConvolution):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
 from retexo.nn.block import Block
-from retexo.nn.convolution import Convolution, Inputs, SumConvolution, as_matrix, xavier
-from retexo.nn.matrix import Matrix, product
+from retexo.nn.convolution import Convolution, Inputs, xavier
+from retexo.nn.linear import SumConvolution
+from retexo.nn.matrix import Matrix, as_matrix, product
 
 
 class SAGEMean(SumConvolution):

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from support import (
     group_members,
     make_graph,
     random_graph,
-    run_cli,
+    run_main,
     save_npz,
     start_cli,
     thirds,
@@ -25,16 +24,16 @@ from support import (
     write_partitions,
 )
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.storage import PartitionDirectory
 from retexo.apps import partition_data, plan
 from retexo.cluster import launch
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
-from retexo.estimate import traffic as forecast_module
+from retexo.estimate import baselines, traffic
 from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
-from retexo.estimate.traffic import architecture_of, forecast
+from retexo.estimate.traffic import architecture_of, estimate_traffic
 
 WORLD = 3
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", f"num_partitions={WORLD}")
@@ -75,7 +74,7 @@ def planned(place: Path, printed: str) -> dict[str, Any]:
 
 
 def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> None:
-    ended = run_cli(*TRAIN, "hydra.run.dir=train", cwd=place)
+    ended = run_main(*TRAIN, "hydra.run.dir=train", cwd=place)
     assert ended.rc == 0, ended.output
     sent = json.loads((place / "train" / "summary.json").read_text())["bytes"]
     assert planned["rounds"]["limit"] == [3, 3]
@@ -109,11 +108,11 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
     assert f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most" in lines
     for name, number in (("limit", "3, 3"), ("given", "5, 2")):
-        assert f"all bytes, rounds a layer {number} ({name})" in lines
+        assert f"all bytes, rounds per layer {number} ({name})" in lines
         assert f"this configuration {planned['bytes'][name]:,} at most" in lines
-        assert any(line.startswith(f"gather {planned['rivals'][name]['gather']:,}") for line in lines)
+        assert any(line.startswith(f"centralized {planned['baselines'][name]['centralized']:,}") for line in lines)
     assert "by sender (down) and receiver (given)" in lines
-    assert any(line.startswith("memory a worker, private, about:") for line in lines)
+    assert any(line.startswith("memory per worker, private, about:") for line in lines)
 
 
 MISTAKES = {
@@ -125,11 +124,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def mistakes(place: Path) -> dict[str, Ended]:
-    def run(name: str) -> Ended:
-        return run_cli(*PLAN, name, "hydra.run.dir=mistake", cwd=place)
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(MISTAKES, pool.map(run, MISTAKES), strict=True))
+    return {name: run_main(*PLAN, name, "hydra.run.dir=mistake", cwd=place) for name in MISTAKES}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -200,7 +195,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
         changed = toy_settings(place, *exchange, name)
         directory = plan.open_directory(changed)
         partitions = [directory.read(part) for part in range(WORLD)]
-        assert forecast(changed.train, directory, partitions).total([4, 1]) == total
+        assert estimate_traffic(changed.train, directory, partitions).total([4, 1]) == total
 
 
 def test_what_takes_long_is_not_tried(
@@ -212,16 +207,16 @@ def test_what_takes_long_is_not_tried(
     assert "takes long" in capsys.readouterr().out
 
 
-def test_nothing_is_rehearsed_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_run_dry_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This configuration and exchange=plain, whatever the rounds; and the two precisions."""
     calls: Counter[int] = Counter()
-    really_rehearse = forecast_module.run_threads
+    really_run = traffic.run_threads
 
     def run_threads(world_size: int, target: Any) -> Any:
         calls[world_size] += 1
-        return really_rehearse(world_size, target)
+        return really_run(world_size, target)
 
-    monkeypatch.setattr(forecast_module, "run_threads", run_threads)
+    monkeypatch.setattr(traffic, "run_threads", run_threads)
     plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
     assert calls == {WORLD: 4}
 
@@ -248,28 +243,28 @@ def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
     ])  # fmt: skip
 
 
-def test_rivals_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
+def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     settings = small_settings(small)
-    baselines = plan.run(settings, tmp_path / "run")["rivals"]["limit"]
+    found = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
     halo, epochs = 3, 10
     features, embeddings = 4 * halo * 4, 2 * 4 * halo * 8 * 2  # forwards and backwards, after each layer but the last
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read(part) for part in (0, 1)]
     plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain"))
-    assert baselines == {
-        "plain lazy exchange": forecast(plain, small, partitions).total([10, 4, 3]),
+    assert found == {
+        "plain lazy exchange": estimate_traffic(plain, small, partitions).total([10, 4, 3]),
         "full graph, end to end": features + epochs * (embeddings + gradients),
         "boundary node sampling at 0.1": features + epochs * (int(0.1 * embeddings) + gradients),
-        "gather": plan.part_bytes(partitions[1], partitions, 3),
+        "centralized": baselines.part_bytes(partitions[1], partitions, 3),
     }
 
 
 def test_a_part_by_hand(small: PartitionDirectory) -> None:
     """Rows of 4 floats; 3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places; 4 bits a node."""
     partitions = [small.read(part) for part in (0, 1)]
-    assert plan.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
-    assert plan.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
+    assert baselines.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
+    assert baselines.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
 
 
 def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
@@ -278,17 +273,17 @@ def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
     graph = make_graph([(0, 39)], rows, [0, 1] * 20)
     directory = write_partitions(tmp_path, graph, thirds(40), [0] * 39 + [1], 2)
     partitions = [directory.read(part) for part in (0, 1)]
-    assert 39 * 3 < plan.part_bytes(partitions[0], partitions, 2) < 39 * 10
+    assert 39 * 3 < baselines.part_bytes(partitions[0], partitions, 2) < 39 * 10
 
 
 @pytest.mark.parametrize(("rounds", "smaller"), [(1000, True), (0, False)])
-def test_gather_is_remarked_on_where_it_is_smaller(
+def test_centralized_training_is_remarked_on_where_it_is_smaller(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: int, smaller: bool
 ) -> None:
     graph = make_graph([(0, 39), (1, 2)], np.random.default_rng(0).random((40, 500)), [0, 1] * 20)
     directory = write_partitions(tmp_path, graph, thirds(40), [0] * 20 + [1] * 20, 2)
     found = plan.run(small_settings(directory, f"num_rounds=[{rounds}]"), tmp_path / "run")
-    assert (found["rivals"]["limit"]["gather"] < found["bytes"]["limit"]) is smaller
+    assert (found["baselines"]["limit"]["centralized"] < found["bytes"]["limit"]) is smaller
     assert ("shipping all parts to one worker takes" in capsys.readouterr().out) is smaller
 
 

@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from main import explain
 from partitioning.errors import InputError
-from retexo.apps.partition_data import directory_of, requested
-from retexo.apps.train import settings_digest
+from retexo.apps.partition_data import directory_of, requested_settings
+from retexo.apps.run_identity import settings_digest
 from retexo.config.compose import compose, load
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
@@ -91,7 +91,7 @@ def use(taken: Settings) -> None:
     assert train.cluster.local_ranks
     torch.manual_seed(train.seed * 1_000_003 + train.cluster.local_ranks[-1])
     directory_of(taken.partition)
-    requested(taken.partition)
+    requested_settings(taken.partition)
 
 
 def taken_or_refused(config: DictConfig, given_names: list[str]) -> str | None:
@@ -177,6 +177,6 @@ def test_a_folder_is_not_searched_for_its_checksum(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "endless").symlink_to("/dev/zero")
     (tmp_path / "edges.csv").write_text("0,1")
-    before = requested(compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition)
+    before = requested_settings(compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition)
     (tmp_path / "deep" / "more").write_text("x")
-    assert requested(compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition) == before
+    assert requested_settings(compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition) == before

@@ -141,8 +141,8 @@ huge_features[1, 0] = 1e60
         ({"val_mask": None}, "`val_mask` is missing, train_mask, test_mask is there"),
         ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
         ({"node_id": np.array([1, 2, 3, 1])}, "`node_id`: row 3 is 1, an id that an earlier row has"),
-        ({"label": None}, "there is no `label`; expected src, dst, feat, label; found"),
-        ({"feat": None}, r"there is no `feat` \(or feat_data"),
+        ({"label": None}, "there is no array `label`; expected src, dst, label and features; found"),
+        ({"feat": None}, "there is no array `feat`; expected `feat`, or all of feat_data"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
         ({"src": np.array([0, {}, 1], dtype=object)}, "`src` holds Python objects"),
     ],
@@ -164,7 +164,7 @@ def test_a_wrong_array_is_named(tmp_path, change, message):
         ({"feat_shape": np.array([5, 2])}, r"`feat_shape` is \[5, 2\]; expected \[4, features\]"),
         ({"feat_data": np.ones(3)}, "`feat_data` has 3 rows"),
         ({"feat_data": np.array([1, 2, 3, np.inf, 5, 6, 7])}, "`feat_data`: row 3, column 0 is inf"),
-        ({"feat_shape": None}, "there is no `feat_shape`"),
+        ({"feat_shape": None}, "there is no array `feat_shape`"),
     ],
 )
 def test_a_wrong_csr_matrix_is_named(tmp_path, change, message):
@@ -261,7 +261,7 @@ def test_a_folder_without_edges_and_a_feature_that_is_a_single_number(tmp_path):
     (tmp_path / "toy" / "edges.csv").write_text("src,dst\n")
     assert load(tmp_path / "toy").num_edges == 0
     np.save(tmp_path / "toy" / "features.npy", np.float32(1))
-    with pytest.raises(InputError, match=r"features\.npy: .*a row a node"):
+    with pytest.raises(InputError, match=r"features\.npy: .*one row per node"):
         load(tmp_path / "toy")
 
 
@@ -332,7 +332,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("edges.parquet", "rubbish", "edges.parquet, edges.npy; found edges.csv, edges.parquet"),
         ("labels.csv", "label\n0\n2\n\n1\n", "labels.csv has dtype float64: row 2 is nan"),
         ("labels.csv", "label\n0\nx\n1\n1\n", "labels.csv: column `label`, row 1 is 'x'"),
-        ("labels.csv", "label\n0\n1\n1\n", "features.npy has 4 rows; expected 3, one a node"),
+        ("labels.csv", "label\n0\n1\n1\n", "features.npy has 4 rows; expected 3, one per node"),
         ("labels.csv", "id\n0\n1\n2\n3\n", "no column besides the ids"),
         ("labels.csv", "id,label\n0,0\n1,1\n1,1\n3,1\n", "column `id`: row 2 is 1, an id that an earlier row has"),
         ("labels.csv", "id,label\n5,0\n6,1\n7,1\n8,1\n", "edges.csv: column `src`: row 0 is 0; expected one of the 4"),
@@ -382,7 +382,7 @@ def test_a_wrong_dgl_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"toy.bin: ndata `feat`: row 2, column 1 is nan"):
         load(tmp_path / "toy.bin")
     write_dgl(tmp_path / "toy.bin", {"label": None})
-    with pytest.raises(InputError, match="there is no `label`"):
+    with pytest.raises(InputError, match="there is no array `label`"):
         load(tmp_path / "toy.bin")
     write_dgl(tmp_path / "toy.bin", count=2)
     with pytest.raises(InputError, match="holds 2 graphs"):

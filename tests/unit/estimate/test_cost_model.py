@@ -15,11 +15,11 @@ import pytest
 from support import ROOT
 
 from retexo.apps import partition_data, train
-from retexo.apps.train import open_directory
+from retexo.apps.partitions import open_directory
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.estimate import cost_model
-from retexo.estimate.traffic import forecast
+from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.cover import minimum_cover
 
 sys.path.append(str(ROOT / "scripts"))
@@ -173,7 +173,7 @@ def test_bytes_of_a_rehearsal(tmp_path: Path, split: str, layers: int, model: st
         partition_data.run(settings.partition)
     directory = open_directory(settings)
     parts = [directory.read(part) for part in range(3)]
-    rehearsed, case = forecast(settings.train, directory, parts), case_of(settings)
+    rehearsed, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
     sizes = cost_model.sent(case)
     for kind, tolerance in (("features", 0.05), ("embeddings", 0.05), ("setup", 0.05), ("gradients", 1e-9)):
         assert sizes[kind] == pytest.approx(rehearsed.total(case.rounds, [kind]), rel=tolerance), kind
@@ -203,7 +203,7 @@ def test_it_prints_all_that_it_promises(kept: Path) -> None:
     given = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
     ended = script(*given, "--rounds", "10", "20", "--constants", str(kept))
     assert ended.returncode == 0, ended.stderr
-    for name in ("bytes, features", "bytes, setup", "floating-point", "memory a worker", "seconds, plan", "in all"):
+    for name in ("bytes, features", "bytes, setup", "floating-point", "memory per worker", "seconds, plan", "in all"):
         assert name in ended.stdout
 
 

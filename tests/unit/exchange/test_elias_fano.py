@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retexo.exchange.coding.elias_fano import Ints, code_size, read_ascending, write_ascending
+from retexo.arrays import IntArray
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
 without_hurry = settings(deadline=None)  # other processes may hold the cores
 
 
 @st.composite
-def sets(draw: st.DrawFn) -> tuple[Ints, int]:
+def sets(draw: st.DrawFn) -> tuple[IntArray, int]:
     """Ascending values, some of them equal, and how many there could be."""
     universe = draw(st.sampled_from([1, 2, 3, 8, 100, 1 << 20, 1 << 40]))
     values = draw(st.lists(st.integers(0, universe - 1), max_size=40))
@@ -28,7 +29,7 @@ def log2_of_choices(count: int, universe: int) -> float:
 
 @without_hurry
 @given(sets())
-def test_values_come_back(given: tuple[Ints, int]) -> None:
+def test_values_come_back(given: tuple[IntArray, int]) -> None:
     values, universe = given
     code = write_ascending(values, universe)
     assert code.dtype == np.uint8
@@ -85,7 +86,7 @@ def test_bad_codes_are_refused(code: list[int], count: int, universe: int, messa
 
 @without_hurry
 @given(sets(), st.data())
-def test_what_is_read_would_be_written_so(given: tuple[Ints, int], data: st.DataObject) -> None:
+def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.DataObject) -> None:
     """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
     values, universe = given
     code = write_ascending(values, universe)

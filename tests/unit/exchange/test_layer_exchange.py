@@ -23,7 +23,8 @@ from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
-from retexo.exchange.coding.rows import Precision, RowFormat, row_sizes
+from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
 from retexo.exchange.selection import LocalRows
@@ -33,12 +34,13 @@ from retexo.nn.conv.gat import GAT
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
-from retexo.nn.convolution import Convolution, SumConvolution
+from retexo.nn.convolution import Convolution
+from retexo.nn.linear import SumConvolution
 from retexo.nn.stage import build_stage
-from retexo.trainers import lazy
+from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
-from retexo.worker.train import make_architecture, make_context
+from retexo.worker.context import make_architecture, make_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
 F64 = torch.float64
@@ -544,7 +546,7 @@ class Silent:
         pass
 
 
-def facts_of(whole: Whole, width: int) -> GraphInfo:
+def graph_info_of(whole: Whole, width: int) -> GraphInfo:
     trains = whole.role == TRAIN
     return GraphInfo(
         num_train=int(trains.sum()),
@@ -554,7 +556,7 @@ def facts_of(whole: Whole, width: int) -> GraphInfo:
         num_classes=2,
         multilabel=False,
         part_sizes=tuple(len(whole.nodes_of(part)) for part in range(whole.num_parts)),
-        untrained=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
+        untrained_ranks=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
         degrees_stored=True,
         ogb_name=None,
     )
@@ -562,7 +564,7 @@ def facts_of(whole: Whole, width: int) -> GraphInfo:
 
 def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
     """Of every worker what each layer embeds, [I, D]."""
-    graph_info = facts_of(whole, rows.shape[1])
+    graph_info = graph_info_of(whole, rows.shape[1])
     architecture = make_architecture(settings, graph_info)
     stages = [build_stage(architecture, layer, 0).double() for layer in range(architecture.num_layers)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
@@ -579,8 +581,8 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
         )  # fmt: skip
         lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
 
-    own_embed = lazy._embed
-    with unittest.mock.patch.object(lazy, "_embed", embed):
+    own_embed = layerwise._embed
+    with unittest.mock.patch.object(layerwise, "_embed", embed):
         run_threads(whole.num_parts, work)
     return found
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import MASKS, make_graph, write_partitions
 
-from partitioning.storage import Partition
+from partitioning.directory.types import Partition
 from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.plan import (

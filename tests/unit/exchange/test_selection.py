@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.exchange import selection as choice_module
-from retexo.exchange.coding.rows import Precision, decode, row_sizes
+from retexo.exchange.coding.rows import decode, row_sizes
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.selection import (
     DENSE,
     PROJECTED,

@@ -14,8 +14,9 @@ from retexo.nn.conv.gat import GAT
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
-from retexo.nn.convolution import Convolution, as_matrix, neighbour_sum
-from retexo.nn.matrix import SparseMatrix, drop, dropout, is_sparse
+from retexo.nn.convolution import Convolution
+from retexo.nn.linear import neighbour_sum
+from retexo.nn.matrix import SparseMatrix, as_matrix, drop, dropout, is_sparse
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice

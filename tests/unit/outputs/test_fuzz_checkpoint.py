@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_fuzz_storage import flip, foreign, remove, snapshot, spots, swap, truncate, values
+from test_fuzz_directory import flip, foreign, remove, snapshot, spots, swap, truncate, values
 
 from partitioning.errors import InputError
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model

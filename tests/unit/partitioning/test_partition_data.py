@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support import random_graph, run_cli, save_npz, thirds
+from support import random_graph, run_main, save_npz, thirds
 
 from partitioning import assign, datasets, hypergraph
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.storage import Meta
 from retexo.apps import partition_data
 from retexo.config.compose import compose
 from retexo.exchange.cover import minimum_cover
@@ -95,7 +95,7 @@ def test_equal_settings_make_equal_directories(folder: Path, method: str) -> Non
 
 
 def test_km1_from_the_command_line(folder: Path) -> None:
-    ended = run_cli(
+    ended = run_main(
         "app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts",
         "num_partitions=2", "partition_method=km1", cwd=folder,
     )  # fmt: skip

@@ -134,9 +134,9 @@ def test_given_masks_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
-        (([1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]), "1 nodes of the train set have no label, the first is node 3"),
-        (([1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]), "both the train and the val set, the first is node 1"),
-        (([1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]), "both the val and the test set, the first is node 2"),
+        (([1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]), "1 nodes are in train and have no label, the first is node 3"),
+        (([1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]), "both train and val, the first is node 1"),
+        (([1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]), "both val and test, the first is node 2"),
         (([0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]), "training set is empty"),
     ],
 )
@@ -151,7 +151,7 @@ def test_multilabel_graphs_split_by_fraction_only():
     toy = graph(labels, num_classes=3)
     split = draw(toy, wanted(), SplitRecipe("fraction", train=1.0, val=0.0, test=0.0))
     assert np.flatnonzero(~split.train).tolist() == [4]
-    with pytest.raises(InputError, match="split=per_class needs one class a node"):
+    with pytest.raises(InputError, match="split=per_class needs one class per node"):
         draw(toy, wanted("per_class", train_per_class=1, num_val=1, num_test=1), GIVEN)
 
 
@@ -244,5 +244,5 @@ def test_a_folder_with_two_candidates_or_none_is_refused(tmp_path):
 def test_sets_of_index_files_may_not_overlap(tmp_path):
     for name in ("train", "val", "test"):
         np.save(tmp_path / f"{name}.npy", np.array([1]))
-    with pytest.raises(InputError, match="split=files: 1 nodes are in both the train and the val set"):
+    with pytest.raises(InputError, match="split=files: 1 nodes are in both train and val"):
         draw(graph([0, 1]), wanted("files", dir=str(tmp_path)), THIRDS)

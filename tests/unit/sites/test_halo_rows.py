@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.storage import AskedHalo, Partition
 from retexo.comm.collectives import Communicator, PeerLost
 from retexo.comm.threads import run_threads
 from retexo.exchange.coding.elias_fano import code_size
@@ -32,7 +32,7 @@ def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int)
         features=torch.empty(len(ids), 1), labels=nodes.long(), train_mask=nodes, val_mask=nodes, test_mask=nodes,
         node_ids=torch.tensor(ids, dtype=torch.int64), halo_owner=owners, halo_index=torch.full((len(halo),), -1),
         in_degree=nodes.long(), out_degree=None, self_loops=0,
-        asked_halo=AskedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
+        unresolved_halo=UnresolvedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
     )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""When a layer has converged, which round is the best, and which messages that takes."""
+"""The rounds of a layer: which messages they take, and with which parameters they end."""
 
 from dataclasses import dataclass, field
 
 import pytest
 import torch
-from support import train_settings
+from support import graph_info, train_settings
 from torch import Tensor
 
 from retexo.comm.threads import ThreadCommunicator, run_threads
@@ -12,43 +12,14 @@ from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.conv.gcn import GCN
-from retexo.nn.convolution import NOT_PROJECTED, Inputs, as_matrix
+from retexo.nn.convolution import Inputs
+from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import as_matrix
 from retexo.nn.stage import Stage
-from retexo.training.loop import Convergence, LabelledNodes, LayerTask, Message, Totals, run_rounds
+from retexo.training.loop import run_rounds
+from retexo.training.message import Message
+from retexo.training.objective import LabelledNodes, LayerObjective
 from retexo.training.task import NodeClassification
-
-
-def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
-    """The best round and the last one, for the metrics after 0, 1, ... rounds."""
-    convergence = Convergence(patience, min_delta)
-    for number, metric in enumerate(metrics):
-        convergence.improved(number, metric)
-        if convergence.exhausted(number):
-            return convergence.best_round, number
-    return convergence.best_round, len(metrics) - 1
-
-
-@pytest.mark.parametrize(
-    ("metrics", "patience", "min_delta", "best", "last"),
-    [
-        ([0.1, 0.5, 0.5, 0.5], 2, 0.0, 1, 3),  # ties go to the earlier round
-        ([0.1, 0.2, 0.3, 0.2, 0.1], 2, 0.0, 2, 4),
-        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 0.0, 3, 5),  # patience begins anew
-        ([0.9, 0.1, 0.1], 2, 0.0, 1, 2),  # the untrained parameters are no candidate
-        ([0.0, 0.0, 0.0, 0.0], 3, 0.0, 1, 3),  # but the first round is, whatever its metric
-        ([0.0, 0.50, 0.55, 0.59, 0.60], None, 0.1, 1, 4),  # min_delta has to be passed, not reached in small steps
-        ([0.0, 0.50, 0.55, 0.61], None, 0.1, 3, 3),
-        ([0.0, 0.25, 0.5], None, 0.25, 1, 2),  # exactly min_delta is not more
-        ([0.0, 0.05, 0.0], 9, 0.1, 1, 2),  # the first round needs no min_delta
-        ([0.1, *[0.3] * 50], None, 0.0, 1, 50),  # no patience: never
-        ([0.1, 0.2], 1, 0.0, 1, 1),
-    ],
-)
-def test_convergence(metrics: list[float], patience: int | None, min_delta: float, best: int, last: int) -> None:
-    assert run(metrics, patience, min_delta) == (best, last)
-
-
-# --- the messages of a layer -------------------------------------------------------------------------------------------  # noqa: E501
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
@@ -68,7 +39,7 @@ class Scripted(NodeClassification):
 
 
 @dataclass
-class RoundState:
+class Seen:
     """What a worker saw of a layer."""
 
     rounds: int = 0
@@ -79,13 +50,13 @@ class RoundState:
     sent: dict[str, int] = field(default_factory=dict)
 
 
-class CourseLog:
-    def __init__(self, round_state: RoundState, stage: Stage) -> None:
-        self._course, self._stage = round_state, stage
+class SeenLog:
+    def __init__(self, seen: Seen, stage: Stage) -> None:
+        self._seen, self._stage = seen, stage
 
     def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
-        self._course.lines.append((number, train_loss, val_metric))
-        self._course.parameters.append(flattened(self._stage))
+        self._seen.lines.append((number, train_loss, val_metric))
+        self._seen.parameters.append(flattened(self._stage))
 
 
 def flattened(stage: Stage) -> Tensor:
@@ -98,22 +69,22 @@ def labelled(rank: int, count: int) -> LabelledNodes:
     return LabelledNodes.of(torch.arange(count), torch.arange(count) % CLASSES, inputs)
 
 
-def layer_courses(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[RoundState]:
+def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Seen]:
     """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
 
-    def work(comm: ThreadCommunicator) -> RoundState:
+    def work(comm: ThreadCommunicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
-        stage, round_state = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), RoundState()
+        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES), Seen()
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
         train = labelled(comm.rank, (2, 3, 0)[comm.rank])
-        totals = Totals(train=5, val=num_val, test=0, untrained=frozenset({2}))
-        layer_task = LayerTask(0, stage, Scripted(metrics), train, val, totals)
-        round_state.rounds = run_rounds(layer_task, settings, comm, CourseLog(round_state, stage))
-        round_state.final = flattened(stage)
-        round_state.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
-        return round_state
+        sizes = graph_info(num_train=5, num_val=num_val, untrained_ranks=frozenset({2}))
+        objective = LayerObjective(0, stage, Scripted(metrics), train, val, sizes)
+        seen.rounds = run_rounds(objective, settings, comm, SeenLog(seen, stage))
+        seen.final = flattened(stage)
+        seen.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
+        return seen
 
     return run_threads(WORLD, work)
 
@@ -124,11 +95,11 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
     return train_settings(*one_layer, "gradient=sync", "local_epochs=1", stopping, *more)
 
 
-def messages(courses: list[RoundState]) -> tuple[int, int]:
-    """Steps, and counts that went alone; a silent worker sends no share of a step."""
-    sent = {kind: sum(round_state.sent[kind] for round_state in courses) for kind in KINDS}
-    zero_ranks = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
-    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * zero_ranks
+def messages(workers: list[Seen]) -> tuple[int, int]:
+    """Steps, and counts that went alone; a worker without training nodes sends no update."""
+    sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
+    unsent = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
+    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * unsent
     alone = ONE_ALL_REDUCE * Message.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
     assert sent["setup"] == WORLD * (WORLD - 1)  # which of the 4 rows are used
@@ -155,49 +126,49 @@ def messages(courses: list[RoundState]) -> tuple[int, int]:
 def test_no_step_is_sent_that_nobody_takes(
     metrics: list[float], patience: int | None, limit: int, rounds: int, alone: int, best: int
 ) -> None:
-    courses = layer_courses(settings_of(patience, limit), metrics)
-    assert [round_state.rounds for round_state in courses] == [rounds] * WORLD
-    assert messages(courses) == (rounds, alone)
-    for round_state in courses:
-        assert [line[0] for line in round_state.lines] == list(range(rounds + 1))
-        assert [line[2] for line in round_state.lines] == pytest.approx(metrics)
-        assert [line[1] is None for line in round_state.lines] == [False] * rounds + [True]
-        assert torch.equal(round_state.final, round_state.parameters[best])
-        assert torch.equal(round_state.final, courses[0].final)
-        for before, after in zip(round_state.parameters, round_state.parameters[1:], strict=False):
+    workers = train_layer(settings_of(patience, limit), metrics)
+    assert [seen.rounds for seen in workers] == [rounds] * WORLD
+    assert messages(workers) == (rounds, alone)
+    for seen in workers:
+        assert [line[0] for line in seen.lines] == list(range(rounds + 1))
+        assert [line[2] for line in seen.lines] == pytest.approx(metrics)
+        assert [line[1] is None for line in seen.lines] == [False] * rounds + [True]
+        assert torch.equal(seen.final, seen.parameters[best])
+        assert torch.equal(seen.final, workers[0].final)
+        for before, after in zip(seen.parameters, seen.parameters[1:], strict=False):
             assert not torch.equal(before, after)  # every round is a step
 
 
 def test_without_the_best_model_the_last_one_stays() -> None:
-    (round_state, *_) = layer_courses(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
-    assert torch.equal(round_state.final, round_state.parameters[3])
+    (seen, *_) = train_layer(settings_of(None, 3, "best_val_model=false"), [0.1, 0.9, 0.3, 0.4])
+    assert torch.equal(seen.final, seen.parameters[3])
 
 
 @pytest.mark.parametrize("patience", [None, 2])
 def test_without_validation_nodes_a_layer_goes_to_its_limit(patience: int | None) -> None:
-    courses = layer_courses(settings_of(patience, 5), [], num_val=0)
-    assert [round_state.rounds for round_state in courses] == [5] * WORLD
-    steps, alone = messages(courses)
+    workers = train_layer(settings_of(patience, 5), [], num_val=0)
+    assert [seen.rounds for seen in workers] == [5] * WORLD
+    steps, alone = messages(workers)
     assert steps == 5
     assert alone == 1
-    assert [line[2] for line in courses[0].lines] == [None] * 6
-    assert torch.equal(courses[0].final, courses[0].parameters[5])
+    assert [line[2] for line in workers[0].lines] == [None] * 6
+    assert torch.equal(workers[0].final, workers[0].parameters[5])
 
 
 def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
-    (round_state, *_) = layer_courses(settings_of(None, 1), [0.1, 0.2])
+    (seen, *_) = train_layer(settings_of(None, 1), [0.1, 0.2])
     weight, bias = (
-        round_state.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES),
-        round_state.parameters[0][-CLASSES:],
+        seen.parameters[0][: WIDTH * CLASSES].view(WIDTH, CLASSES),
+        seen.parameters[0][-CLASSES:],
     )
     parts = [labelled(rank, count) for rank, count in ((0, 2), (1, 3))]
     rows = torch.cat([part.inputs(slice(None)).matrices[0] for part in parts])  # type: ignore[misc]
     labels = torch.cat([part.labels for part in parts])
     loss = torch.nn.functional.cross_entropy(rows @ weight + bias, labels)
-    assert round_state.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
+    assert seen.lines[0][1] == pytest.approx(float(loss), rel=1e-6)
 
 
-def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
+def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObjective:
     """30 training and 7 validation nodes."""
     torch.manual_seed(0)
     stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, CLASSES)
@@ -209,14 +180,14 @@ def batch_task(batch_size: int | None, sparse: bool = False) -> LayerTask:
             torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NOT_PROJECTED), batch_size
         )
 
-    totals = Totals(train=30, val=7, test=0, untrained=frozenset())
-    return LayerTask(0, stage, NodeClassification(CLASSES, False), some(30), some(7), totals, batch_size)
+    sizes = graph_info(num_train=30, num_val=7)
+    return LayerObjective(0, stage, NodeClassification(CLASSES, False), some(30), some(7), sizes, batch_size)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> None:
-    (whole,) = batch_task(None, sparse).losses()
-    batches = batch_task(8, sparse)
+    (whole,) = batch_objective(None, sparse).losses()
+    batches = batch_objective(8, sparse)
     losses = torch.stack([loss.detach() for _ in range(2_000) for loss in batches.losses()])
     error = losses.std() / len(losses) ** 0.5
     assert 0 < error < 0.02 * whole
@@ -226,21 +197,21 @@ def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> N
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 30, 99])
 def test_validation_takes_all_nodes_whatever_the_batch(batch_size: int) -> None:
-    assert batch_task(batch_size).val_counts().tolist() == batch_task(None).val_counts().tolist()
+    assert batch_objective(batch_size).val_counts().tolist() == batch_objective(None).val_counts().tolist()
 
 
 def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
-    task = batch_task(None)
-    exact = task.stage.logits(task.train.inputs(slice(None)))
-    rounded = task.stage.logits(task.train.inputs(slice(None)).in_bf16())
+    objective = batch_objective(None)
+    exact = objective.stage.logits(objective.train.inputs(slice(None)))
+    rounded = objective.stage.logits(objective.train.inputs(slice(None)).in_bf16())
     assert rounded.dtype == torch.float32
     error = (rounded - exact).abs().max() / exact.abs().max()
     assert 1e-5 < error < 2e-2
     rounded.sum().backward()
-    assert all(parameter.grad.dtype == torch.float32 for parameter in task.stage.parameters())
+    assert all(parameter.grad.dtype == torch.float32 for parameter in objective.stage.parameters())
 
 
 def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
     settings = settings_of(None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD")
     with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
-        layer_courses(settings, [0.5] * 10)
+        train_layer(settings, [0.5] * 10)

@@ -66,21 +66,21 @@ states = st.dictionaries(
 @given(state=states)
 def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")
-    recovery(folder / "0").keep(0, 3, state)
+    recovery(folder / "0").save_round(0, 3, state)
     again = recovery(folder / "0")
     assert run_threads(1, again.agree) == [(0, 3)]
-    found = again.started(0)
+    found = again.load_round(0)
     assert found is not None
     assert equal(found, state)
-    assert again.started(1) is None
+    assert again.load_round(1) is None
 
 
 def test_the_last_two_steps_are_kept(tmp_path: Path) -> None:
     kept = recovery(tmp_path)
     for number in (1, 2, 10):
-        kept.keep(0, number, {})
+        kept.save_round(0, number, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-2.state", "step0-10.state"}
-    kept.keep(1, 1, {})
+    kept.save_round(1, 1, {})
     assert {path.name for path in tmp_path.glob("*.state")} == {"step0-10.state", "step1-1.state"}
 
 
@@ -107,17 +107,17 @@ def test_workers_agree_on_the_newest_that_all_have(
         kept = recovery(tmp_path / str(rank))
         for entry in entries:
             if isinstance(entry, tuple):
-                kept.keep(*entry, {"at": list(entry)})
+                kept.save_round(*entry, {"at": list(entry)})
             else:
-                kept.finish(entry, {"layer": entry})
+                kept.save_layer(entry, {"layer": entry})
     assert agreed(tmp_path) == [goes_on] * 2
 
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
         kept = recovery(tmp_path / str(rank))
-        kept.keep(0, 1, {"values": torch.arange(5)})
-        kept.keep(0, 2, {"values": torch.arange(5)})
+        kept.save_round(0, 1, {"values": torch.arange(5)})
+        kept.save_round(0, 2, {"values": torch.arange(5)})
     whole = (tmp_path / "1" / "step0-2.state").read_bytes()
     for place in range(0, len(whole), 7):
         damaged = bytearray(whole)
@@ -128,7 +128,7 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1/step0-2.state: damaged" in caplog.text
     (tmp_path / "1" / "step0-2.state").write_bytes(whole)
     assert agreed(tmp_path) == [(0, 2)] * 2
-    recovery(tmp_path / "other", OTHER).keep(0, 2, {})
+    recovery(tmp_path / "other", OTHER).save_round(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
         assert agreed(tmp_path) == [(0, 1)] * 2

@@ -13,8 +13,8 @@ from retexo.comm.threads import ThreadCommunicator, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
-from retexo.training.agreement import FlatParameters
-from retexo.training.reduction import DenseReduction, PowerSGDReduction, Wire, build_reduction, is_compressed, used_rows
+from retexo.training.parameters import FlatParameters, used_rows
+from retexo.training.reduction import AllReduce, DenseReduction, PowerSGDReduction, build_reduction, is_compressed
 
 SETUP, GRADIENTS = Purpose("setup", 1), Purpose("gradients", 1)
 F64 = torch.float64
@@ -67,14 +67,14 @@ def add_up(shares: Tensor, way: Way) -> list[Added]:
         module = Model().to(shares.dtype)
         used: Mapping[nn.Parameter, Tensor] = {} if way.used is None else {module.weight: torch.tensor(way.used)}
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
-        wire = Wire(comm, GRADIENTS, way.wire, way.zero_ranks)
+        wire = AllReduce(comm, GRADIENTS, way.wire, way.zero_ranks)
         settings = GradientSettings("sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1))
         summed = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):
             flat.gradient.copy_(shares[comm.rank, number])
             tail = torch.full((TAIL,), comm.rank + number / 2, dtype=shares.dtype)
-            summed.add_up(tail)
+            summed.reduce(tail)
             sums.append(flat.gradient.clone())
             tails.append(tail)
         error = summed._low[0].error if isinstance(summed, PowerSGDReduction) and summed._low else torch.zeros(12, 10)
@@ -336,7 +336,7 @@ def test_the_right_factor_is_the_start_of_the_next_round() -> None:
 
 def test_the_setting_says_how() -> None:
     flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
-    wire = Wire(ThreadCommunicator(0, 1, None), GRADIENTS, None, NOBODY)  # type: ignore[arg-type]
+    wire = AllReduce(ThreadCommunicator(0, 1, None), GRADIENTS, None, NOBODY)  # type: ignore[arg-type]
     assert isinstance(build_reduction(GradientSettings("sync", 1, "fp32", "none", 4), flat, wire), DenseReduction)
     assert isinstance(
         build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4), flat, wire), PowerSGDReduction

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional import classification
 
-from retexo.training.task import NodeClassification, from_digits, micro_f1, score, to_digits
+from retexo.training.message import from_digits, to_digits
+from retexo.training.task import NodeClassification, micro_f1, score
 
 
 def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import described, dgl_directory, make_graph, random_graph, thirds, write_partitions
+from support import dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
 
-from partitioning import storage
 from partitioning.dgl_import import dgl
+from partitioning.directory import write
+from partitioning.directory.read import PartitionDirectory, find
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition, PartitionDirectory
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
@@ -79,9 +80,9 @@ def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixtu
         assert book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
 
 
-@pytest.mark.parametrize("chunk", [1, 7, storage.CHUNK])
+@pytest.mark.parametrize("chunk", [1, 7, write.CHUNK])
 def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(storage, "CHUNK", chunk)
+    monkeypatch.setattr(write, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
     assert theirs.meta is None
@@ -104,7 +105,7 @@ def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path, monkeypatch: 
 
 def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
-    monkeypatch.setattr(storage, "CHUNK", 13)
+    monkeypatch.setattr(write, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
     for rank in range(3):
         structure = dgl.load_graphs(str(whole.path / f"part{rank}" / "graph.dgl"))[0][0]
@@ -176,7 +177,7 @@ def test_swapped_parts_without_checksums_are_found(directory: PartitionDirectory
     swap(directory.path)
     (directory.path / "meta.json").unlink()
     with pytest.raises(InputError, match="inner nodes"):
-        storage.find([directory.path], 3).verify(0)
+        find([directory.path], 3).verify(0)
 
 
 def change_config(directory: PartitionDirectory, **fields: Any) -> None:
@@ -188,7 +189,7 @@ def change_config(directory: PartitionDirectory, **fields: Any) -> None:
 def test_an_edited_config_is_found(directory: PartitionDirectory) -> None:
     change_config(directory, num_nodes=40, extra=1)
     with pytest.raises(InputError, match="checksum"):
-        storage.find([directory.path], 3)
+        find([directory.path], 3)
 
 
 @pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd", "part0/../../x"])
@@ -196,7 +197,7 @@ def test_a_config_cannot_point_outside(directory: PartitionDirectory, file: str)
     (directory.path / "meta.json").unlink()
     change_config(directory, **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}})
     with pytest.raises(InputError, match="outside of the directory"):
-        storage.find([directory.path], 3).read(0)
+        find([directory.path], 3).read(0)
 
 
 @pytest.mark.parametrize(
@@ -208,24 +209,24 @@ def test_a_config_that_makes_no_sense(directory: PartitionDirectory, fields: dic
     (directory.path / "meta.json").unlink()
     change_config(directory, **fields)
     with pytest.raises(InputError, match="json"):
-        storage.find([directory.path], 3)
+        find([directory.path], 3)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"version": 99}', '{"version": 1}'])
 def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
     (directory.path / "meta.json").write_text(content)
     with pytest.raises(InputError, match=r"meta\.json"):
-        storage.find([directory.path], 3)
+        find([directory.path], 3)
 
 
 def test_the_number_of_parts(directory: PartitionDirectory) -> None:
     with pytest.raises(InputError, match="3 parts, num_partitions=2"):
-        storage.find([directory.path], 2)
+        find([directory.path], 2)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="app=partition_data"):
-        storage.find([tmp_path / "none"], 2)
+        find([tmp_path / "none"], 2)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -233,7 +234,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def interrupted(*_args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(storage, "_write_dgl_config", interrupted)
+    monkeypatch.setattr(write, "_write_dgl_config", interrupted)
     with pytest.raises(error):
         write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     assert list(tmp_path.iterdir()) == []
@@ -242,10 +243,10 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     digest, base = directory.digest(), directory.path.parent
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_make_meta", lambda *_args: 1 / 0)
+        patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            storage.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, described=described(GRAPH, PARTS, 3))
-    assert storage.find([directory.path], 3).digest() == digest
+            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=provenance(GRAPH, PARTS, 3))
+    assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
 
@@ -257,4 +258,4 @@ def test_writing_again_replaces(directory: PartitionDirectory) -> None:
 
 def test_digests_are_equal_for_equal_directories(directory: PartitionDirectory, tmp_path: Path) -> None:
     shutil.copytree(directory.path, tmp_path / "copy" / directory.path.name)
-    assert storage.find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()
+    assert find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import dgl_directory, random_graph, save_npz, snapshot, thirds
 
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.storage import Partition
 from retexo.apps import partition_data
-from retexo.apps.train import open_directory
+from retexo.apps.partitions import open_directory
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.training.graph_info import num_classes

@@ -1,0 +1,149 @@
+"""What the benchmarks share: arguments, data sets, runs without output, and figures of several runs.
+
+Imports of retexo and DGL are made where they are needed, so that no method of alternatives.py pays for another's.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from partitioning.directory.meta import Meta
+    from partitioning.directory.read import PartitionDirectory
+    from partitioning.directory.types import Partition
+    from partitioning.graph_data import GraphData
+    from partitioning.splits import Split
+    from retexo.config.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("gcn", "sage", "gat")
+CORA = ["dataset_name=cora"]
+PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "seeds": {"type": int, "help": "seeds 0, 1, ... of split, parts and parameters"},
+    "pubmed": {"type": Path, "help": "PubMed as an npz of the form of dataset_name=file"},
+    "pubmed_seeds": {"type": int, "help": "as --seeds, of PubMed"},
+    "models": {"nargs": "+"},
+    "options": {"nargs": "*", "help": "further settings for every run"},
+    "repeats": {"type": int},
+}
+
+
+def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with those of ARGUMENTS that have a default here; log messages are switched off."""
+    logging.disable(logging.INFO)
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        made.add_argument(f"--{name.replace('_', '-')}", default=default, **ARGUMENTS[name])
+    return made
+
+
+def machine() -> str:
+    return f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores"
+
+
+def pubmed(file: Path) -> list[str]:
+    """The settings of PubMed with its published split."""
+    return ["dataset_name=file", f"dataset_file={file.resolve()}", *PUBMED_SPLIT]
+
+
+def graphs(pubmed_file: Path | None) -> dict[str, list[str]]:
+    """The settings of Cora and, where there is a file, of PubMed, by name."""
+    return {"cora": CORA} | ({"pubmed": pubmed(pubmed_file)} if pubmed_file else {})
+
+
+def one_graph(pubmed_file: Path | None) -> tuple[str, list[str]]:
+    """Name and settings of PubMed where there is a file, else of Cora."""
+    return list(graphs(pubmed_file).items())[-1]
+
+
+def load_graph(settings: "Settings") -> tuple["GraphData", "Split"]:
+    """The graph that settings name, and its split."""
+    from partitioning import datasets, splits
+
+    dataset = settings.partition.dataset
+    graph = datasets.load(dataset)
+    return graph, splits.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
+
+
+def partition(settings: "Settings") -> "Meta":
+    """Make the partitions that settings name, without output."""
+    from retexo.apps import partition_data
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return partition_data.run(settings.partition)
+
+
+def train(settings: "Settings", folder: Path | str) -> dict[str, Any]:
+    """Train into a new run directory below a folder, without output; summary.json."""
+    from retexo.apps import train
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
+
+
+def seed_runs(data: list[str], model: str, seeds: int, options: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+    """summary.json of one run per seed, each on partitions of its own."""
+    from retexo.config.compose import compose
+
+    summaries = []
+    for seed in range(seeds):
+        common = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}", *options]
+        settings = compose([*common, "app=train"], f"node_classification_{model}")
+        partition(settings)
+        summaries.append(train(settings, folder))
+    return summaries
+
+
+def read_partitions(settings: "Settings") -> tuple["PartitionDirectory", list["Partition"]]:
+    from retexo.apps.partitions import open_directory
+
+    directory = open_directory(settings)
+    return directory, [directory.read(part) for part in range(directory.num_parts)]
+
+
+def centralized_bytes(settings: "Settings", directory: "PartitionDirectory", partitions: Sequence["Partition"]) -> int:
+    """What it takes to ship all parts to the worker with the largest."""
+    from retexo.estimate.baselines import Sizes
+    from retexo.estimate.traffic import architecture_of
+
+    architecture = architecture_of(settings.train, directory, partitions)
+    return Sizes.of(settings.train, partitions, architecture).centralized
+
+
+# --- figures of several runs, from their summary.json ----------------------------------------------------------------
+
+
+def accuracies(summaries: Sequence[dict[str, Any]], split: str) -> np.ndarray:
+    """Of train, val or test, [runs]."""
+    return np.array([summary[split]["accuracy"] for summary in summaries])
+
+
+def with_spread(values: np.ndarray) -> str:
+    """Mean and sample standard deviation."""
+    return f"{values.mean():.4f} +- {values.std(ddof=1) if len(values) > 1 else float('nan'):.4f}"
+
+
+def mean_rounds(summaries: Sequence[dict[str, Any]]) -> float:
+    """Of all layers together."""
+    return float(np.mean([sum(summary["rounds"]) for summary in summaries]))
+
+
+def median_seconds(summaries: Sequence[dict[str, Any]]) -> float:
+    """Of training."""
+    return float(np.median([summary["seconds"]["train"] for summary in summaries]))
+
+
+def megabytes(summaries: Sequence[dict[str, Any]], *kinds: str) -> float:
+    """Mean of the bytes of some kinds, of all where none is named, in MB (1e6)."""
+    by_kind = [summary["bytes"]["by_kind"] for summary in summaries]
+    return float(np.mean([sum(sent[kind] for kind in kinds or sent) for sent in by_kind])) / 1e6

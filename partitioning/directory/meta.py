@@ -1,0 +1,79 @@
+"""meta.json of a partition directory: counts, task, split, request, versions, checksums."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from partitioning.directory.types import PartCounts
+from partitioning.errors import InputError
+from partitioning.files import check_types, file_checksum, read_json
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Meta:
+    """meta.json: what `train` has to know of the data, and what shows that nothing changed since."""
+
+    version: int
+    name: str
+    dataset: str
+    task: str
+    """multiclass or multilabel."""
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    cut_edges: int
+    parts: list[PartCounts]
+    request: dict[str, Any]
+    """The settings that made this directory, by their names on the command line."""
+    split: dict[str, Any]
+    versions: dict[str, str]
+    checksums: dict[str, str]
+    """sha256 of every other file, by its path in the directory."""
+    cover_rows: int | None = None
+    """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
+
+    def digest(self) -> str:
+        """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
+        content = {name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows")}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def first_damaged(self, directory: Path, below: str = "") -> Path | None:
+        """The first file, of those whose path in the directory begins with `below`, that is missing or was changed."""
+        for file, checksum in self.checksums.items():
+            path = directory / file
+            if file.startswith(below) and not (path.is_file() and file_checksum(path) == checksum):
+                return path
+        return None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
+        path = directory / "meta.json"
+        if not path.exists():
+            return None
+        fields = read_json(path)
+        if fields and "version" not in fields and "checksums" not in fields:
+            return None
+        if fields.get("version") != VERSION:
+            raise InputError(
+                f"{path}: version {fields.get('version')}, this program reads version {VERSION}; "
+                "partition again with overwrite=true"
+            )
+        try:
+            parts = [PartCounts(**part) for part in fields.pop("parts")]
+            meta = cls(parts=parts, **fields)
+            check_types(meta)
+            for counts in parts:
+                check_types(counts)
+            if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
+                raise ValueError("a checksum is no string")
+            return meta
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
+            ) from error

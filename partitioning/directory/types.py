@@ -1,0 +1,73 @@
+"""What a partition directory holds, as the rest of the program sees it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """What one part holds."""
+
+    nodes: int
+    edges: int
+    halo: int
+    """Nodes owned elsewhere that are the source of an edge into the part."""
+    train: int
+    val: int
+    test: int
+    content: str
+    """sha256 (hex) of the ids, the edges (a source by its local id) and the tensors. DGL's files hold memory addresses,
+    too: equal parts, other bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnresolvedHalo:
+    """What a site that read only its own folder knows of its halo nodes; which rows they are, their owners know."""
+
+    ids: Tensor
+    """int64 [H] in the order of the halo: by owner, then ascending, as owners order their rows."""
+    file: Path
+    """Where the ids come from."""
+    sites: tuple[str, ...]
+    """Names of the owners, by rank."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """One part as a worker sees it. Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1."""
+
+    rank: int
+    num_parts: int
+    num_inner: int
+    num_halo: int
+    src: Tensor
+    """int32 [E] local id of each edge's source; no self loops."""
+    dst: Tensor
+    """int32 [E] local id of each edge's destination, an inner node."""
+    features: Tensor
+    """float32 [I, F]."""
+    labels: Tensor
+    """int64 [I], -1 unlabelled; or float32 [I, C], NaN unlabelled."""
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    node_ids: Tensor
+    """int64 [I] ids of the data set; of the partitioned graph where the directory does not keep them."""
+    halo_owner: Tensor
+    """int64 [H] the part that owns each halo node, ascending."""
+    halo_index: Tensor
+    """int64 [H] its local id there; ascending within an owner. -1 as long as there is `unresolved_halo`."""
+    in_degree: Tensor
+    """int64 [I] in the whole graph, self loops left out."""
+    out_degree: Tensor | None
+    """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
+    self_loops: int
+    """Edges from a node to itself that were left out of src and dst."""
+    unresolved_halo: UnresolvedHalo | None = None
+    """What the owners have to be asked at the start; None where a partition directory knows it."""
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2

@@ -1,0 +1,88 @@
+"""Bytes of other ways to train on the same partitions, by their formulas; nothing is run.
+
+Training end to end, on the full graph or with sampled boundary nodes: the features of halo nodes cross once; in each
+epoch their embeddings cross after every layer but the last, and the gradients of these go back; and the gradients of
+all parameters are added up by a ring all-reduce.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from partitioning.directory.types import Partition
+from retexo.config.settings import TrainSettings
+from retexo.estimate.traffic import TrafficEstimate
+from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.nn.matrix import is_sparse
+from retexo.nn.stage import Architecture, build_stage
+
+SAMPLING_RATE = 0.1
+"""Of boundary node sampling, as its authors use it."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the bytes of other methods depend on."""
+
+    halo: int
+    """Of all parts together."""
+    num_features: int
+    hidden: int
+    """Width of an embedding."""
+    num_layers: int
+    num_parameters: int
+    """Trained end to end: all layers, without the heads of those before the last."""
+    workers: int
+    centralized: int
+    """Bytes that bring all parts to the worker with the largest."""
+
+    @classmethod
+    def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
+        stages = [build_stage(architecture, layer, settings.seed) for layer in range(architecture.num_layers)]
+        heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
+        everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
+        parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
+        return cls(
+            halo=sum(partition.num_halo for partition in partitions),
+            num_features=architecture.num_features,
+            hidden=architecture.embedding_dim,
+            num_layers=architecture.num_layers,
+            num_parameters=everything - heads,
+            workers=len(partitions),
+            centralized=sum(parts) - max(parts),
+        )
+
+
+def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
+    """Bytes of a whole part in the shortest codes at hand: features, edges, labels and masks.
+
+    Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
+    as few bits as the classes take, or a bit a class.
+    """
+    rows = csr_array(partition.features.numpy()) if is_sparse(partition.features) else partition.features
+    sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
+    features = min(sparse, partition.features.numel() * partition.features.element_size())
+    num_nodes = sum(other.num_inner for other in partitions)
+    edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
+    label_bits = num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
+
+
+def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
+    """Bytes by name of the baseline; as many epochs as the layer with the most rounds has.
+
+    plain: the traffic of this configuration with exchange=plain.
+    """
+    epochs = max(rounds)
+    features = 4 * sizes.halo * sizes.num_features
+    embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
+    gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
+    return {
+        "plain lazy exchange": plain.total(rounds),
+        "full graph, end to end": features + epochs * (embeddings + gradients),
+        f"boundary node sampling at {SAMPLING_RATE}": features + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
+        "centralized": sizes.centralized,
+    }

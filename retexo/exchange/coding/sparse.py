@@ -1,0 +1,149 @@
+"""The sparse encoding of a chunk of rows: the values that are not zero, and their columns as the count says.
+
+Shape letters: R rows, D width.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from retexo.arrays import IntArray, Mask
+from retexo.exchange.coding.elias_fano import num_bits, read_lists, write_lists
+from retexo.exchange.coding.values import (
+    ByteReader,
+    Precision,
+    as_bytes,
+    code_dtype,
+    dequantise,
+    quantise,
+    value_bytes,
+)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows taken apart for writing."""
+
+    codes: torch.Tensor
+    """[R, D] the values at their precision."""
+    scales: torch.Tensor
+    """float32 [R]"""
+    present: torch.Tensor
+    """bool [R, D] the cells that are written."""
+    counts: IntArray
+    """[R] how many these are."""
+    binary: Mask
+    """[R] whether all of them are 1.0."""
+
+    @property
+    def valued(self) -> Mask:
+        """Whether a row's values are written, [R]."""
+        return (self.counts > 0) & ~self.binary
+
+
+@dataclass(frozen=True)
+class _Index:
+    """How the columns of each row are written: by a list, by a bitmap or, in neither, by the count alone."""
+
+    is_list: Mask
+    """[R]"""
+    is_bitmap: Mask
+    """[R]"""
+    low: IntArray
+    """[R] low bits of each column in an Elias-Fano list."""
+    nbytes: IntArray
+    """[R] of the list or bitmap."""
+
+
+def sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
+    """Bytes of each row, int64 [R]."""
+    chunk, width = _take_apart(rows, precision), rows.shape[1]
+    scale_bytes = value_bytes(0, torch.float32, precision)
+    values = np.where(chunk.valued, chunk.counts * chunk.codes.dtype.itemsize + scale_bytes, 0)
+    return _header_dtype(width).itemsize + _index(chunk.counts, width).nbytes + values
+
+
+def write(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Rows [R, D] as uint8 [B]."""
+    chunk, width = _take_apart(rows, precision), rows.shape[1]
+    index = _index(chunk.counts, width)
+    headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))
+    columns = np.nonzero(chunk.present.numpy()[index.is_list])[1]
+    lists = write_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
+    bitmaps = np.packbits(chunk.present.numpy()[index.is_bitmap], axis=1, bitorder="little")
+    valued = torch.from_numpy(chunk.valued)
+    scales = chunk.scales[valued] if precision == "int8" else chunk.scales
+    values = chunk.codes.masked_select(chunk.present & valued[:, None])
+    arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), scales, values)
+    return torch.cat([as_bytes(array) for array in arrays])
+
+
+def read(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+    """What `write` wrote, dtype [R, D]."""
+    num_rows, width = shape
+    headers = reader.take(num_rows, _header_dtype(width)).to(torch.int64).numpy()
+    counts, binary = headers >> 1, (headers & 1).astype(np.bool_)
+    if (counts > width).any():
+        raise ValueError(f"a header announces {counts.max()} columns in rows of {width}")
+    present = _read_present(reader, counts, width)
+    valued = (counts > 0) & ~binary
+    scales = reader.take(int(valued.sum()) if precision == "int8" else 0, torch.float32)
+    codes = reader.take(int(counts[valued].sum()), code_dtype(dtype, precision))
+    rows = torch.zeros(shape, dtype=dtype)
+    rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], dequantise(codes, scales, counts[valued], dtype))
+    return rows.masked_fill_(present & torch.from_numpy(binary)[:, None], 1)
+
+
+def _header_dtype(width: int) -> torch.dtype:
+    return torch.uint8 if width < 1 << 7 else torch.uint16 if width < 1 << 15 else torch.uint32
+
+
+def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
+    """Decide what is written of rows [R, D]."""
+    codes, scales = quantise(rows, precision)
+    width = rows.shape[1]
+    present = codes != 0
+    counts = np.count_nonzero(present.numpy(), axis=1)
+    ones = np.count_nonzero(((rows == 1) & present).numpy(), axis=1)
+    binary = (counts > 0) & (ones == counts)
+    skipped = (width - counts) * codes.dtype.itemsize
+    whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
+    present[torch.from_numpy(whole)] = True
+    return _Chunk(codes, scales, present, np.where(whole, width, counts), binary)
+
+
+def _index(counts: IntArray, width: int) -> _Index:
+    """The shortest way to write which columns a row has, from its count, int64 [R], alone."""
+    bitmap_bytes = (width + 7) // 8
+    nbytes = np.full(len(counts), bitmap_bytes)
+    low = np.zeros(len(counts), dtype=np.int64)
+    for bits in range(width.bit_length()):
+        list_bytes = (num_bits(counts, width, bits) + 7) // 8
+        shorter = list_bytes < nbytes
+        nbytes[shorter], low[shorter] = list_bytes[shorter], bits
+    by_count = (counts == 0) | (counts == width)
+    nbytes[by_count] = 0
+    is_bitmap = ~by_count & (nbytes == bitmap_bytes)
+    return _Index(~by_count & ~is_bitmap, is_bitmap, low, nbytes)
+
+
+def _read_present(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
+    """Which cells were written, bool [R, D], from counts int64 [R] and the lists and bitmaps that follow."""
+    index = _index(counts, width)
+    present = np.zeros((len(counts), width), dtype=np.bool_)
+    present[counts == width] = True
+    lists = reader.take(int(index.nbytes[index.is_list].sum()), torch.uint8).numpy()
+    columns = read_lists(lists, counts[index.is_list], index.low[index.is_list], width)
+    row = np.repeat(np.flatnonzero(index.is_list), counts[index.is_list])
+    ascending = (np.diff(columns) > 0) | (np.diff(row) > 0)
+    if (columns >= width).any() or not ascending.all():
+        raise ValueError(f"a list names columns out of order or beyond the width of {width}")
+    present[row, columns] = True
+    num_bitmaps, bitmap_bytes = int(index.is_bitmap.sum()), (width + 7) // 8
+    packed = reader.take(num_bitmaps * bitmap_bytes, torch.uint8).numpy().reshape(num_bitmaps, bitmap_bytes)
+    bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
+    if bits[:, width:].any() or (bits.sum(axis=1) != counts[index.is_bitmap]).any():
+        raise ValueError("a bitmap does not have as many columns as its header announces")
+    present[index.is_bitmap] = bits[:, :width]
+    return torch.from_numpy(present)

@@ -1,0 +1,89 @@
+"""The message of a round: the sum of the workers' updates, and a tail with the loss, stop requests and counts.
+
+P parameters of a stage.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.traffic import Purpose
+from retexo.config.settings import TrainSettings
+from retexo.errors import TrainingError
+from retexo.training.objective import Objective
+from retexo.training.parameters import FlatParameters
+from retexo.training.reduction import AllReduce, GradientReduction, build_reduction
+from retexo.training.task import micro_f1
+
+DIGIT = 4096
+"""Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
+
+
+class Message:
+    """The one message of a round.
+
+    Its tail, TAIL floats: the loss, how many workers were told to stop, then the digits of three validation counts.
+    """
+
+    TAIL = 2 + 2 * 3
+
+    def __init__(
+        self, objective: Objective, comm: Communicator, reduction: GradientReduction, flat: FlatParameters
+    ) -> None:
+        self._tail = flat.gradient.new_zeros(self.TAIL)
+        self.reduction, self.comm = reduction, comm
+        self._layer, self._traffic_layer = objective.layer, objective.traffic_layer
+        self._graph_info = objective.graph_info
+        self.stop_requested = False
+        """Whether this worker was told to stop."""
+        self.any_stop_requested = False
+        """Whether any worker was, by the last message."""
+
+    def reduce_update(self, loss: float, val_counts: Tensor) -> tuple[float, float | None]:
+        """Sum flat.gradient [P] over all workers; return the mean training loss and the validation metric.
+
+        loss: summed over this worker's training nodes. val_counts: int64 [3]. The metric is None without validation
+        nodes. TrainingError where the mean loss is not finite.
+        """
+        self._fill(loss, val_counts)
+        self.reduction.reduce(self._tail)
+        mean_loss = float(self._tail[0]) / self._graph_info.num_train
+        if not math.isfinite(mean_loss):
+            raise TrainingError(f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate")
+        return mean_loss, self._read_tail()
+
+    def reduce_counts(self, val_counts: Tensor) -> float | None:
+        """The validation metric alone."""
+        self._fill(0.0, val_counts)
+        self.comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._traffic_layer))
+        return self._read_tail()
+
+    def _fill(self, loss: float, val_counts: Tensor) -> None:
+        self._tail[0], self._tail[1] = loss, self.stop_requested
+        self._tail[2:] = to_digits(val_counts, self._tail.dtype)
+
+    def _read_tail(self) -> float | None:
+        """The validation metric; also sets any_stop_requested."""
+        self.any_stop_requested = bool(self._tail[1] > 0)
+        return micro_f1(from_digits(self._tail[2:])) if self._graph_info.num_val else None
+
+
+def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:
+    """The message of an objective's rounds, by gradient.precision and gradient.compression."""
+    dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
+    zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
+    all_reduce = AllReduce(comm, Purpose("gradients", objective.traffic_layer), dtype, zero_ranks)
+    return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
+
+
+def to_digits(counts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Counts int64 [K] as floats [2 K] whose sum over up to 4,096 workers is exact."""
+    return torch.cat((counts // DIGIT, counts % DIGIT)).to(dtype)
+
+
+def from_digits(digits: Tensor) -> Tensor:
+    """The sum of counts, int64 [K], from the sum of their digits [2 K]."""
+    high, low = digits.double().round().to(torch.int64).cpu().chunk(2)
+    return high * DIGIT + low

@@ -1,0 +1,131 @@
+"""What rounds train: a module, its loss summed over this worker's nodes, and its counts on the validation nodes.
+
+n nodes, F input width, D hidden width, C classes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from retexo.nn.convolution import Inputs
+from retexo.nn.matrix import Matrix, Place
+from retexo.nn.stage import Stage
+from retexo.training.graph_info import GraphInfo
+from retexo.training.task import NodeClassification
+
+
+class Objective(Protocol):
+    """What rounds minimise, on one worker."""
+
+    @property
+    def layer(self) -> int:
+        """The entry of num_rounds and learning_rate that counts."""
+
+    @property
+    def traffic_layer(self) -> int:
+        """The layer that the traffic meter counts the messages under."""
+
+    @property
+    def graph_info(self) -> GraphInfo: ...
+
+    @property
+    def module(self) -> nn.Module:
+        """All of its parameters are trained."""
+
+    @property
+    def num_train(self) -> int:
+        """Training nodes of this worker."""
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        """The first weights [F, D], and chunk by chunk what training multiplies each with, [n, F]."""
+
+    def losses(self) -> Iterator[Tensor]:
+        """The loss summed over this worker's training nodes, as one summand or several, one at a time."""
+
+    def val_counts(self) -> Tensor:
+        """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledNodes:
+    """Nodes of this worker with their inputs and labels."""
+
+    nodes: Tensor
+    """int64 [n]"""
+    labels: Tensor
+    """[n] or [n, C]"""
+    inputs: Callable[[Place], Inputs]
+    """Of some of the nodes, by their positions in `nodes`; at least one."""
+    chunks: tuple[slice, ...]
+    """Positions that go through the network together; all chunks cover all nodes."""
+
+    @classmethod
+    def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
+        """With inputs that are made already; None without nodes."""
+        step = batch_size or max(1, len(nodes))
+        chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
+
+        def some(place: Place) -> Inputs:
+            assert inputs is not None
+            return inputs if isinstance(place, slice) and len(chunks) == 1 else inputs.at(place)
+
+        return cls(nodes, labels, some, chunks)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerObjective:
+    """One layer's stage on this worker's labelled nodes, `train` and `val`."""
+
+    layer: int
+    stage: Stage
+    task: NodeClassification
+    train: LabelledNodes
+    val: LabelledNodes
+    graph_info: GraphInfo
+    batch_size: int | None = None
+    """Training nodes per step; None for all."""
+    exchanges_rows = False
+
+    @property
+    def traffic_layer(self) -> int:
+        return self.layer
+
+    @property
+    def module(self) -> nn.Module:
+        return self.stage
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train.labels)
+
+    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
+        return self.stage.conv.first_weights, (self.train.inputs(place).matrices for place in self.train.chunks)
+
+    def losses(self) -> Iterator[Tensor]:
+        self.stage.train()
+        for place, weight in self._batches():
+            logits = self.stage.logits(self.train.inputs(place))
+            yield self.task.loss_sum(logits, self.train.labels[place]) * weight
+
+    def _batches(self) -> list[tuple[Place, float]]:
+        """Positions in `train` that a step uses, and the factor of their loss: a random batch stands for all nodes."""
+        size, count = self.batch_size, self.num_train
+        if size is None or size >= count:
+            return [(place, 1.0) for place in self.train.chunks]
+        return [(torch.randperm(count)[:size], count / size)]
+
+    @torch.no_grad()
+    def val_counts(self) -> Tensor:
+        self.stage.eval()
+        counts = torch.zeros(3, dtype=torch.int64)
+        for place in self.val.chunks:
+            logits = self.stage.logits(self.val.inputs(place))
+            counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1)
+        return counts

@@ -1,0 +1,100 @@
+"""A module's parameters as one vector, the rows of them that can have a gradient, and that all workers start alike.
+
+P parameters of a stage, F input width, D hidden width.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import Purpose
+from retexo.errors import TrainingError
+from retexo.nn.matrix import Matrix, used_columns
+from retexo.training.graph_info import SETUP, digest_to_int
+from retexo.training.objective import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSlice:
+    """Where one parameter is in the flat vectors."""
+
+    place: slice
+    shape: torch.Size
+    used: Tensor | None
+    """Rows [F, ...] that can have a gradient, int64 ascending; None for all."""
+
+
+class FlatParameters:
+    """The parameters of a module, and their gradients, as one vector each."""
+
+    def __init__(self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None) -> None:
+        """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P].
+
+        used: for some parameters the rows, bool [F], that can have a gradient on any worker; the other rows' is zero.
+        """
+        parameters = list(module.parameters())
+        self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self.gradient = gradient
+        self.slices: list[ParameterSlice] = []
+        first = 0
+        for parameter in parameters:
+            place = slice(first, first + parameter.numel())
+            parameter.data = self.values[place].view(parameter.shape)
+            parameter.grad = gradient[place].view(parameter.shape)
+            rows = (used or {}).get(parameter)
+            some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
+            self.slices.append(ParameterSlice(place, parameter.shape, some))
+            first = place.stop
+
+    def used_entries(self) -> Tensor | None:
+        """Indices into the flat vectors that can have a gradient, int64 ascending; None for all."""
+        if all(part.used is None for part in self.slices):
+            return None
+        indices = torch.arange(len(self.gradient), device=self.gradient.device)
+        each = [(indices[part.place].view(part.shape), part.used) for part in self.slices]
+        return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
+
+
+def flatten_parameters(objective: Objective, comm: Communicator) -> FlatParameters:
+    """The parameters of the module, with the rows of them that can have a gradient on any worker."""
+    module = objective.module
+    used = used_rows(*objective.first_inputs(), comm, Purpose("setup", objective.traffic_layer))
+    size = sum(parameter.numel() for parameter in module.parameters())
+    return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
+
+
+def used_rows(
+    weights: Sequence[nn.Parameter], chunks: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
+) -> dict[nn.Parameter, Tensor]:
+    """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
+
+    chunks: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
+    nodes. Each worker sends one bit per row to all others.
+    """
+    widths = [weight.shape[0] for weight in weights]
+    own = torch.zeros(sum(widths), dtype=torch.bool)
+    for matrices in chunks:
+        own |= torch.cat([used_columns(matrix) for matrix in matrices])
+    bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
+    union = np.bitwise_or.reduce(comm.all_gather(bits, purpose).numpy(), axis=0)
+    used = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))
+    return dict(zip(weights, torch.split(used, widths), strict=True))
+
+
+DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
+
+
+def check_same_parameters(comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
+    """TrainingError, with the message `otherwise`, unless all workers hold the same parameters; 8 bytes per worker."""
+    digest = hashlib.sha256()
+    for module in modules:
+        for parameter in module.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+    values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), SETUP)[:, 0]
+    if bool((values != values[0]).any()):
+        raise TrainingError(otherwise)

@@ -1,0 +1,116 @@
+"""From a partition to a trainer's context (retexo.trainers.context): the exchange plan, degrees, device, checkpoint."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from partitioning.directory.types import Partition
+from retexo.comm.collectives import Communicator
+from retexo.config.settings import TrainSettings
+from retexo.exchange.plan import PlanRequest, Use, global_out_degree, make_plan
+from retexo.nn.block import InEdges
+from retexo.nn.convolution import Convolution
+from retexo.nn.stage import Architecture, Stage
+from retexo.outputs.checkpoint import Checkpoint, save_layer
+from retexo.outputs.run_log import RunLog
+from retexo.sites.halo_rows import ask_owners
+from retexo.trainers.context import Clock, Context
+from retexo.training.graph_info import GraphInfo
+from retexo.training.recovery import Recovery
+from retexo.training.task import NodeClassification
+from retexo.worker.process import choose_device
+
+
+def make_architecture(settings: TrainSettings, graph_info: GraphInfo) -> Architecture:
+    """The model's shape on this graph."""
+    return Architecture(
+        **asdict(settings.model), num_features=graph_info.num_features, num_classes=graph_info.num_classes
+    )
+
+
+def make_context(
+    settings: TrainSettings,
+    partition: Partition,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    conv: Convolution,
+    *,
+    clock: Clock,
+    log: RunLog | None = None,
+    run_dir: Path = Path(),
+    dtype: torch.dtype = torch.float32,
+    use: Use = "train",
+    recovery: Recovery | None = None,
+) -> Context:
+    """Make the exchange plan and everything else that a trainer needs.
+
+    conv: of the kind that all layers have. log: None to report nothing. run_dir: where rank 0 saves layers.
+    """
+    device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
+    plan_request = PlanRequest(
+        num_layers=settings.model.num_layers,
+        part_sizes=graph_info.part_sizes,
+        all_nodes=graph_info.all_nodes_used,
+        sums=conv.sums_neighbours,
+        plain=settings.exchange.mode == "plain",
+        use=use,
+    )
+    if partition.unresolved_halo is not None:
+        with comm.without_replay_log():  # its keys are drawn anew
+            partition = ask_owners(partition, graph_info.part_sizes, comm)
+    plan = make_plan(partition, plan_request, comm)
+    out_degree = _out_degree(partition, graph_info, conv, comm)
+    labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
+    features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
+
+    def save(layer: int, stage: nn.Module) -> None:
+        if comm.rank == 0:
+            clock.progress.enter("checkpoint")
+            save_layer(run_dir / "checkpoint", layer, stage)
+
+    return Context(
+        settings=settings,
+        partition=replace(partition, features=partition.features[:0].clone()),
+        features=features.to(dtype),
+        labels=labels.to(device),
+        edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
+        plan=plan,
+        plan_request=plan_request,
+        graph_info=graph_info,
+        task=NodeClassification(graph_info.num_classes, graph_info.multilabel),
+        comm=comm,
+        device=device,
+        log=log or RunLog(Path(), 1, settings),
+        save_layer=save,
+        recovery=recovery,
+        clock=clock,
+    )
+
+
+def _out_degree(partition: Partition, graph_info: GraphInfo, conv: Convolution, comm: Communicator) -> Tensor:
+    """Out-degrees in the whole graph, [I + H]: stored, or asked for where the convolution uses them; else zeros."""
+    if graph_info.degrees_stored:
+        assert partition.out_degree is not None
+        return partition.out_degree
+    if conv.scales_sources:
+        return global_out_degree(partition, graph_info.part_sizes, comm)
+    return torch.zeros(partition.num_inner + partition.num_halo)
+
+
+def make_inference_context(
+    settings: TrainSettings,
+    checkpoint: Checkpoint,
+    partition: Partition,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    stages: list[Stage],
+    *,
+    use: Use,
+    clock: Clock,
+) -> Context:
+    """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels."""
+    graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
+    with clock.phase("plan"):
+        return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

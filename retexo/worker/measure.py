@@ -1,0 +1,76 @@
+"""What a run took: seconds, memory and bytes sent, of all workers."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import KINDS, Purpose
+from retexo.trainers.context import PHASES, Clock
+
+
+def measurements(
+    comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
+) -> dict[str, Any]:
+    """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
+    phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
+    slowest = comm.gather(phases, Purpose("metrics"))
+    memory = comm.gather(torch.tensor(peaks), Purpose("metrics"))
+    phase = dict(zip(PHASES, slowest.amax(dim=0).tolist(), strict=True)) if len(slowest) else {}
+    return {
+        "seconds": {"train": seconds, "phase": phase},
+        "peak_memory_bytes": memory[:, 0].tolist(),
+        "peak_private_bytes": memory[:, 1].tolist(),
+        "bytes": traffic_summary(comm, num_layers),
+    }
+
+
+def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
+    """At rank 0 the bytes that all workers sent, these messages included; None on other ranks."""
+    table = comm.gather_traffic(num_layers)
+    if not len(table):
+        return None
+    by_layer = table.sum(dim=(0, 1, 3)).tolist()
+    by_kind = table.sum(dim=(0, 2, 3)).tolist()
+    return {
+        "total": int(table.sum()),
+        "by_kind": dict(zip(KINDS, by_kind, strict=True)),
+        "by_layer": by_layer[:-1],
+        "outside_layers": by_layer[-1],
+        "by_layer_and_kind": [dict(zip(KINDS, row, strict=True)) for row in table.sum(dim=(0, 3)).T.tolist()],
+        "by_peer": table.sum(dim=(1, 2)).tolist(),
+    }
+
+
+class MemoryWatch:
+    """Peak memory of this process, resident and anonymous, in bytes; the kernel keeps only the former's peak."""
+
+    INTERVAL = 0.1  # seconds
+
+    def __init__(self) -> None:
+        self.private = 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.sample()
+            time.sleep(self.INTERVAL)
+
+    def sample(self) -> None:
+        self.private = max(self.private, status_bytes("RssAnon"))
+
+    def peaks(self) -> tuple[int, int]:
+        """Resident and private."""
+        self.sample()
+        return status_bytes("VmHWM"), self.private
+
+
+def status_bytes(field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0

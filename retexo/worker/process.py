@@ -1,0 +1,68 @@
+"""One worker process: its entry, threads and device, and how its parent learns of its progress and its end."""
+
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection, parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+import torch
+
+from partitioning.errors import InputError
+from retexo.cluster.heartbeat import ParentPipe, Progress
+from retexo.comm.collectives import PeerLost
+from retexo.config.settings import ClusterSettings, TrainSettings
+from retexo.errors import Stopped, TrainingError
+
+
+def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:
+    """Run `work`; send the parent heartbeats, then the result, or the error with its kind before exit status 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    pipe = ParentPipe(parent)
+    try:
+        pipe.send({"result": work(pipe.start_heartbeat(heartbeat_timeout))})
+    except Exception as error:
+        kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
+        kind = kinds.get(type(error), "error")
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            kind = "disk"
+        report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+        pipe.send({"error": report})
+        sys.exit(1)
+
+
+def _die_with_parent() -> None:
+    """End this process when its parent has ended: one that was killed cannot end its workers."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def configure(rank: int, settings: TrainSettings) -> None:
+    """Logging, threads and randomness of a worker process."""
+    logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
+    torch.set_num_threads(num_threads(settings.cluster))
+    torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
+
+
+def num_threads(cluster: ClusterSettings) -> int:
+    """Threads of one worker."""
+    return cluster.threads_of(len(psutil.Process().cpu_affinity() or [0]))
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """The device of a worker; the workers of a node take its GPUs in turn. InputError for a GPU that is not there."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
