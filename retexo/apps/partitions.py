@@ -7,17 +7,10 @@ from partitioning.directory.read import MissingPartitions, PartitionDirectory, f
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
 from retexo.apps.partition_data import check_dataset_name, directory_of, requested_settings
+from retexo.config.schema import keys
 from retexo.config.settings import Settings
 
-PARTITIONER_SETTINGS = (
-    "split",
-    "symmetrize",
-    "partition_method",
-    "part_obj",
-    "partition_file",
-    "partition",
-    "overwrite",
-)
+PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
 """Settings, or groups of them, that need the whole graph."""
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.outputs.files import write_json
+from retexo.config.flatten import flatten
+from retexo.config.schema import default
+from retexo.outputs.files import plain_json, write_json
 
 logger = logging.getLogger(__name__)
 
+RUN_FILE = Path("state", "run.json")
 OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint", "state")
 REMEDIES = {
     "threads": "set cluster.threads={there}: with another number the results are not the same, bit for bit",
@@ -45,12 +48,12 @@ def finished(resume: str | None, run_dir: Path) -> dict[str, Any] | None:
 
 def check_place(resume: str | None, run_dir: Path) -> None:
     """InputError for a run directory that is used, and for a `resume` that names none with a state."""
-    if resume not in (None, "auto") and not (Path(str(resume)) / "state" / "run.json").is_file():
+    if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
             f"resume={resume}: has no state/run.json to go on from; give the run directory of an app=train that was "
             "interrupted (one that is done keeps no state)"
         )
-    if resume == "auto" and (run_dir / "state" / "run.json").is_file():
+    if resume == "auto" and (run_dir / RUN_FILE).is_file():
         return
     check_unused(run_dir, OUTPUTS)
     if resume == "auto":
@@ -60,34 +63,45 @@ def check_place(resume: str | None, run_dir: Path) -> None:
 def prepare(resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]) -> str:
     """Bring the state to go on from to run_dir, and describe it there; the identity of the run, hex SHA-256.
 
-    run, settings: what `check_same` has found to be equal.
+    run, settings: of a run that begins anew. One that goes on keeps the description that its state was made with, which
+    `check_same` has found to be equal: an earlier version may have had fewer settings.
     """
     source = _source(resume, run_dir)
+    if resume is not None and (source / RUN_FILE).is_file():
+        run, settings = _recorded(source)
     if source != run_dir:
         for rank in ranks:
             shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
         if 0 in ranks and (source / "metrics.jsonl").is_file():
             shutil.copy(source / "metrics.jsonl", run_dir)
     (run_dir / "state").mkdir(parents=True, exist_ok=True)
-    write_json(run_dir / "state" / "run.json", {"run": run, "settings": settings})
-    return hashlib.sha256(json.dumps([run, settings], sort_keys=True, default=str).encode()).hexdigest()
+    write_json(run_dir / RUN_FILE, {"run": run, "settings": settings})
+    return hashlib.sha256(json.dumps(plain_json([run, settings]), sort_keys=True).encode()).hexdigest()
 
 
 def _source(resume: str | None, run_dir: Path) -> Path:
     return run_dir if resume in (None, "auto") else Path(str(resume))
 
 
-def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
-    """InputError where a state to go on from was made with anything else in `run`, or with other settings."""
-    source = _source(resume, run_dir)
-    path = source / "state" / "run.json"
-    if resume is None or not path.is_file():
-        return
+def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`run` and `settings` of the run that a state is of; InputError where they cannot be read."""
+    path = source / RUN_FILE
     try:
         found = json.loads(path.read_text())
-        before, made_with = dict(found["run"]), dict(found["settings"])
+        return dict(found["run"]), dict(found["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged; begin anew in another hydra.run.dir, without resume") from error
+
+
+def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
+    """InputError where a state to go on from was made with anything else in `run`, or with other settings.
+
+    A setting that the state does not know, because it is of an earlier version, had its default.
+    """
+    source = _source(resume, run_dir)
+    if resume is None or not (source / RUN_FILE).is_file():
+        return
+    before, made_with = _recorded(source)
     for name, here in run.items():
         there = before.get(name)
         if here != there:
@@ -95,12 +109,13 @@ def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings:
             raise InputError(
                 f"resume={resume}: the run in {source} has {name} {_shown(there)}, here {_shown(here)}; {remedy}"
             )
-    now = json.loads(json.dumps(settings, default=str))
-    for name in sorted(now.keys() | made_with.keys()):
-        if now.get(name) != made_with.get(name):
+    now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
+    for name in sorted(now.keys() | then.keys()):
+        here, there = (known.get(name, default(name, known)) for known in (now, then))
+        if here != there:
             raise InputError(
-                f"{name}={now.get(name)}: the run in {source} was started with {name}={made_with.get(name)}; leave it "
-                "as it was to go on with that run, or begin anew without resume"
+                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as it was to go on with "
+                "that run, or begin anew without resume"
             )
 
 

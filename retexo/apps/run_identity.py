@@ -6,21 +6,10 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
+from retexo.config.schema import keys, without
 from retexo.config.settings import Settings
 
-PER_NODE = (
-    "node_rank",
-    "cluster",
-    "distributed",
-    "partition_dir",
-    "dataset_dir",
-    "dataset_file",
-    "log_every",
-    "checkpoint",
-    "resume",
-    "checkpoint_dir",
-)
-"""Settings that may differ between nodes."""
+PER_NODE = keys(lambda setting: setting.per_node)
 
 
 def settings_digest(settings: Settings) -> str:
@@ -31,7 +20,7 @@ def settings_digest(settings: Settings) -> str:
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
     """Settings, by name, that have to be the same on every node, and when a run is resumed."""
-    return {name: value for name, value in settings.resolved.items() if name not in PER_NODE}
+    return without(settings.resolved, PER_NODE)
 
 
 def versions() -> dict[str, str]:

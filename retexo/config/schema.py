@@ -11,12 +11,15 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import Setting, definitions
+from partitioning.settings import PartitionSettings
 from retexo.config.settings import Settings
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
 T = TypeVar("T")
 DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defined, hint in definitions(Settings)}
 """Every setting with its type, by dotted name."""
+DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
+"""The settings that say what graph is trained on, and how it is cut."""
 REST = ".*"
 """How the name of what else is given in a group ends."""
 
@@ -24,14 +27,6 @@ REST = ".*"
 def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     """Dotted names of the settings that have a role."""
     return frozenset(key for key, (defined, _) in DEFINED.items() if role(defined))
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,14 +53,10 @@ def without(settings: Mapping[str, Any], names: Collection[str], prefix: str = "
     return kept
 
 
-def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings of an earlier version, with the default of each setting that it did not have."""
-    flat = flatten(settings)
-    for key, default in flatten(defaults()).items():
-        if key not in flat and not any(name.startswith(f"{key}.") for name in flat):
-            refers = isinstance(default, str) and default.startswith("${")
-            flat[key] = flat.get(default[2:-1]) if refers else default
-    return nest(flat)
+def default(key: str, settings: Mapping[str, Any]) -> Any:
+    """The default of a setting beside other ones (flat), as in a run made before it existed; None for unknown names."""
+    value = DEFINED[key][0].default if key in DEFINED else None
+    return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
 
 
 def defaults() -> dict[str, Any]:

@@ -314,7 +314,7 @@ class SweepSettings(Checked):
 
 @settings_dataclass
 class Settings(Checked):
-    """Everything that was configured."""
+    """What to run, and everything that was configured."""
 
     app: str = setting(
         "app", "train", "what to run", one_of("train", "partition_data", "plan", "evaluate", "predict", "report"),

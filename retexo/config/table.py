@@ -11,7 +11,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 
 from partitioning.setting_fields import Setting
-from retexo.config.schema import CONFIG_DIR, DEFINED, REST, flatten, given_type
+from retexo.config.flatten import flatten
+from retexo.config.schema import CONFIG_DIR, DEFINED, REST, given_type
 from retexo.config.settings import Settings
 
 INTRODUCTION = """# Settings

@@ -7,21 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from retexo.config.schema import DATA
 from retexo.report.runs import Run, identity
-
-DATA = (
-    "dataset_name",
-    "dataset_file",
-    "symmetrize",
-    "synthetic",
-    "split",
-    "partition_method",
-    "part_obj",
-    "partition_file",
-    "num_partitions",
-    "partition",
-)
-"""Settings, or groups of them, that say what graph is trained on, and how it is cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +70,7 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
 
 def _halves(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What concerns the data, and what concerns the method."""
-    data = {name: value for name, value in settings.items() if name in DATA or name.split(".")[0] in DATA}
+    data = {name: value for name, value in settings.items() if name in DATA}
     return data, {name: value for name, value in settings.items() if name not in data}
 
 

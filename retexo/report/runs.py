@@ -13,29 +13,11 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.config.flatten import flatten
+from retexo.config.schema import REST, default, keys
 
-SEEDS = ("seed", "split.seed", "partition.seed", "synthetic.seed")
-"""Settings that say which draw of the same experiment a run is."""
-WITHOUT_EFFECT = (
-    "app",
-    "task",
-    "node_rank",
-    "distributed",
-    "partition_dir",
-    "dataset_dir",
-    "checkpoint_dir",
-    "checkpoint",
-    "resume",
-    "overwrite",
-    "log_every",
-    "logger",
-    "measure_dv",
-    "predict",
-    "plan",
-    "sweep",
-    "report.runs",
-)
-"""Settings, or groups of them, that do not change what is trained or sent."""
+SEEDS = sorted(keys(lambda setting: setting.is_seed))
+COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))
+ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
     "test accuracy": "test.accuracy",
     "val accuracy": "val.accuracy",
@@ -223,10 +205,9 @@ def _short(text: str) -> str:
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of flat settings those that say what was trained, on what: not the seeds, not where files lie."""
     kept = {
-        name: value
-        for name, value in settings.items()
-        if name not in SEEDS and not any(name == other or name.startswith(f"{other}.") for other in WITHOUT_EFFECT)
+        name: value for name, value in settings.items() if not any(f"{name}.".startswith(f"{key}.") for key in ELSE)
     }
+    kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem
@@ -237,8 +218,8 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:
     """Names of the settings, seeds included, in which a run that is there (nested settings, from JSON) is another."""
-    sides = []
-    for settings in (found if isinstance(found, dict) else {}, json.loads(json.dumps(wanted))):
-        flat = flatten(settings)
-        sides.append({**identity(flat), **{name: flat.get(name) for name in SEEDS}})
-    return sorted(name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name))
+    if not isinstance(found, dict):
+        return ["settings"]
+    flat = [flatten(settings) for settings in (found, json.loads(json.dumps(wanted)))]
+    sides = [{**identity(each), **{name: each.get(name, default(name, each)) for name in SEEDS}} for each in flat]
+    return sorted(name for name in flat[0].keys() | flat[1].keys() if sides[0].get(name) != sides[1].get(name))

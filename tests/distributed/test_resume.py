@@ -16,6 +16,7 @@ from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.config.compose import compose
+from retexo.config.schema import without
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.worker import train as train_worker
@@ -189,6 +190,24 @@ def test_another_run_is_not_gone_on_with(
         train.run(settings(parts, *SYNC, "resume=auto", *options), interrupted)
     assert all(text in str(raised.value) for text in says)
     assert snapshot(interrupted) == before
+
+
+def test_a_state_of_a_version_with_fewer_settings(
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does not know had its default; the state keeps the description that it was made with."""
+    shared = train.shared_settings
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 16))
+        patched.setattr(train, "shared_settings", lambda settings: without(shared(settings), {"compute.precision"}))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC), tmp_path)
+    recorded = (tmp_path / "state" / "run.json").read_bytes()
+    with pytest.raises(InputError, match=r"compute.precision=bf16: .* was started with compute.precision=fp32"):
+        train.run(settings(parts, *SYNC, "resume=auto", "compute.precision=bf16"), tmp_path)
+    assert (tmp_path / "state" / "run.json").read_bytes() == recorded
+    assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {"layer": 0, "round": 4}
+    assert_same_run(tmp_path, whole_runs[SYNC])
 
 
 def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:

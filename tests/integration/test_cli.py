@@ -119,6 +119,16 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[End
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
+def test_help_and_the_configuration_are_printed(place: Path) -> None:
+    told = run_cli("--help", cwd=place)
+    assert (told.rc, told.stderr) == (0, "")
+    assert "rounds without a better validation metric" in told.stdout
+    shown = run_cli("--config-name=node_classification_gat", "--cfg", "job", "stopping.patience=3", cwd=place)
+    assert shown.rc == 0
+    assert "stopping:\n  patience: 3\n  min_delta: 0.0\n" in shown.stdout
+    assert "dropout: 0.3\n" in shown.stdout
+
+
 # --- a run that is under way -------------------------------------------------------------------------------------------  # noqa: E501
 
 

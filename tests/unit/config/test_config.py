@@ -50,6 +50,7 @@ def test_published_defaults() -> None:
         ("num_rounds=[-1]", ["num_rounds=-1", "at least 0"]),
         ("num_rounds=[]", ["num_rounds=[]", "at least one"]),
         ("num_rounds=[1.5]", ["num_rounds", "1.5"]),
+        ("num_rounds=[[1]]", ["num_rounds=[[1]]", "number"]),
         ("learning_rate=[-0.1]", ["learning_rate=-0.1"]),
         ("learning_rate=[nan]", ["learning_rate=nan"]),
         ("learning_rate=[inf]", ["learning_rate=inf", "finite"]),
@@ -159,9 +160,9 @@ def test_momentum_as_published() -> None:
 
 @pytest.mark.parametrize(
     ("given", "layers", "wanted"),
-    [("[5,6,7]", 2, (5, 6)), ("[5,6,7]", 3, (5, 6, 7)), ("[5,6]", 4, (5, 6, 5, 5)), ("[5]", 3, (5, 5, 5))],
+    [("[5,6,7]", 2, (5, 6)), ("[5,6,7]", 3, (5, 6, 7)), ("[5,6]", 4, (5, 6, 6, 6)), ("[5]", 3, (5, 5, 5))],
 )
-def test_lists_a_layer(given: str, layers: int, wanted: tuple[int, ...]) -> None:
+def test_lists_per_layer(given: str, layers: int, wanted: tuple[int, ...]) -> None:
     settings = compose([f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]).train
     assert settings.num_rounds == wanted
     assert settings.learning_rate == wanted

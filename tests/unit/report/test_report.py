@@ -251,6 +251,13 @@ def test_a_run_is_another_by_its_seed_but_not_by_its_place(tmp_path: Path) -> No
     assert differing_settings("damaged", wanted)
 
 
+def test_a_run_of_a_version_with_fewer_settings_had_their_defaults() -> None:
+    wanted = compose(["seed=3"]).resolved
+    found = {name: value for name, value in wanted.items() if name not in ("compute", "split", "batch_size")}
+    assert differing_settings(found, wanted) == []
+    assert differing_settings(found, {**wanted, "batch_size": 5, "split": {"seed": 4}}) == ["batch_size", "split.seed"]
+
+
 # --- what is written ---------------------------------------------------------------------------------------------------  # noqa: E501
 
 
