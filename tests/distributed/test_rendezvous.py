@@ -144,7 +144,7 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
     for package in ("retexo", "partitioning"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
-    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "handshake.py"))
+    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "cluster" / "handshake.py"))
     before = handshake.code_version()
     assert before == handshake.code_version()
     (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
