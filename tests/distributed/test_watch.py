@@ -337,6 +337,12 @@ def test_where_a_worker_is(phase: str, told: str) -> None:
     assert reports == [told]
 
 
+def test_a_parent_that_is_gone_is_told_nothing() -> None:
+    receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
+    receiver.close()
+    ParentPipe(sender).send({"error": {"kind": "stopped"}})
+
+
 def test_messages_of_two_threads_do_not_mix() -> None:
     receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
     pipe = ParentPipe(sender)
