@@ -32,9 +32,12 @@ def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress
     except Exception as error:
         kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
         kind = kinds.get(type(error), "error")
+        message = str(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
-        report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+        elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in message:
+            kind, message = "failure", f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}"
+        report = {"kind": kind, "message": message, "traceback": traceback.format_exc()}
         pipe.send({"error": report})
         sys.exit(1)
 

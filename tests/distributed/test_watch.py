@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from support import wait_until
 
 from retexo.cluster import launch, watch
@@ -57,6 +58,8 @@ def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
         raise ValueError("it went wrong\nin two lines")
     elif what == "no space":
         raise OSError(28, "No space left on device", "/full/checkpoint")
+    elif what == "no memory":
+        torch.empty(1 << 50)
     elif what == "stop soon":
         time.sleep(1)
         KEPT.touch()
@@ -144,6 +147,7 @@ DEATHS = {
     "exit": "rank 1 (node 0) exited with status 3",
     "fail": "rank 1 (node 0) failed: it went wrong",
     "no space": "rank 1 (node 0) failed: [Errno 28] No space left on device: '/full/checkpoint'",
+    "no memory": "rank 1 (node 0) failed: not enough memory: can't allocate memory: you tried to allocate",
 }
 
 
