@@ -106,7 +106,7 @@ def run_node(node: Node, what: str) -> Any:
     except TrainingError as error:
         return str(error)
     finally:
-        launch._end_all(workers, save=False)
+        launch._end_all([process], save=False)
         assert not process.is_alive()
 
 
@@ -162,6 +162,44 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     assert ("Traceback" in str(caught.value)) == (what == "fail")
     assert time.monotonic() - start < 20
     assert not [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_STOPPED]
+
+
+def fork_server() -> psutil.Process:
+    launch.warm_up()
+    return psutil.Process(launch.multiprocessing.forkserver._forkserver._forkserver_pid)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_fork_server_that_starts_no_workers(how: str) -> None:
+    """It ends in any case, and the next run has one of its own."""
+    cluster = replace(DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0)
+    node = Node(cluster, "run", None)  # type: ignore[arg-type]
+    server = fork_server()
+    server.suspend()
+    killing = threading.Timer(1.0, server.kill if how == "killed" else str)
+    killing.start()
+    with pytest.raises(TrainingError, match=r"the fork server, .* killed or stopped") as caught:
+        launch.run_workers(range(2), serve, {0: "return", 1: "return"}, node)
+    killing.join()
+    assert "\n" not in str(caught.value)
+    assert ("no answer for 2 s" in str(caught.value)) == (how == "stopped")
+    assert server.status() == psutil.STATUS_ZOMBIE
+    assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
+
+
+def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers end all the same, and so does the parent."""
+    monkeypatch.setattr(launch, "STOP_TIMEOUT", 1.0)
+    server, start = fork_server(), launch._start
+
+    def start_and_stop(*arguments: Any) -> None:
+        start(*arguments)
+        server.suspend()
+
+    monkeypatch.setattr(launch, "_start", start_and_stop)
+    with pytest.raises(TrainingError, match="rank 1"):
+        alone("wait", "fail")
+    assert not launch.multiprocessing.active_children()
 
 
 # --- on two nodes ------------------------------------------------------------------------------------------------------  # noqa: E501
