@@ -6,8 +6,10 @@ from typing import Any
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.config.settings import Settings
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 
 
+@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Evaluate, and return what evaluation.json of the run directory says; node 0 writes it.
 

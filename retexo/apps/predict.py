@@ -11,10 +11,12 @@ from retexo.apps.summary import print_rows
 from retexo.config.settings import Settings
 from retexo.outputs import predictions
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 
 logger = logging.getLogger(__name__)
 
 
+@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, and return what predictions.json of the run directory says; node 0 writes it, and joins the parts.
 

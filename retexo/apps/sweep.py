@@ -6,7 +6,6 @@ is not run again: the same command goes on where it was stopped, and tries again
 """
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
+from retexo.outputs.lock import exclusive, exclusive_run_dir
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text
@@ -69,7 +69,8 @@ def run(settings: Settings, run_dir: Path) -> None:
     planned = plan(settings)
     done = [is_done(folder / one.name, one) for one in planned]
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder) as lock, terminate_as_exit():
+    # The runs of a sweep hold its lock, too, so that one which outlives a killed sweep is waited for.
+    with exclusive(folder / ".lock", f"sweep.dir={folder}") as lock, terminate_as_exit():
         print(f"{folder}: {len(planned)} runs, {sum(done)} of them done before", flush=True)
         todo = [one for one, was_done in zip(planned, done, strict=True) if not was_done]
         outcomes = _run_all(folder, todo, len(planned), lock)
@@ -156,17 +157,6 @@ def is_done(directory: Path, planned: Planned) -> bool:
 # --- running -----------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[int]:
-    """A lock on the sweep's folder. Its runs hold it, too, so that one which outlives a killed sweep is waited for."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"sweep.dir={folder}: another sweep, or a run of one, is at work there") from None
-        yield file.fileno()
-
-
 def _run_all(folder: Path, todo: Sequence[Planned], total: int, lock: int) -> dict[str, Outcome]:
     """One run after the other, with the progress of the whole sweep."""
     start = time.monotonic()
@@ -183,8 +173,11 @@ def _run_all(folder: Path, todo: Sequence[Planned], total: int, lock: int) -> di
 
 
 def _run_one(directory: Path, one: Planned, lock: int) -> Outcome:
-    _clear(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with exclusive_run_dir(directory, 0):
+            _clear(directory)
+    except InputError as error:
+        return Outcome("failed", str(error))
     log = directory / "output.log"
     log.unlink(missing_ok=True)
     command = [*one.arguments, f"hydra.run.dir={_quoted(directory)}"]

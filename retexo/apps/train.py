@@ -14,6 +14,7 @@ from retexo.cluster import launch
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 from retexo.outputs.run_log import check_logger
 from retexo.trainers import registry
 from retexo.worker.process import choose_device, num_threads
@@ -22,6 +23,7 @@ from retexo.worker.train import Job, main
 logger = logging.getLogger(__name__)
 
 
+@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Train, and return what summary.json of the run directory says; node 0 writes it.
 

@@ -12,6 +12,8 @@ from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 18
 """bytes of the longest message that is accepted"""
+MAX_SHOWN = 1000
+"""characters of a text from the network that are shown"""
 SEND_TIMEOUT = 5.0
 """seconds after which a peer that reads nothing counts as gone"""
 RETRY_INTERVAL = 0.2
@@ -20,6 +22,10 @@ RETRY_INTERVAL = 0.2
 
 class ChannelClosed(ConnectionError):
     """The other end is gone, or sent something that is no message."""
+
+
+class Disconnected(ChannelClosed):
+    """The other end is gone."""
 
 
 class Channel:
@@ -40,7 +46,7 @@ class Channel:
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise ChannelClosed(str(error)) from error
+            raise Disconnected(str(error)) from error
 
     def receive_one(self, timeout: float) -> dict[str, Any]:
         """The next message, within `timeout` seconds; ChannelClosed if none comes."""
@@ -61,9 +67,9 @@ class Channel:
         except BlockingIOError:
             return waiting
         except OSError as error:
-            raise ChannelClosed(str(error)) from error
+            raise Disconnected(str(error)) from error
         if not content:
-            raise ChannelClosed("connection closed")
+            raise Disconnected("connection closed")
         *lines, self._received = (self._received + content).split(b"\n")
         if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
             raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
@@ -83,9 +89,16 @@ def _message(line: bytes) -> dict[str, Any]:
     return message
 
 
+def printable(text: object) -> str:
+    """Text from the network as it may be shown: control characters, terminal escapes among them, as \\x1b; cut."""
+    shown = str(text)
+    cut = " ..." if len(shown) > MAX_SHOWN else ""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown[:MAX_SHOWN]) + cut
+
+
 def listen(address: str, port: int) -> socket.socket:
     """Listen on this address alone; port 0 lets the system choose. OSError where that is not possible."""
-    return socket.create_server((address, port), backlog=64)
+    return socket.create_server((address, port), backlog=1024)
 
 
 def connect(address: str, port: int, timeout: float) -> Channel:

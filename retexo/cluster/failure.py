@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from retexo.cluster.channel import printable
+
 KINDS = ("ended", "death", "lost", "input", "disk", "failure", "error", "stopped", "peer")
 """Kinds of failures; an earlier one is the cause of a later one. ended: a signal told a node to end."""
 ROOT_CAUSES = ("death", "lost")
@@ -30,4 +32,4 @@ def read_failure(content: Any) -> Failure:
     """The failure that another node sent, without its traceback; one of kind error if it cannot be read."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS or not isinstance(content.get("rank"), int):
         return Failure("error", -1, "another node failed, and did not say how")
-    return Failure(content["kind"], content["rank"], str(content.get("message")))
+    return Failure(content["kind"], content["rank"], printable(content.get("message")))

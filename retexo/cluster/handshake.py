@@ -4,28 +4,22 @@ Each node sends a `NodeInfo`, node 0 compares it with its own (`mismatch`), and 
 """
 
 import hashlib
-import logging
+import re
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from retexo.cluster.channel import Channel, ChannelClosed
-
-logger = logging.getLogger(__name__)
+from retexo.cluster.channel import Channel, ChannelClosed, printable
+from retexo.cluster.pending import PendingConnections
 
 PROTOCOL = 1
-INFO_TIMEOUT = 5.0
-"""seconds within which a connection has to send its NodeInfo"""
 MISMATCH_WAIT = 5.0
 """seconds for which node 0 waits for the other nodes after a mismatch, so that these are told, too"""
-MAX_PENDING = 64
-"""connections without a NodeInfo that are kept at a time"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,8 @@ def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
         return None
     if not all(isinstance(rank, int) for rank in content["ranks"]):
         return None
+    if not re.fullmatch(r"[\w.:-]+:[0-9]{1,5}", content["address"]):
+        return None
     return NodeInfo(**content)
 
 
@@ -106,8 +102,8 @@ class Coordinator:
     """Node 0's side: accepts connections until all other nodes have joined."""
 
     def __init__(self, listener: socket.socket, own: NodeInfo, num_nodes: int) -> None:
-        self._listener, self._own, self._num_nodes = listener, own, num_nodes
-        self._pending: dict[Channel, float] = {}
+        self._own, self._num_nodes = own, num_nodes
+        self._pending = PendingConnections(listener)
         self._rejected: list[Channel] = []
         self.addresses: dict[str, str] = {}
         """Where each node that joined listens, by node; keys of JSON are strings."""
@@ -133,45 +129,25 @@ class Coordinator:
         for channel in (*self.joined.values(), *self._rejected):
             with suppress(ChannelClosed):
                 channel.send(reply)
-        for channel in (*self._pending, *self._rejected):
+        self._pending.close()
+        for channel in self._rejected:
             channel.close()
 
     def _step(self, timeout: float) -> None:
-        sources: list[Any] = [self._listener, *self._pending, *self.joined.values()]
-        ready: list[Any] = connection.wait(sources, timeout)
-        for source in ready:
-            if source is self._listener:
-                self._accept()
-            elif source in self._pending:
-                self._read_info(source)
-            else:
-                self._check_connected(source)
-        for channel in [channel for channel, deadline in self._pending.items() if deadline < time.monotonic()]:
-            self._reject(channel, "it said nothing")
+        first_messages, readable = self._pending.wait(timeout, list(self.joined.values()))
+        for channel in readable:
+            self._check_connected(channel)
+        for channel, message in first_messages:
+            self._read_info(channel, message)
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            channel = Channel(self._listener.accept()[0])
-            if len(self._pending) < MAX_PENDING:
-                self._pending[channel] = time.monotonic() + INFO_TIMEOUT
-            else:
-                channel.close()
-
-    def _read_info(self, channel: Channel) -> None:
-        try:
-            messages = channel.receive()
-        except ChannelClosed as error:
-            self._reject(channel, str(error))
-            return
-        if not messages:
-            return
-        info = parse_node_info(messages[0])
+    def _read_info(self, channel: Channel, message: dict[str, Any]) -> None:
+        info = parse_node_info(message)
         if info is None:
-            self._reject(channel, "not a node of this program's version")
+            self._pending.reject(channel, "not a node of this program's version")
         elif info.run_key != self._own.run_key:
-            self._reject(channel, f"it belongs to another run ({info.run_key or 'no launcher'})")
+            other_run = printable(info.run_key) or "no launcher"
+            self._pending.reject(channel, f"it belongs to another run ({other_run})")
         else:
-            del self._pending[channel]
             self._admit(info, channel)
 
     def _admit(self, info: NodeInfo, channel: Channel) -> None:
@@ -180,7 +156,7 @@ class Coordinator:
             problem = f"{info.name} is there twice; give every node its own node_rank"
         elif problem is None and not 0 < info.node < self._num_nodes:
             problem = f"node_rank={info.node}: there are {self._num_nodes} nodes"
-        self.problem = self.problem or problem
+        self.problem = self.problem or (printable(problem) if problem is not None else None)
         if info.node in self.missing:
             self.joined[info.node] = channel
             self.addresses[str(info.node)] = info.address
@@ -194,10 +170,3 @@ class Coordinator:
         except ChannelClosed:
             self.joined = {node: other for node, other in self.joined.items() if other is not channel}
             channel.close()
-
-    def _reject(self, channel: Channel, why: str) -> None:
-        logger.warning("turned away a connection from %s: %s", channel.peer, why)
-        with suppress(ChannelClosed):
-            channel.send({"refused": why})
-        self._pending.pop(channel, None)
-        channel.close()

@@ -55,18 +55,15 @@ class ParentPipe:
         self._parent, self._lock = parent, threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        with self._lock:
+        """Send, if the parent is still there; the end of a parent ends this process in another way."""
+        with self._lock, suppress(OSError):
             self._parent.send_bytes(json.dumps(message).encode())
 
     def start_heartbeat(self, timeout: float) -> Progress:
         """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
-        progress = Progress(self._beat)
+        progress = Progress(lambda where: self.send({"beat": where}))
         threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
         return progress
-
-    def _beat(self, where: str) -> None:
-        with suppress(OSError):  # a parent that is gone ends this process in another way
-            self.send({"beat": where})
 
 
 def _beat_for_ever(progress: Progress, seconds: float) -> None:

@@ -2,9 +2,13 @@
 
 import multiprocessing
 import multiprocessing.forkserver
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
@@ -12,6 +16,7 @@ from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.settings import ClusterSettings
+from retexo.errors import TrainingError
 
 
 def warm_up() -> None:
@@ -21,18 +26,51 @@ def warm_up() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def _wait_until_warm() -> None:
+def _wait_until_warm(timeout: float) -> None:
     """Wait until workers can be forked at once: other nodes might take slow imports for a dead node."""
-    process = multiprocessing.get_context("forkserver").Process(target=int)
-    process.start()
-    process.join()
+    process = multiprocessing.get_context("forkserver").Process(target=int, daemon=True)
+    _start([process], timeout)
+    process.join(timeout)
+
+
+def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
+    """Start processes by the fork server; TrainingError where it has ended, or does not answer for `timeout` seconds.
+
+    In a thread: multiprocessing itself waits for ever for a fork server that was stopped.
+    """
+
+    def start_all() -> None:
+        for process in processes:
+            process.start()
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(start_all).result(timeout)
+        except BaseException as error:
+            _kill_fork_server()  # which ends the thread, too
+            if not isinstance(error, EOFError | OSError):
+                raise
+            reason = f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise TrainingError(
+                f"the fork server, the process that starts the workers, was killed or stopped: {reason}; start again "
+                "(where this machine is only slow, with a longer distributed.init_timeout)"
+            ) from error
+
+
+def _kill_fork_server() -> None:
+    """Kill it, and wait until it has ended: multiprocessing starts another when it is needed."""
+    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager
 def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
     """As rendezvous.connect_nodes, once workers can be forked at once."""
     if cluster.num_nodes > 1:
-        _wait_until_warm()
+        _wait_until_warm(cluster.init_timeout)
     with rendezvous.connect_nodes(cluster, settings, partition) as node:
         yield node
 
@@ -46,16 +84,20 @@ def run_workers(
     left behind in any case.
     """
     context = multiprocessing.get_context("forkserver")
-    workers: dict[int, Worker] = {}
+    pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
+    processes = [
+        context.Process(target=target, args=(rank, job, sender), name=f"rank {rank}", daemon=True)
+        for rank, (_, sender) in pipes.items()
+    ]
     with terminate_as_exit(), ExitStack() as stack:
-        stack.push(lambda kind, *_: _end_all(workers, save=kind in (KeyboardInterrupt, SystemExit)))
-        for rank in ranks:
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=target, args=(rank, job, sender), name=f"rank {rank}", daemon=True)
-            process.start()
+        for receiver, _ in pipes.values():
+            stack.callback(receiver.close)
+        stack.push(lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit)))
+        _start(processes, node.cluster.init_timeout if node is not None else 120.0)
+        for _, sender in pipes.values():
             sender.close()
-            workers[rank] = Worker(process, receiver)
-        watch = Watch(workers, node)
+        started = zip(processes, pipes.items(), strict=True)
+        watch = Watch({rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}, node)
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
@@ -77,16 +119,17 @@ def terminate_as_exit() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end_all(workers: dict[int, Worker], save: bool) -> None:
+def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
     """End the workers; save: they first finish their round and save it.
 
     A worker that has reported its result has closed all it opened; nothing is lost by not waiting for its exit.
     """
     for stop in ("terminate", "kill") if save else ("kill",):
-        alive = [worker.process for worker in workers.values() if worker.process.is_alive()]
+        alive = [process for process in processes if process.is_alive()]
         for process in alive:
             getattr(process, stop)()
+        deadline = time.monotonic() + STOP_TIMEOUT
         for process in alive:
-            process.join(timeout=STOP_TIMEOUT)
-    for worker in workers.values():
-        worker.receiver.close()
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
+    if any(process.is_alive() for process in processes):  # so says a fork server that was stopped
+        _kill_fork_server()

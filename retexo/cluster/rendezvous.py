@@ -18,16 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.cluster.channel import Channel, ChannelClosed, connect, listen
-from retexo.cluster.handshake import (
-    INFO_TIMEOUT,
-    PROTOCOL,
-    Coordinator,
-    NodeInfo,
-    code_version,
-    name_of,
-)
+from retexo.cluster.channel import RETRY_INTERVAL, Channel, ChannelClosed, Disconnected, connect, listen, printable
+from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_version, name_of
 from retexo.cluster.interfaces import interface_address, loopback, route_interface
+from retexo.cluster.pending import PendingConnections
 from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
 from retexo.config.flatten import flatten
 from retexo.config.settings import ClusterSettings
@@ -66,7 +60,7 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         if cluster.num_nodes == 1:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-"))) / "rendezvous"
             run_id = new_run_id()
-            yield Node(cluster, run_id, _rendezvous(cluster, loopback(), file=file, run_id=run_id))
+            yield Node(cluster, run_id, _rendezvous(cluster, loopback(), run_id, file=file))
             return
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_addresses(cluster.master_addr))
@@ -117,8 +111,8 @@ class Participant:
     listener: socket.socket
 
     def node(self, run_id: str, store: str, links: dict[int, Channel]) -> Node:
-        address, _, port = store.rpartition(":")
-        rendezvous = _rendezvous(self.cluster, self.interface, address=address, port=int(port), run_id=run_id)
+        address, port = _split(store)
+        rendezvous = _rendezvous(self.cluster, self.interface, run_id, address=address, port=port)
         return Node(self.cluster, run_id, rendezvous, links)
 
 
@@ -152,7 +146,7 @@ def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> st
         except ChannelClosed as error:
             return f"{name_of(node, cluster.ranks_of(node))} ended before the run began: {error}"
         if "ready" not in answer:
-            return str(answer.get("problem"))
+            return printable(answer.get("problem"))
     return None
 
 
@@ -185,22 +179,13 @@ def _addresses(host: str) -> set[str]:
 
 
 def _join(participant: Participant) -> Node:
-    """Another node: connect to node 0, send it the NodeInfo, and wait for its reply."""
-    cluster, own = participant.cluster, participant.own
-    where, port = _master(cluster)
+    """Another node: connect to node 0, send it the NodeInfo, and do as it replies."""
+    own = participant.own
+    where, port = _master(participant.cluster)
     place = f"{where}:{port}"
     logger.info("node %d: node 0 is at %s (interface %s)", own.node, place, participant.interface)
     try:
-        channel = connect(where, port, cluster.init_timeout)
-    except OSError as error:
-        raise TrainingError(
-            f"{name_of(0, cluster.ranks_of(0))} was not reached at {place} within "
-            f"distributed.init_timeout={cluster.init_timeout:g} s: {error}; start it, or, if it runs, "
-            "it had all its nodes already or a firewall is in between"
-        ) from error
-    try:
-        channel.send({"retexo": PROTOCOL, "node": asdict(own)})
-        reply = channel.receive_one(cluster.init_timeout + START_MARGIN)
+        channel, reply = _ask_to_join(participant, where, port)
         _check_reply(reply, own, place)
         run_id, store, addresses = _parse_start(reply)
         links = {0: channel, **_connect_peers(participant, run_id, addresses, channel)}
@@ -210,77 +195,103 @@ def _join(participant: Participant) -> Node:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
 
-def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
-    """The run's id, the address of its store, and those of the other nodes."""
+def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Channel, dict[str, Any]]:
+    """Connect to node 0 and wait for its reply; again, until init_timeout, if it closes the connection without one."""
+    cluster = participant.cluster
+    deadline = time.monotonic() + cluster.init_timeout
+    while True:
+        try:
+            channel = connect(where, port, deadline - time.monotonic())
+        except OSError as error:
+            raise TrainingError(
+                f"{name_of(0, cluster.ranks_of(0))} was not reached at {where}:{port} within "
+                f"distributed.init_timeout={cluster.init_timeout:g} s: {error}; start it, or, if it runs, "
+                "it had all its nodes already or a firewall is in between"
+            ) from error
+        try:
+            channel.send({"retexo": PROTOCOL, "node": asdict(participant.own)})
+            return channel, channel.receive_one(cluster.init_timeout + START_MARGIN)
+        except Disconnected:
+            channel.close()
+            if time.monotonic() + RETRY_INTERVAL > deadline:
+                raise
+            time.sleep(RETRY_INTERVAL)
+
+
+def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[int, tuple[str, int]]]:
+    """The run's id, the address of its store, and those of the other nodes; ChannelClosed if they are not there."""
     try:
-        return str(reply["run"]), str(reply["store"]), dict(reply["nodes"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise ChannelClosed(f"not a reply of node 0: {reply}") from error
+        addresses = {int(node): _split(address) for node, address in reply["nodes"].items()}
+        _split(reply["store"])
+        return str(reply["run"]), reply["store"], addresses
+    except (KeyError, ValueError, AttributeError) as error:
+        raise ChannelClosed(f"not a reply of node 0: {printable(reply)}") from error
+
+
+def _split(address: str) -> tuple[str, int]:
+    """ADDRESS:PORT"""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
     """Raise what node 0 found wrong: InputError for a mistake of the user's, TrainingError for a failure."""
     if "refused" in reply:
         raise InputError(
-            f"distributed.master_port: what runs at {place} turned {own.name} away: {reply['refused']}; "
+            f"distributed.master_port: what runs at {place} turned {own.name} away: {printable(reply['refused'])}; "
             "choose another port for this run"
         )
     if "mistake" in reply:
-        raise InputError(str(reply["mistake"]))
+        raise InputError(printable(reply["mistake"]))
     if "problem" in reply:
-        raise TrainingError(str(reply["problem"]))
+        raise TrainingError(printable(reply["problem"]))
 
 
 def _connect_peers(
-    participant: Participant, run_id: str, addresses: Mapping[str, str], first: Channel
+    participant: Participant, run_id: str, addresses: Mapping[int, tuple[str, int]], first: Channel
 ) -> dict[int, Channel]:
     """Connect the nodes besides node 0 pairwise: only these two can notice that the network between them fails."""
-    own, cluster, name = participant.own.node, participant.cluster, participant.own.name
+    cluster, name = participant.cluster, participant.own.name
     links: dict[int, Channel] = {}
     problem = None
-    for other in range(1, own):
-        address, _, port = addresses[str(other)].rpartition(":")
+    for other in range(1, cluster.node_rank):
+        address, port = addresses.get(other, ("", 0))
         try:
-            links[other] = connect(address, int(port), CONNECT_TIMEOUT)
-            links[other].send({"run": run_id, "node": own})
+            links[other] = connect(address, port, CONNECT_TIMEOUT)
+            links[other].send({"run": run_id, "node": cluster.node_rank})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
             problem = f"{name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
             break
-    deadline = time.monotonic() + CONNECT_TIMEOUT
-    while problem is None and len(links) < cluster.num_nodes - 2:
-        found = _accept(participant.listener, run_id, deadline - time.monotonic())
-        if found is not None:
-            links[found[0]] = found[1]
-        elif time.monotonic() > deadline:
-            absent = [name_of(node, cluster.ranks_of(node)) for node in range(own + 1, cluster.num_nodes)]
-            problem = f"{name} was not reached by all of {', '.join(absent)} within {CONNECT_TIMEOUT:g} s"
+    if problem is None:
+        later = set(range(cluster.node_rank + 1, cluster.num_nodes))
+        links |= _accept_peers(participant.listener, run_id, later)
+        if later - links.keys():
+            absent = [name_of(node, cluster.ranks_of(node)) for node in sorted(later - links.keys())]
+            problem = f"{name} was not reached by {', '.join(absent)} within {CONNECT_TIMEOUT:g} s"
     first.send({"ready": True} if problem is None else {"problem": problem})
     return links
 
 
-def _accept(listener: socket.socket, run_id: str, timeout: float) -> tuple[int, Channel] | None:
-    """Another node of this run that connects; None for any other connection, or for none."""
-    listener.settimeout(max(0.1, timeout))
-    try:
-        channel = Channel(listener.accept()[0])
-    except OSError:
-        return None
-    try:
-        message = channel.receive_one(INFO_TIMEOUT)
-        if message.get("run") == run_id and isinstance(message.get("node"), int):
-            return message["node"], channel
-    except ChannelClosed:
-        pass
-    channel.close()
-    return None
+def _accept_peers(listener: socket.socket, run_id: str, nodes: set[int]) -> dict[int, Channel]:
+    """Connections from these nodes of the run, as far as they come within CONNECT_TIMEOUT."""
+    found: dict[int, Channel] = {}
+    pending, deadline = PendingConnections(listener), time.monotonic() + CONNECT_TIMEOUT
+    while nodes - found.keys() and time.monotonic() < deadline:
+        for channel, message in pending.wait(min(0.5, deadline - time.monotonic()))[0]:
+            node = message.get("node")
+            if message.get("run") == run_id and isinstance(node, int) and node in nodes - found.keys():
+                found[node] = channel
+            else:
+                pending.reject(channel, "not a node of this run")
+    pending.close()
+    return found
 
 
 def _master(cluster: ClusterSettings) -> tuple[str, int]:
     """Address and port at which node 0 listens."""
     if cluster.launcher_env is not None and cluster.launcher_env.store:
-        where, _, port = _launcher_store(cluster).get(_launcher_key(cluster)).rpartition(":")
-        return where, int(port)
+        return _split(_launcher_store(cluster).get(_launcher_key(cluster)))
     return interface_address(loopback()) if cluster.one_machine else cluster.master_addr, cluster.master_port
 
 
@@ -293,24 +304,10 @@ def _launcher_key(cluster: ClusterSettings) -> str:
 
 
 def _rendezvous(
-    cluster: ClusterSettings,
-    interface: str,
-    *,
-    file: Path | None = None,
-    address: str = "",
-    port: int = 0,
-    run_id: str = "",
+    cluster: ClusterSettings, interface: str, run_id: str, *, file: Path | None = None, address: str = "", port: int = 0
 ) -> Rendezvous:
-    return Rendezvous(
-        world_size=cluster.num_partitions,
-        interface=interface,
-        file=file,
-        address=address,
-        port=port,
-        init_timeout=cluster.init_timeout,
-        timeout=cluster.timeout,
-        run_id=run_id,
-    )
+    limits = {"init_timeout": cluster.init_timeout, "timeout": cluster.timeout}
+    return Rendezvous(cluster.num_partitions, interface, file, address, port, **limits, run_id=run_id)
 
 
 def _close(node: Node) -> None:

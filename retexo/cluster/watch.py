@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from retexo.cluster.channel import Channel, ChannelClosed
+from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.cluster.failure import KINDS, ROOT_CAUSES, Failure, read_failure
 from retexo.cluster.handshake import name_of
 from retexo.cluster.heartbeat import ProcessMonitor, Stopwatch, interval
@@ -146,7 +146,7 @@ class Watch:
 
     def _handle(self, other: int, message: dict[str, Any]) -> None:
         if "beat" in message:
-            self._phases[other] = str(message["beat"])
+            self._phases[other] = printable(message["beat"])
         if "done" in message:
             self._done.add(other)
         if "finished" in message:
@@ -154,7 +154,7 @@ class Watch:
         if "failed" in message:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
-            self._decision = str(message["end"])
+            self._decision = printable(message["end"])
 
     def _node_lost(self, other: int, why: str) -> None:
         self._lost.append(self._links.pop(other))

@@ -4,6 +4,8 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 """
 
 import contextlib
+import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +26,19 @@ class PeerLost(RuntimeError):
 def _naming_failure(purpose: Purpose) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # gloo's, of no type of its own
+    except RuntimeError as error:
+        if not _is_of_network(error):
+            raise
         reason = (str(error) or type(error).__name__).splitlines()[0]  # a broken barrier has no message
         raise PeerLost(f"lost a peer while sending {purpose.kind}: {reason}") from error
+
+
+def _is_of_network(error: RuntimeError) -> bool:
+    """Whether a collective failed because of a peer, and not here, as for want of memory."""
+    if isinstance(error, dist.DistError | threading.BrokenBarrierError):
+        return True
+    # gloo's errors have no type of their own, but name its source file.
+    return re.search(r"/transport/|[Cc]onnection|[Tt]imed out", re.sub(r"\[enforce fail.*", "", str(error))) is not None
 
 
 @dataclass(frozen=True, eq=False)

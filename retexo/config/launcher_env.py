@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from partitioning.errors import InputError
 
+MAX_HOSTS = 1 << 16
+"""as many as Slurm has nodes at most"""
+
 
 @dataclass(frozen=True)
 class LauncherEnv:
@@ -115,18 +118,26 @@ def expand_hosts(text: str) -> list[str]:
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names = [""]
         for plain, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
-            names = [name + part for name in names for part in ([plain] if plain else _expand_range(inside))]
+            parts = [plain] if plain else _expand_range(inside)
+            _check_length("SLURM_NODELIST", len(hosts) + len(names) * len(parts))
+            names = [name + part for name in names for part in parts]
         hosts += names
     return hosts
 
 
+def _check_length(variable: str, length: int) -> None:
+    if length > MAX_HOSTS:
+        raise InputError(f"{variable}: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it")
+
+
 def _expand_range(inside: str) -> list[str]:
     """'1-2,07' is 1, 2, 07; '08-10' keeps its zeros."""
-    numbers = []
+    numbers: list[str] = []
     for piece in inside.split(","):
         first, _, last = piece.partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
-            raise InputError(f"SLURM_NODELIST: cannot read [{inside}]")
+        if not re.fullmatch(r"[0-9]{1,9}", first) or not re.fullmatch(r"[0-9]{1,9}", last or first):
+            raise InputError(f"SLURM_NODELIST: cannot read [{inside[:40]}]")
+        _check_length("SLURM_NODELIST", len(numbers) + int(last or first) - int(first))
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
     return numbers
 
@@ -135,5 +146,6 @@ def expand_counts(text: str) -> list[int]:
     """Slurm's tasks by node: '2(x3),1' is 2, 2, 2, 1."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(count)] * int(times or 1)
+        _check_length("SLURM_TASKS_PER_NODE", len(counts) + int((times or "1")[:9]))
+        counts += [int(count[:9])] * int(times or 1)
     return counts

@@ -1,30 +1,55 @@
 """Writing a file atomically: it is complete, or not there."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from retexo.errors import TrainingError
 
+UNFINISHED = ".unfinished-"
+
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, renamed to it at the end of the block, and removed where that fails.
 
-    TrainingError names the path where the block cannot write.
+    Both the file and its new name are on the disk then. TrainingError names the path where the block cannot write.
     """
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # nodes may share a directory
+    unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}")  # nodes may share a directory
     try:
         yield unfinished
+        _sync(unfinished)
         unfinished.replace(path)
+        _sync(path.parent)
     except OSError as error:
         raise TrainingError(f"{path}: cannot be written: {error.strerror}; free some space") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_unfinished(run_dir: Path) -> None:
+    """Remove what a process that was killed was writing, in a run directory that nobody else has."""
+    for folder in ("", "checkpoint", "state", "state/*", "predictions", "embeddings"):
+        for path in run_dir.glob(f"{folder}/{UNFINISHED}*".lstrip("/")):
+            path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -12,10 +12,10 @@ from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-import psutil
 import torch
 
 from partitioning.errors import InputError
+from retexo.cluster.cores import usable_cores
 from retexo.cluster.heartbeat import ParentPipe, Progress
 from retexo.comm.collectives import PeerLost
 from retexo.config.settings import ClusterSettings, TrainSettings
@@ -32,9 +32,12 @@ def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress
     except Exception as error:
         kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
         kind = kinds.get(type(error), "error")
+        message = str(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
-        report = {"kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+        elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in message:
+            kind, message = "failure", f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}"
+        report = {"kind": kind, "message": message, "traceback": traceback.format_exc()}
         pipe.send({"error": report})
         sys.exit(1)
 
@@ -55,8 +58,8 @@ def configure(rank: int, settings: TrainSettings) -> None:
 
 
 def num_threads(cluster: ClusterSettings) -> int:
-    """Threads of one worker."""
-    return cluster.threads_of(len(psutil.Process().cpu_affinity() or [0]))
+    """Threads of one worker: its share of the cores that this machine gives us."""
+    return cluster.threads_of(usable_cores())
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

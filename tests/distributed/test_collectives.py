@@ -8,7 +8,7 @@ import torch
 from support import run_workers
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.collectives import Communicator, PeerLost, Summand
 from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
 
 WORLD = 4
@@ -162,6 +162,44 @@ def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
     assert by_kind["metrics"] == (world - 1) * len(KINDS) * 3 * world * 8
     after = torch.stack([worker["account"][1] for worker in found])  # what the meters say once it was sent
     assert torch.equal(after, first)
+
+
+class Failing(Communicator):
+    """Its transport fails in one way."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        super().__init__(0, 2)
+        self._error = error
+
+    def _swap(self, to_peers: Any, from_sizes: Any) -> Any:
+        raise self._error
+
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+OF_A_PEER = (
+    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:34532. This is typically caused by ...",
+    f"{GLOO}unbound_buffer.cc:129] Timed out waiting 3000ms for send operation to complete",
+)
+OF_THIS_WORKER = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 "
+    "bytes. Error code 12 (Cannot allocate memory)",
+    "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[r] == outLengthPerRank[r]. ",
+    "Split sizes doesn't match total dim 0 size",
+)
+
+
+@pytest.mark.parametrize("text", OF_A_PEER)
+def test_a_peer_that_is_gone_is_named_as_the_reason(text: str) -> None:
+    with pytest.raises(PeerLost, match="lost a peer while sending"):
+        Failing(RuntimeError(text)).all_gather(torch.ones(2), SETUP)
+
+
+@pytest.mark.parametrize("text", OF_THIS_WORKER)
+def test_a_failure_of_this_worker_is_not_a_lost_peer(text: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        Failing(RuntimeError(text)).all_gather(torch.ones(2), SETUP)
+    assert str(caught.value) == text
+    assert not isinstance(caught.value, PeerLost)
 
 
 def test_the_meter_adds_up_by_purpose_and_peer() -> None:

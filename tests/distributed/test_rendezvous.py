@@ -11,9 +11,10 @@ from typing import Any
 
 import psutil
 import pytest
+from support import wait_until
 
 from partitioning.errors import InputError
-from retexo.cluster import channel, handshake, rendezvous
+from retexo.cluster import channel, handshake, pending, rendezvous
 from retexo.config.compose import compose
 from retexo.config.flatten import flatten
 from retexo.config.settings import ClusterSettings
@@ -144,7 +145,7 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
     for package in ("retexo", "partitioning"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
-    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "handshake.py"))
+    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "cluster" / "handshake.py"))
     before = handshake.code_version()
     assert before == handshake.code_version()
     (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
@@ -234,6 +235,7 @@ GARBAGE = {
     "types": node_info(node="1"),
     "ranks": node_info(ranks=[[1]]),
     "too much": node_info(more=1),
+    "address": node_info(address="nowhere"),
     "too long": b'{"retexo": "' + b"x" * (channel.MAX_MESSAGE_BYTES + 9),
     "other run": node_info(run_key="job 7"),
 }
@@ -259,13 +261,120 @@ def wait_for(port: int) -> int:
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "INFO_TIMEOUT", 0.2)
+    monkeypatch.setattr(pending, "FIRST_MESSAGE_TIMEOUT", 0.2)
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
         assert b"said nothing" in visit(port, b"")
         assert b"said nothing" in visit(port, b'{"retexo":')
         assert attend(cluster(1, port)) == first.result(20)
+
+
+def held(port: int, number: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [socket.create_connection(("127.0.0.1", port), 20) for _ in range(number)]
+
+
+def test_connections_that_are_held_keep_no_node_out() -> None:
+    """More than are kept, of one address, at both ports that nodes connect to; none times out meanwhile."""
+    port = free_port()
+    before = listening()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(attend, cluster(0, port, parts=3))
+        strangers = held(wait_for(port), 300)
+        second = pool.submit(attend, cluster(1, port, parts=3))
+        others = wait_until(lambda: listening() - before - {f"127.0.0.1:{port}"}, 20, "node 1 listens")
+        strangers += held(int(others.pop().rpartition(":")[2]), 100)
+        outcome = attend(cluster(2, port, parts=3))
+        assert len(outcome[0]) == 16, outcome
+        assert outcome == first.result(20) == second.result(20)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_limit_per_address_drops_the_oldest() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = pending.PendingConnections(server)
+        connections = held_by(server, pending.MAX_PENDING_PER_ADDRESS + 2)
+        deadline = time.monotonic() + 10
+        while connections[1].fileno() >= 0 and time.monotonic() < deadline:
+            waiting.wait(0.05)
+            if is_closed(connections[1]):
+                break
+        assert [is_closed(connection) for connection in connections[:3]] == [True, True, False]
+        connections[2].sendall(b'{"node": 1}\n')
+        found, _ = waiting.wait(5.0)
+        assert [message for _, message in found] == [{"node": 1}]
+        waiting.close()
+        for connection in connections:
+            connection.close()
+
+
+def held_by(server: socket.socket, number: int) -> list[socket.socket]:
+    return [socket.create_connection(server.getsockname(), 5) for _ in range(number)]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def answering(*answers: bytes | None) -> Outcome:
+    """What becomes of node 1 where a program at node 0's address answers so; None: it closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(attend, cluster(1, server.getsockname()[1]))
+        for answer in answers:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)
+                if answer is not None:
+                    connection.sendall(answer)
+        return outcome.result(30)
+
+
+def test_a_node_whose_connection_is_closed_tries_again() -> None:
+    kind, message = answering(None, None, b'{"refused": "it is late"}\n')
+    assert kind == "InputError"
+    assert "it is late" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("refused", "InputError"), ("mistake", "InputError"), ("problem", "TrainingError")]
+)
+def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind: str) -> None:
+    text = "\x1b]0;title\x07\x1b[2Jünï" + "x" * 100_000
+    outcome = answering(json.dumps({name: text}).encode() + b"\n")
+    assert outcome[0] == ("TrainingError" if name == "problem" else "InputError")
+    assert outcome[1].isprintable()
+    assert r"\x1b]0;title\x07\x1b[2Jünï" in outcome[1]
+    assert len(outcome[1]) < 1500
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [{"run": "a"}, {"run": "a", "store": "x", "nodes": {}}, {"run": "a", "store": 3, "nodes": {}},
+     {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}}, {"run": "a", "store": "127.0.0.1:1", "nodes": [1]}],
+)  # fmt: skip
+def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:
+    kind, message = answering(json.dumps(reply).encode() + b"\n")
+    assert kind == "TrainingError"
+    assert "not a reply of node 0" in message
+
+
+def test_what_a_stranger_says_is_logged_without_terminal_escapes(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, cluster(0, port))
+        visit(port, node_info(run_key="\x1b[2J"))
+        attend(cluster(1, port))
+        first.result(20)
+    assert r"another run (\x1b[2J)" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 def test_another_run_on_the_same_port_is_not_joined() -> None:

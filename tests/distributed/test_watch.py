@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from support import wait_until
 
 from retexo.cluster import launch, watch
@@ -57,6 +58,8 @@ def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
         raise ValueError("it went wrong\nin two lines")
     elif what == "no space":
         raise OSError(28, "No space left on device", "/full/checkpoint")
+    elif what == "no memory":
+        torch.empty(1 << 50)
     elif what == "stop soon":
         time.sleep(1)
         KEPT.touch()
@@ -103,7 +106,7 @@ def run_node(node: Node, what: str) -> Any:
     except TrainingError as error:
         return str(error)
     finally:
-        launch._end_all(workers, save=False)
+        launch._end_all([process], save=False)
         assert not process.is_alive()
 
 
@@ -144,6 +147,7 @@ DEATHS = {
     "exit": "rank 1 (node 0) exited with status 3",
     "fail": "rank 1 (node 0) failed: it went wrong",
     "no space": "rank 1 (node 0) failed: [Errno 28] No space left on device: '/full/checkpoint'",
+    "no memory": "rank 1 (node 0) failed: not enough memory: can't allocate memory: you tried to allocate",
 }
 
 
@@ -158,6 +162,44 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     assert ("Traceback" in str(caught.value)) == (what == "fail")
     assert time.monotonic() - start < 20
     assert not [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_STOPPED]
+
+
+def fork_server() -> psutil.Process:
+    launch.warm_up()
+    return psutil.Process(launch.multiprocessing.forkserver._forkserver._forkserver_pid)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_fork_server_that_starts_no_workers(how: str) -> None:
+    """It ends in any case, and the next run has one of its own."""
+    cluster = replace(DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0)
+    node = Node(cluster, "run", None)  # type: ignore[arg-type]
+    server = fork_server()
+    server.suspend()
+    killing = threading.Timer(1.0, server.kill if how == "killed" else str)
+    killing.start()
+    with pytest.raises(TrainingError, match=r"the fork server, .* killed or stopped") as caught:
+        launch.run_workers(range(2), serve, {0: "return", 1: "return"}, node)
+    killing.join()
+    assert "\n" not in str(caught.value)
+    assert ("no answer for 2 s" in str(caught.value)) == (how == "stopped")
+    assert server.status() == psutil.STATUS_ZOMBIE
+    assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
+
+
+def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers end all the same, and so does the parent."""
+    monkeypatch.setattr(launch, "STOP_TIMEOUT", 1.0)
+    server, start = fork_server(), launch._start
+
+    def start_and_stop(*arguments: Any) -> None:
+        start(*arguments)
+        server.suspend()
+
+    monkeypatch.setattr(launch, "_start", start_and_stop)
+    with pytest.raises(TrainingError, match="rank 1"):
+        alone("wait", "fail")
+    assert not launch.multiprocessing.active_children()
 
 
 # --- on two nodes ------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -335,6 +377,12 @@ def test_where_a_worker_is(phase: str, told: str) -> None:
         progress.at(2, 5)
     progress.enter(phase)
     assert reports == [told]
+
+
+def test_a_parent_that_is_gone_is_told_nothing() -> None:
+    receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
+    receiver.close()
+    ParentPipe(sender).send({"error": {"kind": "stopped"}})
 
 
 def test_messages_of_two_threads_do_not_mix() -> None:

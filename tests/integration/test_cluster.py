@@ -132,6 +132,33 @@ def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, n
     assert summary["status"] == ("running" if name == "kill a node" else "failed")
 
 
+# --- one run directory ---------------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("more", [(), ("resume=auto",), ("app=evaluate", "checkpoint_dir=none")], ids=str)
+def test_a_run_directory_in_use_is_refused(live: Path, place: Path, node: int, more: tuple[str, ...]) -> None:
+    """Of each node its own, also where the run could go on; what is there stays as it is."""
+    run_dir = live / f"node{node}"
+    before = {path: path.stat().st_ino for path in run_dir.glob("*.json")}
+    arguments = [argument for argument in LONG if argument.split("=")[0] not in {name.split("=")[0] for name in more}]
+    ended = run_cli(*arguments, *more, "parts_per_node=1", f"node_rank={node}", f"hydra.run.dir={run_dir}", cwd=place)
+    assert ended.rc == 2, ended.output
+    assert re.search(
+        rf"^error: hydra.run.dir={run_dir}: in use by process \d+ on '.+', which began at", error_of(ended)
+    )
+    assert {path: path.stat().st_ino for path in run_dir.glob("*.json")} == before
+
+
+@pytest.fixture(scope="module")
+def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that goes on for ever."""
+    folder = Path(tmp_path_factory.mktemp("live"))
+    with nodes(place, folder, *LONG, "checkpoint.every=10") as processes:
+        wait_for_rounds(folder, *processes)
+        yield folder
+
+
 # --- one run over all nodes --------------------------------------------------------------------------------------------  # noqa: E501
 
 

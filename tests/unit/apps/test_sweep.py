@@ -14,6 +14,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings, SweepSettings
 from retexo.errors import TrainingError
+from retexo.outputs.lock import exclusive
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"
 TOY = ("dataset_name=karateclub", "sweep.dir=runs")
@@ -170,9 +171,9 @@ def test_a_sweep_goes_on_after_what_fails_and_runs_only_that_again(
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
     settings = compose([*TOY[:1], SEEDS, f"sweep.dir={tmp_path}"])
-    with sweep._alone(tmp_path), pytest.raises(InputError, match="another sweep, or a run of one, is at work there"):
+    with exclusive(tmp_path / ".lock", "here"), pytest.raises(InputError, match=r"sweep.dir=.*in use by process \d+"):
         sweep.run(settings, tmp_path / "out")
-    with sweep._alone(tmp_path):  # free again
+    with exclusive(tmp_path / ".lock", "here"):  # free again
         pass
 
 

@@ -43,6 +43,20 @@ def test_hosts_that_cannot_be_read() -> None:
         expand_hosts("n[a-b]")
 
 
+@pytest.mark.parametrize(
+    "short", ["a[1-99999999]", "r[1-1000]n[1-1000]", "a[1-60000],b[1-60000]", f"a[1-{'9' * 5000}]", "a[\u00b2-3]"]
+)
+def test_hosts_have_a_limit(short: str) -> None:
+    with pytest.raises(InputError, match="SLURM_NODELIST"):
+        expand_hosts(short)
+
+
+@pytest.mark.parametrize("short", ["2(x99999999)", f"1(x{'9' * 5000})", "1(x60000),2(x60000)"])
+def test_counts_have_a_limit(short: str) -> None:
+    with pytest.raises(InputError, match="SLURM_TASKS_PER_NODE"):
+        expand_counts(short)
+
+
 def test_counts() -> None:
     assert expand_counts("2(x3),1") == [2, 2, 2, 1]
     assert expand_counts("") == []

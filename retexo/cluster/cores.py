@@ -1,0 +1,48 @@
+"""The CPU cores that this process may use: its affinity, and the CPU quota of its control group (containers, Slurm)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """At least 1; a quota of 2.5 cores counts as 2. root: where proc and sys are, for tests.
+
+    Source: the kernel's cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us of version 1).
+    """
+    cores = len(psutil.Process().cpu_affinity() or [0])
+    return max(1, min([cores, *(int(quota) for quota in _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """In cores, of this process's control groups and of those above them; a group without a quota has none."""
+    for group in _groups(root):
+        for version in (
+            _read(group / "cpu.max"),
+            _read(group / "cpu.cfs_quota_us") + _read(group / "cpu.cfs_period_us"),
+        ):
+            if len(version) == 2 and all(entry.isdecimal() and int(entry) for entry in version):  # else max, or -1
+                yield int(version[0]) / int(version[1])
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Folders of the control groups, from the process's own up; within a container some may not be visible."""
+    mount = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        if number == "0" or "cpu" in controllers.split(","):
+            own = (mount / controllers if controllers else mount) / path.strip("/")
+            yield own
+            yield from (above for above in own.parents if above.is_relative_to(mount))
+
+
+def _read(path: Path) -> list[str]:
+    return " ".join(_lines(path)).split()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

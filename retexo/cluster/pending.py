@@ -1,0 +1,93 @@
+"""Connections that were accepted and have not said yet who they are.
+
+Anybody can connect to the port: each connection has a deadline, and their number has a limit, in all and per address.
+At a limit the oldest goes; a node that loses its connection so tries again.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+from retexo.cluster.channel import Channel, ChannelClosed
+
+logger = logging.getLogger(__name__)
+
+FIRST_MESSAGE_TIMEOUT = 5.0
+"""seconds within which a connection has to send its first message"""
+MAX_PENDING = 64
+MAX_PENDING_PER_ADDRESS = 16
+MAX_ACCEPTED_AT_ONCE = 8
+"""fewer than the limits: what a new connection sent with its first packet is read before it can be dropped"""
+MAX_WARNINGS = 20
+"""rejected connections that are logged one by one"""
+
+
+class PendingConnections:
+    """The connections of a listening socket until their first message."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._deadlines: dict[Channel, float] = {}
+        """Oldest first."""
+        self._num_rejected = 0
+
+    def wait(
+        self, timeout: float, others: Sequence[Channel] = ()
+    ) -> tuple[list[tuple[Channel, dict[str, Any]]], list[Channel]]:
+        """First messages that came within `timeout` seconds, with their channels, and those of `others` to be read.
+
+        Their channels are the caller's from then on.
+        """
+        ready: list[Any] = connection.wait([self._listener, *self._deadlines, *others], max(0.0, timeout))  # type: ignore[list-item]
+        first = [found for source in ready if source in self._deadlines and (found := self._read(source)) is not None]
+        for channel in [channel for channel, deadline in self._deadlines.items() if deadline < time.monotonic()]:
+            self.reject(channel, "it said nothing")
+        if self._listener in ready:
+            self._accept()
+        return first, [source for source in ready if source in others]
+
+    def reject(self, channel: Channel, why: str) -> None:
+        """Tell a connection why it is closed, and close it."""
+        self._num_rejected += 1
+        if self._num_rejected <= MAX_WARNINGS:
+            last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
+            logger.warning("turned away a connection from %s: %s%s", channel.peer, why, last)
+        with suppress(ChannelClosed):
+            channel.send({"refused": why})
+        self._forget(channel)
+
+    def close(self) -> None:
+        for channel in list(self._deadlines):
+            self._forget(channel)
+
+    def _read(self, channel: Channel) -> tuple[Channel, dict[str, Any]] | None:
+        try:
+            messages = channel.receive()
+        except ChannelClosed as error:
+            self.reject(channel, str(error))
+            return None
+        if not messages:
+            return None
+        del self._deadlines[channel]
+        return channel, messages[0]
+
+    def _accept(self) -> None:
+        """Accept what waits at the listener; above a limit close the oldest instead."""
+        with suppress(OSError):
+            for _ in range(MAX_ACCEPTED_AT_ONCE):
+                channel = Channel(self._listener.accept()[0])
+                same = [other for other in self._deadlines if other.peer == channel.peer]
+                if len(same) >= MAX_PENDING_PER_ADDRESS:
+                    self._forget(same[0])
+                elif len(self._deadlines) >= MAX_PENDING:
+                    self._forget(next(iter(self._deadlines)))
+                self._deadlines[channel] = time.monotonic() + FIRST_MESSAGE_TIMEOUT
+
+    def _forget(self, channel: Channel) -> None:
+        self._deadlines.pop(channel, None)
+        channel.close()
