@@ -23,12 +23,13 @@ from retexo.nn.matrix import dense, drop, row_sums
 from retexo.nn.stage import Architecture, build_stage
 from retexo.training.task import NodeClassification
 
-Constants = dict[str, float]
+UnitCosts = dict[str, float]
+"""CPU seconds of one core for one unit of each kind of work, by its name."""
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
 
 
-def measure(process: int = 0) -> Constants:
+def measure(process: int = 0) -> UnitCosts:
     """CPU seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
     rng, found = np.random.default_rng(0), {}
@@ -82,10 +83,8 @@ def measure(process: int = 0) -> Constants:
     keys = rng.integers(200_000 * 40_000, size=many)
     found["sort_edge"] = _each(many, lambda: np.divmod(np.sort(keys), 40_000))
     found["renumber_end"] = _each(many, lambda: renumbered(ends[0]))
-    required_layers = np.ones(40_000, np.uint8)
-    found["scan_edge"] = _each(
-        many, lambda: np.flatnonzero((ends[0] >= 9) & (ends[0] < 99) & (required_layers[ends[1]] > 0))
-    )
+    used = np.ones(40_000, np.uint8)
+    found["scan_edge"] = _each(many, lambda: np.flatnonzero((ends[0] >= 9) & (ends[0] < 99) & (used[ends[1]] > 0)))
     keys.sort()
     code = write_ascending(keys, 200_000 * 40_000)
     found["write_edge"] = _each(many, lambda: write_ascending(keys, 200_000 * 40_000), 1)
@@ -156,10 +155,10 @@ def _round_of_few_rows() -> float:
     return _each(50, steps)
 
 
-def constants(file: Path | None) -> Constants:
+def unit_costs(file: Path | None) -> UnitCosts:
     """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
-        kept: Constants = json.loads(file.read_text())
+        kept: UnitCosts = json.loads(file.read_text())
         if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
             raise ValueError("holds other things than constants")
         return kept
