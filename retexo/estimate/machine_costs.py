@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
@@ -25,6 +26,7 @@ from retexo.training.task import NodeClassification
 
 UnitCosts = dict[str, float]
 """CPU seconds of one core for one unit of each kind of work, by its name."""
+WIDTH, EDGES = 256, 1_000_000
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
 
@@ -32,27 +34,40 @@ MAX_AT_ONCE = 8
 def measure(process: int = 0) -> UnitCosts:
     """CPU seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
-    rng, found = np.random.default_rng(0), {}
-    n, width, many = 40_000, 256, 1_000_000  # rows of more than the C library keeps, as those of a large graph
-    rows, weight = torch.randn(n, width), torch.randn(width, width)
-    found["flop"] = _each(2 * 20_000 * width**2, lambda: rows[:20_000] @ weight)
-    found["copy_byte"] = _each(rows.nbytes, lambda: rows.clone())
-    found["socket_byte"] = _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B")))
-    found["dropout_value"] = _each(rows.numel(), lambda: drop(rows, 0.5))
-    norm, labels = torch.nn.LayerNorm(width), torch.randint(47, (n,))
-    hidden, logits = rows.clone().requires_grad_(), torch.randn(n, 47, requires_grad=True)
-    ones, task = torch.ones_like(rows), NodeClassification(47, False)
-    found["norm_value"] = _each(rows.numel(), lambda: torch.relu(norm(hidden + 1)).backward(ones))  # type: ignore[no-untyped-call]
+    rng = np.random.default_rng(0)
+    rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
+    return {**_rounds(rows), **_sums_of_neighbours(rows, rng), **_plan(rng), **_messages(rows)}
+
+
+def _rounds(rows: Tensor) -> UnitCosts:
+    """Products, dropout, norm and loss; copies, and the socket."""
+    weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
+    norm, loss, task = torch.nn.LayerNorm(WIDTH), torch.nn.functional.cross_entropy, NodeClassification(47, False)
+    hidden, logits = rows.clone().requires_grad_(), torch.randn(len(rows), 47, requires_grad=True)
+    ones = torch.ones_like(rows)
     with torch.no_grad():
-        found["norm_forward_value"] = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
-    loss = torch.nn.functional.cross_entropy
-    found["loss_value"] = _each(logits.numel(), lambda: loss(logits, labels).backward())  # type: ignore[no-untyped-call]
-    found["count_value"] = _each(logits.numel(), lambda: task.counts(logits.detach(), labels))
-    found["round"] = _round_of_few_rows()
-    source, target = torch.randint(200_000, (many,)), torch.arange(many) // 25
-    degree, factor = torch.full((many // 25,), 25), torch.rand(200_000)
-    in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(many // 25)
-    place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, many + 1, 25, dtype=torch.int32)
+        forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
+    return {
+        "flop": _each(2 * 20_000 * WIDTH**2, lambda: rows[:20_000] @ weight),
+        "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
+        "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
+        "dropout_value": _each(rows.numel(), lambda: drop(rows, 0.5)),
+        "norm_value": _each(rows.numel(), lambda: torch.relu(norm(hidden + 1)).backward(ones)),  # type: ignore[no-untyped-call]
+        "norm_forward_value": forward,
+        "loss_value": _each(logits.numel(), lambda: loss(logits, labels).backward()),  # type: ignore[no-untyped-call]
+        "count_value": _each(logits.numel(), lambda: task.counts(logits.detach(), labels)),
+        "round": _round_of_few_rows(),
+    }
+
+
+def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
+    """Rows looked up and added up along a million edges, 25 of a target; and partial sums for another part."""
+    source, target = torch.randint(200_000, (EDGES,)), torch.arange(EDGES) // 25
+    degree, factor = torch.full((EDGES // 25,), 25), torch.rand(200_000)
+    in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(EDGES // 25)
+    place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
+    ends = source.numpy(), np.sort(rng.integers(40_000, size=EDGES))
+    few = torch.randint(47, (len(rows),))
 
     def look_up() -> None:
         row = place.index_select(0, in_edges.in_edges_of(nodes)[0])
@@ -60,43 +75,53 @@ def measure(process: int = 0) -> UnitCosts:
         there.cumsum(0, dtype=torch.int32)
         np.compress(there.numpy(), row.numpy())
 
-    found["index_edge"] = _each(many, look_up)
-
     def bag(width: int) -> float:
         table = torch.randn(200_000, width)
-
-        def add_up() -> torch.Tensor:
-            return row_sums(table, source.int(), row_ptr, factor.index_select(0, source))
-
         with torch.no_grad():
-            return _each(many, add_up)
-
-    ends = source.numpy(), np.sort(rng.integers(40_000, size=many))
+            return _each(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
 
     def partial(width: int) -> float:
-        owned = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
-        return _each(many, lambda: owned.add_up(*ends, 40_000, DENSE), 3)
+        local = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
+        return _each(EDGES, lambda: local.add_up(*ends, 40_000, DENSE), 3)
 
-    found["bag_edge"], found["bag_value"] = _line(bag)
-    found["sum_value"] = _each(rows.numel(), lambda: torch.zeros(n, width).index_add_(0, target[:n], rows[labels]))
-    found["partial_edge"], found["partial_value"] = _line(partial)
-    keys = rng.integers(200_000 * 40_000, size=many)
-    found["sort_edge"] = _each(many, lambda: np.divmod(np.sort(keys), 40_000))
-    found["renumber_end"] = _each(many, lambda: renumbered(ends[0]))
-    used = np.ones(40_000, np.uint8)
-    found["scan_edge"] = _each(many, lambda: np.flatnonzero((ends[0] >= 9) & (ends[0] < 99) & (used[ends[1]] > 0)))
-    keys.sort()
-    code = write_ascending(keys, 200_000 * 40_000)
-    found["write_edge"] = _each(many, lambda: write_ascending(keys, 200_000 * 40_000), 1)
-    found["read_edge"] = _each(many, lambda: read_ascending(code, many, 200_000 * 40_000), 1)
-    found["cover_small"] = _cover(rng, 300_000, 1)
-    found["cover_flow"] = _cover(rng, 300_000, 100)
-    found["cover_large"] = _cover(rng, MATCHING_LIMIT + 400_000, 1)
-    embedded, zeros = rows.relu(), RowFormat("sparse")
-    found["size_value"] = _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1)
-    found["sparse_value"] = _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1)
-    found["code_byte"] = _each(rows.nbytes, lambda: decode_into(rows, encode(rows, RowFormat()), RowFormat()))
-    return found
+    (bag_edge, bag_value), (partial_edge, partial_value) = _line(bag), _line(partial)
+    return {
+        "index_edge": _each(EDGES, look_up),
+        "bag_edge": bag_edge,
+        "bag_value": bag_value,
+        "sum_value": _each(rows.numel(), lambda: torch.zeros_like(rows).index_add_(0, target[: len(rows)], rows[few])),
+        "partial_edge": partial_edge,
+        "partial_value": partial_value,
+    }
+
+
+def _plan(rng: np.random.Generator) -> UnitCosts:
+    """A million edges of a boundary sorted, numbered, looked at, written and read; and covers."""
+    source, target = rng.integers(200_000, size=EDGES), np.sort(rng.integers(40_000, size=EDGES))
+    limit, used = 200_000 * 40_000, np.ones(40_000, np.uint8)
+    unsorted = rng.integers(limit, size=EDGES)
+    keys = np.sort(unsorted)
+    code = write_ascending(keys, limit)
+    return {
+        "sort_edge": _each(EDGES, lambda: np.divmod(np.sort(unsorted), 40_000)),
+        "renumber_end": _each(EDGES, lambda: renumbered(source)),
+        "scan_edge": _each(EDGES, lambda: np.flatnonzero((source >= 9) & (source < 99) & (used[target] > 0))),
+        "write_edge": _each(EDGES, lambda: write_ascending(keys, limit), 1),
+        "read_edge": _each(EDGES, lambda: read_ascending(code, EDGES, limit), 1),
+        "cover_small": _cover(rng, 300_000, 1),
+        "cover_flow": _cover(rng, 300_000, 100),
+        "cover_large": _cover(rng, MATCHING_LIMIT + 400_000, 1),
+    }
+
+
+def _messages(rows: Tensor) -> UnitCosts:
+    """Rows written as bytes, and read."""
+    embedded, plain, zeros = rows.relu(), RowFormat(), RowFormat("sparse")
+    return {
+        "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
+        "sparse_value": _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1),
+        "code_byte": _each(rows.nbytes, lambda: decode_into(rows, encode(rows, plain), plain)),
+    }
 
 
 def _to_itself(message: memoryview) -> None:
