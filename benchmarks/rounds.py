@@ -19,7 +19,7 @@ import common
 import torch
 
 from retexo.cluster import launch
-from retexo.comm.collectives import Communicator
+from retexo.comm.collectives import Communicator, Summand
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.traffic import Purpose
 from retexo.config.compose import compose
@@ -77,7 +77,7 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
         for size in sizes:
             message = torch.zeros(size)
             for _ in range(ROUNDS):
-                comm.all_reduce(message, Purpose("gradients", 0))
+                comm.all_reduce([Summand(message)], Purpose("gradients", 0))
         parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
 
 

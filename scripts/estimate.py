@@ -4,9 +4,9 @@
     python scripts/estimate.py --nodes N --edges E --features F --classes C [...] [--constants FILE.json]
     python scripts/estimate.py --check RUN_DIR [RUN_DIR ...] [--constants FILE.json]
 
-The formulas are in scripts/cost_model.py. Their constants are measured first, on this machine, which takes a quarter of
-a minute; FILE.json keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of
-this machine, with nothing else on it.
+The formulas are in retexo/estimate/random_graph.py and cost_model.py. Their constants are measured first, on this
+machine, which takes a quarter of a minute; FILE.json keeps them. `--check` puts finished runs beside the model; seconds
+only mean something for runs of this machine, with nothing else on it.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from typing import Any
 from partitioning.datasets.synthetic import POWER_LAW
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from retexo.estimate.cost_constants import Constants, constants
-from retexo.estimate.cost_model import Case, memory, operations, seconds, sent
+from retexo.estimate.cost_model import memory, operations, seconds
+from retexo.estimate.machine_costs import UnitCosts, unit_costs
+from retexo.estimate.random_graph import Case, sent
 
 
-def estimate(case: Case, one: Constants) -> dict[str, float]:
+def estimate(case: Case, one: UnitCosts) -> dict[str, float]:
     """All that is printed, by its name."""
     flops = sum(
         rounds * operations(case, layer)[0] + operations(case, layer)[1] for layer, rounds in enumerate(case.rounds)
@@ -81,7 +82,7 @@ def read_run(run_dir: Path, cores: float) -> tuple[dict[str, Any], Case]:
     return summary, case
 
 
-def check(run_dir: Path, summary: dict[str, Any], case: Case, one: Constants) -> None:
+def check(run_dir: Path, summary: dict[str, Any], case: Case, one: UnitCosts) -> None:
     """Print a finished run's figures beside those of its sizes."""
     found, sizes, phases = estimate(case, one), summary["bytes"]["by_kind"], summary["seconds"]["phase"]
     seen = {f"bytes, {kind}": count for kind, count in sizes.items()}
@@ -176,7 +177,7 @@ def main() -> None:
             parser.error(f"--check {run_dir}: {error}")
     case = None if options.check else read_case(parser, options)
     try:
-        one = constants(options.constants)
+        one = unit_costs(options.constants)
     except (OSError, ValueError) as error:
         parser.error(f"--constants {options.constants}: {error}; name another file, or delete it to measure anew")
     try:

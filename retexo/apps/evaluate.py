@@ -6,6 +6,7 @@ from typing import Any
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.config.settings import Settings
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 
 
 @locks_run_dir

@@ -11,6 +11,7 @@ from retexo.apps.summary import print_rows
 from retexo.config.settings import Settings
 from retexo.outputs import predictions
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 
 logger = logging.getLogger(__name__)
 

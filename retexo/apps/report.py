@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from partitioning.errors import InputError
 from retexo.apps.resume import check_unused
 from retexo.config.settings import Settings
+from retexo.outputs.lock import locks_run_dir
 from retexo.report import figures, tables
 from retexo.report.groups import DataSet, group
 from retexo.report.page import Picture, Section, page

@@ -28,6 +28,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
+from retexo.outputs.lock import exclusive, exclusive_run_dir
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text

@@ -14,6 +14,7 @@ from retexo.cluster import launch
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 from retexo.outputs.run_log import check_logger
 from retexo.trainers import registry
 from retexo.worker.process import choose_device, num_threads

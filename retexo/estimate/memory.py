@@ -1,14 +1,19 @@
 """How much memory a worker will need: what it holds at once, step by step, added up.
 
-Of the host, for a run on the CPU. The largest worker of 18 runs, of all models on 2,708 to 300,000 nodes, took from 5 %
-less to 18 % more. I inner nodes, H halo nodes, E edges, F width of a row, D width of a row after a layer's weights.
+The steps are those of retexo.trainers.layerwise on the CPU; the sizes in them come from a partition that is there, or
+from retexo.nn.stage import build_stages
+from a random graph of which only the sizes are known (retexo.estimate.random_graph). The largest worker of 18 runs, of
+all models on 2,708 to 300,000 nodes, took from 5 % less to 18 % more than its partition says. I inner nodes, H halo
+nodes, E edges, F width of a row, D width of a projected row.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from partitioning.directory.types import Partition
@@ -31,15 +36,23 @@ WIRE = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
 def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
-    """Private bytes at the peak, about."""
-    stages = build_stages(architecture, settings.seed)
-    work = Work.of(partition, settings, linear=stages[0].conv.linear_aggregation)
+    """Private bytes of the worker of a partition at the peak, about."""
+    with torch.device("meta"):
+        stages = build_stages(architecture, settings.seed)
+    work = LayerWork.of(partition, settings, linear=stages[0].conv.linear_aggregation)
+    sparse = is_sparse(partition.features)
+    return peak_memory([work] * len(stages), stages, sparse=sparse, batch_size=settings.batch_size)
+
+
+def peak_memory(
+    works: Sequence["LayerWork"], stages: Sequence[Stage], *, sparse: bool = False, batch_size: int | None = None
+) -> int:
+    """Private bytes at the peak of a worker with this work in each layer; sparse: whether the features are."""
     memory = Memory()
-    _load(memory, work)
-    for layer, stage in enumerate(stages):
-        sparse = layer == 0 and is_sparse(partition.features)
-        width = stages[layer - 1].output_dim if layer else architecture.num_features
-        _Layer(memory, work, stage, width, sparse, settings.batch_size).train()
+    _load(memory, works[0], FLOAT * works[0].num_features)
+    for layer, (work, stage) in enumerate(zip(works, stages, strict=True)):
+        width = stage.conv.first_weights[0].shape[0]
+        _Layer(memory, work, stage, width, sparse and layer == 0, batch_size).train()
     return BASE + memory.peak
 
 
@@ -79,11 +92,11 @@ class Neighbourhood:
 
     @classmethod
     def of(cls, partition: Partition, mask: Mask, held: Mask, *, sums: bool) -> Self:
-        """mask: the nodes, bool [I]. held: halo nodes whose rows are there already, bool [H]."""
+        """mask: the nodes, bool [I]. held: halo nodes whose rows are there already, bool [H]. sums: as of LayerWork."""
         num_inner, num_parts = partition.num_inner, partition.num_parts
         owner = partition.halo_owner.numpy()
-        into = mask[partition.dst.numpy()]
-        src, dst = partition.src.numpy()[into], partition.dst.numpy()[into]
+        used = mask[partition.dst.numpy()]  # in-edges of these nodes
+        src, dst = partition.src.numpy()[used], partition.dst.numpy()[used]
         reached = np.zeros(num_inner + partition.num_halo, dtype=np.bool_)
         reached[src] = True
         vectors = np.bincount(owner[reached[num_inner:] & ~held], minlength=num_parts)
@@ -108,77 +121,82 @@ class Neighbourhood:
 
 
 @dataclass(frozen=True)
-class Work:
-    """A part, and of its nodes those that are worked on together."""
+class LayerWork:
+    """Sizes of a part, and of its nodes those that a layer works on together."""
 
-    partition: Partition
+    peers: int
+    """At least 1."""
+    inner: int
+    """I"""
+    halo: int
+    """H"""
+    edges: int
+    num_features: int
+    """Values of the inner nodes' features that are stored."""
     precision: str
-    sums: bool
-    """Whether partial sums may come."""
+    """Of rows in a message."""
     train: Neighbourhood
     val: Neighbourhood
     rounds: Neighbourhood
     """Of both."""
     others: Neighbourhood
     boundary: int
-    """Bytes of a number, an int32, for each edge from elsewhere, where these are told apart."""
+    """Bytes of an int32 for each edge from another part, where rows and sums are chosen edge by edge; else 0."""
 
     @property
-    def of_a_peer(self) -> int:
+    def boundary_of_peer(self) -> int:
         """As `boundary`, of the edges from one peer."""
         return self.boundary // self.peers
 
-    @property
-    def peers(self) -> int:
-        return max(1, self.partition.num_parts - 1)
-
     @classmethod
     def of(cls, partition: Partition, settings: TrainSettings, *, linear: bool) -> Self:
+        """The work of any layer on a partition; linear: whether its convolution takes partial sums."""
         plain = settings.exchange.mode == "plain"
         sums = linear and not plain
         train, val = partition.train_mask.numpy(), partition.val_mask.numpy()
         cut = partition.src.numpy() >= partition.num_inner
         none = np.zeros(partition.num_halo, dtype=np.bool_)
-        there = none.copy()
+        held = none.copy()
         if not sums:  # else it is not known which rows of the first wave serve the second, too: none
             labelled = (train | val | plain)[partition.dst.numpy()]
-            there[partition.src.numpy()[labelled & cut] - partition.num_inner] = True
+            held[partition.src.numpy()[labelled & cut] - partition.num_inner] = True
         return cls(
-            partition,
-            settings.exchange.precision,
-            sums,
-            Neighbourhood.of(partition, train, none, sums=sums),
-            Neighbourhood.of(partition, val, none, sums=sums),
-            Neighbourhood.of(partition, train | val | plain, none, sums=sums),
-            Neighbourhood.of(partition, ~(train | val), there, sums=sums),
-            INDEX // 2 * int(np.count_nonzero(cut)) * sums,
+            peers=max(1, partition.num_parts - 1),
+            inner=partition.num_inner,
+            halo=partition.num_halo,
+            edges=len(partition.src),
+            num_features=partition.features.numel(),
+            precision=settings.exchange.precision,
+            train=Neighbourhood.of(partition, train, none, sums=sums),
+            val=Neighbourhood.of(partition, val, none, sums=sums),
+            rounds=Neighbourhood.of(partition, train | val | plain, none, sums=sums),
+            others=Neighbourhood.of(partition, ~(train | val), held, sums=sums),
+            boundary=INDEX // 2 * int(np.count_nonzero(cut)) * sums,
         )
 
 
 # --- the steps of a worker -------------------------------------------------------------------------------------------
 
 
-def _load(memory: Memory, work: Work) -> None:
-    """Reading the part, and the plan."""
-    part = work.partition
-    edges, nodes = INDEX * len(part.src), INDEX * (part.num_inner + part.num_halo)
-    features = FLOAT * part.features.numel()
+def _load(memory: Memory, work: LayerWork, features: int) -> None:
+    """Reading the part, with so many bytes of features, and the plan."""
+    edges, nodes = INDEX * work.edges, INDEX * (work.inner + work.halo)
     memory.hold("features", features)
     # The ends and a number as DGL reads them, and a mark; then the ends as they are kept.
     memory.use(*[edges] * 3, edges // INDEX, *[nodes] * 2)
     memory.use(*[edges] * 2, *[edges // 2] * 2, features // FLOAT, features // FLOAT)
     memory.hold("part", *[edges // 2] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
     # The edges of one boundary: as numbers, sorted, in code; twenty bits are a byte each on the way.
-    memory.use(*[work.boundary] * 2, *[2 * work.of_a_peer] * 3, 5 * work.of_a_peer)
+    memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
     memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The steps of retexo.trainers.layerwise.run_layer."""
+    """The steps of one layer, as retexo.trainers.layerwise.run_layer has them."""
 
     memory: Memory
-    work: Work
+    work: LayerWork
     stage: Stage
     width: int
     """F"""
@@ -197,7 +215,7 @@ class _Layer:
     @property
     def _pieces(self) -> int:
         """In how many a wave's vectors come."""
-        return math.ceil(self.work.peers / peers_at_once(self.work.partition.num_inner, self._row))
+        return math.ceil(self.work.peers / peers_at_once(self.work.inner, self._row))
 
     def train(self) -> None:
         memory, work = self.memory, self.work
@@ -206,7 +224,7 @@ class _Layer:
         memory.hold("sources", first)
         train, val = (self._at_once(part) for part in (work.train, work.val))
         for name, part in (("train", train), ("val", val)):
-            self._gather(name, part, (part.inner + part.vectors) * self._row)
+            self._hold_inputs(name, part, (part.inner + part.vectors) * self._row)
         parameters = FLOAT * sum(parameter.numel() for parameter in self.stage.parameters())
         memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
         memory.use(*[parameters] * 3)  # the message of a round, there and back
@@ -230,9 +248,9 @@ class _Layer:
         projected = self._projected < self._row
         width = min(self._row, self._projected)
         come = others.vectors * (self._row if self.sparse else width)
-        memory.hold("others", others.nodes * width, self.work.partition.num_inner * width * projected)
+        memory.hold("others", others.nodes * width, self.work.inner * width * projected)
         self._exchange(come, come // self._pieces)
-        memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
+        memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
         self._compute("others", others.some(NODES_AT_ONCE), training=False)
 
     def _embed_neighbourhoods(self, first: int) -> None:
@@ -241,21 +259,21 @@ class _Layer:
         unprojected = self.work.others.vectors * self._row * (not is_projected)
         self._exchange(unprojected + projected, first + unprojected + projected)
         self.memory.hold("sources", first + unprojected, projected)
-        self.memory.hold("embedded", FLOAT * self.work.partition.num_inner * self.stage.output_dim)
+        self.memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
         chunk = self.work.others.chunk(EDGES_PER_STEP)
-        self._gather("others", chunk, (chunk.inner + chunk.vectors * (not is_projected)) * self._row, projected)
+        self._hold_inputs("others", chunk, (chunk.inner + chunk.vectors * (not is_projected)) * self._row, projected)
         self._compute("others", chunk, training=False)
 
     def _exchange(self, come: int, kept: int) -> None:
-        """So many bytes come, and go, in pieces; `kept` bytes of vectors are there in the end."""
+        """`come` bytes are received, and as many sent, in pieces; `kept` bytes of vectors are there in the end."""
         message = come * WIRE[self.work.precision] // FLOAT // self._pieces
-        served = [self.work.of_a_peer] * 8  # numbered, covered
-        self.memory.use(message, *served)
+        cover = [self.work.boundary_of_peer] * 8  # its edges numbered, and covered
+        self.memory.use(message, *cover)
         self.memory.use(message, message)  # what comes meanwhile
         self.memory.use(message, kept)  # read into its place
 
-    def _gather(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
-        """Hold the input of the convolution: sums, or the graph and the rows. rows, late: bytes of the sources."""
+    def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
+        """Hold what the convolution reads: sums, or the graph and the rows. rows, projected: bytes of the sources."""
         conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
         graph = [edges] * 4  # its ends, and once more by destination
         if not conv.linear_aggregation:

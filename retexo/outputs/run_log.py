@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from tqdm import tqdm
 
 from partitioning.errors import InputError
-from retexo.config.settings import TrainSettings
 from retexo.cluster.heartbeat import Progress
+from retexo.config.settings import TrainSettings
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -142,7 +142,7 @@ def test_a_run_directory_in_use_is_refused(live: Path, place: Path, node: int, m
     run_dir = live / f"node{node}"
     before = {path: path.stat().st_ino for path in run_dir.glob("*.json")}
     arguments = [argument for argument in LONG if argument.split("=")[0] not in {name.split("=")[0] for name in more}]
-    ended = run_cli(*arguments, *more, "parts_per_node=1", f"node_rank={node}", f"hydra.run.dir={run_dir}", cwd=place)
+    ended = run_main(*arguments, *more, "parts_per_node=1", f"node_rank={node}", f"hydra.run.dir={run_dir}", cwd=place)
     assert ended.rc == 2, ended.output
     assert re.search(
         rf"^error: hydra.run.dir={run_dir}: in use by process \d+ on '.+', which began at", error_of(ended)

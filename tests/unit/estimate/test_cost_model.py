@@ -1,4 +1,4 @@
-"""Costs on paper: against counts by hand, random graphs, a rehearsal, and a run; and the command line."""
+"""Costs on paper: against counts by hand, random graphs, a dry run, and a run; and the command line."""
 
 import contextlib
 import importlib
@@ -18,7 +18,7 @@ from retexo.apps import partition_data, train
 from retexo.apps.partitions import open_directory
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
-from retexo.estimate import cost_model
+from retexo.estimate import cost_model, random_graph
 from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.cover import minimum_cover
 
@@ -29,7 +29,7 @@ NAMES = (
     "cover_small cover_flow cover_large size_value sparse_value code_byte"
 )
 CONSTANTS = dict.fromkeys(NAMES.split(), 1e-9)
-CASE = cost_model.Case(
+CASE = random_graph.Case(
     nodes=1000,
     edges=8000,
     features=6,
@@ -59,10 +59,10 @@ CASE = cost_model.Case(
 def test_gradients_by_hand() -> None:
     # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3. Each message has a
     # tail of 8, and goes 2 (W - 1) times in all.
-    assert cost_model.sent(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
+    assert random_graph.sent(CASE)["gradients"] == 6 * 4 * (10 * (63 + 8) + 20 * (18 + 8))
     # SAGE has one weight more, for a node's own row.
     sage = replace(CASE, model="sage", rounds=(1, 0))
-    assert cost_model.sent(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
+    assert random_graph.sent(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 8)
 
 
 def test_one_round_by_hand() -> None:
@@ -75,7 +75,7 @@ def test_one_round_by_hand() -> None:
 
 def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
     # Every row is needed by the 3 other parts; first sums for the labelled tenth, then what is left for the rest.
-    sizes = cost_model.sent(replace(CASE, edges=1_000_000))
+    sizes = random_graph.sent(replace(CASE, edges=1_000_000))
     assert sizes["features"] == pytest.approx(12 * 250 * 4 * min(6, 5), rel=0.15)
     assert sizes["embeddings"] == pytest.approx(12 * (25 * 4 * 5 + 225 * 4 * 3), rel=0.01)
 
@@ -83,7 +83,7 @@ def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
 def test_what_the_labelled_nodes_reach() -> None:
     x, share = CASE.degrees()
     few = replace(CASE, train=0.01, val=0.0, test=0.0, layers=3)
-    two, one, none = cost_model.needed(few, x, share)
+    two, one, none = random_graph.needed(few, x, share)
     assert none == pytest.approx(0.01)
     assert one == pytest.approx(1 - 0.99 * math.exp(-8 * 0.01))
     assert two == pytest.approx(1 - 0.99 * math.exp(-8 * one[0]))
@@ -91,13 +91,13 @@ def test_what_the_labelled_nodes_reach() -> None:
 
 def test_one_worker_sends_nothing() -> None:
     alone = replace(CASE, workers=1, cut=0.0)
-    assert set(cost_model.sent(alone).values()) == {0}
+    assert set(random_graph.sent(alone).values()) == {0}
     assert cost_model.seconds(alone, CONSTANTS)["exchange"] > 0  # rows are looked at for zeros all the same
 
 
 def test_the_network_takes_bytes_by_bandwidth() -> None:
     free = dict.fromkeys(CONSTANTS, 0.0)
-    sizes = cost_model.sent(CASE)
+    sizes = random_graph.sent(CASE)
     phases = cost_model.seconds(CASE, free)
     rows = sizes["features"] + sizes["embeddings"]
     assert phases["exchange"] == pytest.approx(rows / 4 / 125e6)
@@ -124,7 +124,7 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
     nodes = 20_000
     case = replace(CASE, nodes=2 * nodes, workers=2, cut=0.5, edges=round(4 * nodes * mean), power_law=power_law)
     x, mass = case.degrees()
-    wave, _ = cost_model._wave(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
+    wave, _ = random_graph._wave(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
     rng = np.random.default_rng(0)
     ends = []
     for _ in range(2):
@@ -142,7 +142,7 @@ GRAPH = ("dataset_name=synthetic", "synthetic.nodes=6000", "synthetic.edges=4000
 SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 
-def case_of(settings: Settings, power_law: float = 2.5) -> "cost_model.Case":
+def case_of(settings: Settings, power_law: float = 2.5) -> "random_graph.Case":
     meta = open_directory(settings).meta
     assert meta is not None
     shares = {name: sum(getattr(part, name) for part in meta.parts) / 6000 for name in ("train", "val", "test")}
@@ -165,7 +165,7 @@ def case_of(settings: Settings, power_law: float = 2.5) -> "cost_model.Case":
 
 
 @pytest.mark.parametrize(("split", "layers", "model"), [("all", 2, "gcn"), ("few", 3, "gcn"), ("few", 2, "sage")])
-def test_bytes_of_a_rehearsal(tmp_path: Path, split: str, layers: int, model: str) -> None:
+def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str) -> None:
     settings = compose(
         [*GRAPH, SPLITS[split], f"num_layers={layers}", f"partition_dir={tmp_path}"], f"node_classification_{model}"
     )
@@ -173,10 +173,10 @@ def test_bytes_of_a_rehearsal(tmp_path: Path, split: str, layers: int, model: st
         partition_data.run(settings.partition)
     directory = open_directory(settings)
     parts = [directory.read(part) for part in range(3)]
-    rehearsed, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
-    sizes = cost_model.sent(case)
+    counted, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
+    sizes = random_graph.sent(case)
     for kind, tolerance in (("features", 0.05), ("embeddings", 0.05), ("setup", 0.05), ("gradients", 1e-9)):
-        assert sizes[kind] == pytest.approx(rehearsed.total(case.rounds, [kind]), rel=tolerance), kind
+        assert sizes[kind] == pytest.approx(counted.total(case.rounds, [kind]), rel=tolerance), kind
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""What one unit of each kind of work takes on this machine, measured alone: never taken from a training run."""
+
+import json
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
+from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
+from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
+from retexo.exchange.plan import renumbered
+from retexo.exchange.selection import DENSE, LocalRows
+from retexo.nn.block import InEdges
+from retexo.nn.matrix import dense, drop, row_sums
+from retexo.nn.registry import default_model
+from retexo.nn.stage import Architecture, build_stages
+from retexo.training.task import NodeClassification
+
+UnitCosts = dict[str, float]
+"""CPU seconds of one core for one unit of each kind of work, by its name."""
+WIDTH, EDGES = 256, 1_000_000
+MAX_AT_ONCE = 8
+"""Processes that measure at a time; each takes about 1 GiB."""
+
+
+def measure(process: int = 0) -> UnitCosts:
+    """CPU seconds of a core for one unit of each kind of work."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
+    return {**_rounds(rows), **_sums_of_neighbours(rows, rng), **_plan(rng), **_messages(rows)}
+
+
+def _rounds(rows: Tensor) -> UnitCosts:
+    """Products, dropout, norm and loss; copies, and the socket."""
+    weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
+    norm, loss, task = torch.nn.LayerNorm(WIDTH), torch.nn.functional.cross_entropy, NodeClassification(47, False)
+    hidden, logits = rows.clone().requires_grad_(), torch.randn(len(rows), 47, requires_grad=True)
+    ones = torch.ones_like(rows)
+    with torch.no_grad():
+        forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
+    return {
+        "flop": _each(2 * 20_000 * WIDTH**2, lambda: rows[:20_000] @ weight),
+        "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
+        "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
+        "dropout_value": _each(rows.numel(), lambda: drop(rows, 0.5)),
+        "norm_value": _each(rows.numel(), lambda: torch.relu(norm(hidden + 1)).backward(ones)),  # type: ignore[no-untyped-call]
+        "norm_forward_value": forward,
+        "loss_value": _each(logits.numel(), lambda: loss(logits, labels).backward()),  # type: ignore[no-untyped-call]
+        "count_value": _each(logits.numel(), lambda: task.counts(logits.detach(), labels)),
+        "round": _round_of_few_rows(),
+    }
+
+
+def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
+    """Rows looked up and added up along a million edges, 25 of a target; and partial sums for another part."""
+    source, target = torch.randint(200_000, (EDGES,)), torch.arange(EDGES) // 25
+    degree, factor = torch.full((EDGES // 25,), 25), torch.rand(200_000)
+    in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(EDGES // 25)
+    place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
+    ends = source.numpy(), np.sort(rng.integers(40_000, size=EDGES))
+    few = torch.randint(47, (len(rows),))
+
+    def look_up() -> None:
+        row = place.index_select(0, in_edges.in_edges(nodes)[0])
+        there = row >= 0
+        there.cumsum(0, dtype=torch.int32)
+        np.compress(there.numpy(), row.numpy())
+
+    def bag(width: int) -> float:
+        table = torch.randn(200_000, width)
+        with torch.no_grad():
+            return _each(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
+
+    def partial(width: int) -> float:
+        local = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
+        return _each(EDGES, lambda: local.add_up(*ends, 40_000, DENSE), 3)
+
+    (bag_edge, bag_value), (partial_edge, partial_value) = _line(bag), _line(partial)
+    return {
+        "index_edge": _each(EDGES, look_up),
+        "bag_edge": bag_edge,
+        "bag_value": bag_value,
+        "sum_value": _each(rows.numel(), lambda: torch.zeros_like(rows).index_add_(0, target[: len(rows)], rows[few])),
+        "partial_edge": partial_edge,
+        "partial_value": partial_value,
+    }
+
+
+def _plan(rng: np.random.Generator) -> UnitCosts:
+    """A million edges of a boundary sorted, numbered, looked at, written and read; and covers."""
+    source, target = rng.integers(200_000, size=EDGES), np.sort(rng.integers(40_000, size=EDGES))
+    limit, used = 200_000 * 40_000, np.ones(40_000, np.uint8)
+    unsorted = rng.integers(limit, size=EDGES)
+    keys = np.sort(unsorted)
+    code = write_ascending(keys, limit)
+    return {
+        "sort_edge": _each(EDGES, lambda: np.divmod(np.sort(unsorted), 40_000)),
+        "renumber_end": _each(EDGES, lambda: renumbered(source)),
+        "scan_edge": _each(EDGES, lambda: np.flatnonzero((source >= 9) & (source < 99) & (used[target] > 0))),
+        "write_edge": _each(EDGES, lambda: write_ascending(keys, limit), 1),
+        "read_edge": _each(EDGES, lambda: read_ascending(code, EDGES, limit), 1),
+        "cover_small": _cover(rng, 300_000, 1),
+        "cover_flow": _cover(rng, 300_000, 100),
+        "cover_large": _cover(rng, MATCHING_LIMIT + 400_000, 1),
+    }
+
+
+def _messages(rows: Tensor) -> UnitCosts:
+    """Rows written as bytes, and read."""
+    embedded, plain, zeros = rows.relu(), RowFormat(), RowFormat("sparse")
+    return {
+        "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
+        "sparse_value": _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1),
+        "code_byte": _each(rows.nbytes, lambda: decode_into(rows, encode(rows, plain), plain)),
+    }
+
+
+def _to_itself(message: memoryview) -> None:
+    """Send a message through the kernel, as between two workers of a node."""
+    room = memoryview(bytearray(len(message)))
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        thread = threading.Thread(target=sender.sendall, args=(message,))
+        thread.start()
+        place = 0
+        while place < len(message):
+            place += receiver.recv_into(room[place:])
+        thread.join()
+
+
+def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
+    """Seconds an edge for a cover of a random boundary; rows weigh 500 and up to `spread` more, sums,
+    unless all are alike, twice as much."""
+    count = num_edges // 6
+    left, right = np.divmod(np.sort(rng.integers(count**2, size=num_edges)), count)  # in the order of a plan
+    weights = 500 + rng.integers(spread, size=count), (500 if spread == 1 else 1000) + rng.integers(spread, size=count)
+    return _each(num_edges, lambda: minimum_cover(left, right, *weights), 1)
+
+
+def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:
+    """CPU seconds of one unit; the least of several, for other work on the machine only adds."""
+    taken = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return min(taken) / units
+
+
+def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
+    """Seconds an edge, and a value more, through what rows of 100 and of 256 take."""
+    narrow, wide = of_width(100), of_width(256)
+    slope = max(0.0, (wide - narrow) / 156)
+    return max(0.0, narrow - 100 * slope), slope
+
+
+def _round_of_few_rows() -> float:
+    """Seconds of a round that has next to nothing to compute."""
+    stage = build_stages(Architecture(default_model("gcn", 2, 256), 100, 47), 0)[0]
+    parameters = list(stage.parameters())
+    optimizer, rows = torch.optim.Adam(parameters), torch.randn(8, 100)
+    norm, head = torch.nn.LayerNorm(256), torch.nn.Linear(256, 47)
+
+    def steps() -> None:
+        for _ in range(50):
+            out = drop(rows, 0.5) @ stage.conv.neighbour_weight
+            loss = torch.nn.functional.cross_entropy(head(torch.relu(norm(out))), torch.zeros(8, dtype=torch.int64))
+            torch.autograd.backward(loss)
+            optimizer.step()
+
+    return _each(50, steps)
+
+
+def unit_costs(file: Path | None) -> UnitCosts:
+    """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
+    if file and file.exists():
+        kept: UnitCosts = json.loads(file.read_text())
+        if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
+            raise ValueError("holds other things than constants")
+        return kept
+    processes = min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:  # so that they share what cores share
+        each = pool.map(measure, range(processes))
+    found = {name: sum(one[name] for one in each) / processes for name in each[0]}
+    if file:
+        file.write_text(json.dumps(found, indent=1))
+    return found
