@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -28,8 +29,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def check_types(read: Any) -> None:
     """Raise ValueError for a field of a dataclass to which JSON gave another type, or a number out of all range."""
-    for name, hint in get_type_hints(type(read)).items():
-        value = getattr(read, name)
+    hints = get_type_hints(type(read))
+    for name in (field.name for field in fields(read)):
+        hint, value = hints[name], getattr(read, name)
         choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
         allowed = tuple(get_origin(choice) or choice for choice in choices)
         if not isinstance(value, (*allowed, int) if float in allowed else allowed) or isinstance(value, bool):
