@@ -40,6 +40,7 @@ import numpy as np
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.tables import read_folder
+from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
@@ -136,6 +137,7 @@ def read_dgl(path: Path) -> RawGraph:
         raise InputError(f"{path}: cannot be read ({error})") from None
     if magic != DGL_MAGIC:
         raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
+    check_readable([path])
     from partitioning.dgl_import import dgl
 
     try:

@@ -5,8 +5,7 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from partitioning.checks import (
     check_multilabel,
     check_split,
 )
+from partitioning.dgl_probe import check_readable
 from partitioning.directory.meta import Meta
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
@@ -73,39 +73,26 @@ class PartitionDirectory:
         """What another digest on another node means, and what to do."""
         return "another partitioning (its digest differs); copy it the same partition directory"
 
-    def verify(self, part: int) -> None:
-        """Check all files of one part: by checksum, or, where nobody took one, by reading it."""
+    def verify(self, parts: Iterable[int]) -> None:
+        """Check all files of these parts: by checksum, or, where nobody took one, by reading them."""
         if self.meta is None:
-            if not _survives(lambda: self.read(part)):
+            check_readable([file for part in parts for file in _files_of(self, part)])
+            for part in parts:
+                self.read(part)
+            return
+        for part in parts:
+            path = self.meta.first_damaged(self.path, below=f"part{part}/")
+            if path is not None and not path.is_file():
+                raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+            if path is not None:
                 raise InputError(
-                    f"{self.path}: part {part}: DGL's reader crashes on it, so it is damaged; copy it again"
+                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
+                    "copy it again, or partition again with overwrite=true"
                 )
-            self.read(part)
-            return
-        path = self.meta.first_damaged(self.path, below=f"part{part}/")
-        if path is None:
-            return
-        if not path.is_file():
-            raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
-        raise InputError(
-            f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
-            "copy it again, or partition again with overwrite=true"
-        )
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
         return _read_part(self, part)
-
-
-def _survives(read: Callable[[], object]) -> bool:
-    """Whether a child process lives through it; DGL's reader ends its process at some damaged files."""
-    child = os.fork()
-    if child == 0:
-        try:
-            read()
-        finally:
-            os._exit(0)  # what it raised this process will see, too
-    return os.waitpid(child, 0)[1] == 0
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
@@ -181,8 +168,7 @@ def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_pa
 def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     from partitioning.dgl_import import dgl
 
-    files = directory.config[f"part-{part}"]
-    graph_file, feat_file = (_inside(directory.path, files, key) for key in ("part_graph", "node_feats"))
+    graph_file, feat_file = _files_of(directory, part)
     try:
         structure = dgl.load_graphs(str(graph_file))[0][0]
         tensors = dgl.data.utils.load_tensors(str(feat_file))
@@ -212,6 +198,11 @@ class _Read:
     """int64 [n] of the nodes in the partitioned graph."""
     out_degree: Tensor | None
     """[n]"""
+
+
+def _files_of(directory: PartitionDirectory, part: int) -> list[Path]:
+    """A part's graph and the tensors of its nodes."""
+    return [_inside(directory.path, directory.config[f"part-{part}"], key) for key in ("part_graph", "node_feats")]
 
 
 def _inside(directory: Path, files: Any, key: str) -> Path:

@@ -393,3 +393,12 @@ def test_a_wrong_dgl_file_is_named(tmp_path):
     (tmp_path / "toy.bin").write_bytes(b"rubbish" * 100)
     with pytest.raises(InputError, match="not a DGL graph file"):
         load(tmp_path / "toy.bin")
+
+
+def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path):
+    write_dgl(tmp_path / "toy.bin")
+    content = bytearray((tmp_path / "toy.bin").read_bytes())
+    content[29] = 255
+    (tmp_path / "toy.bin").write_bytes(content)
+    with pytest.raises(InputError, match=r"toy\.bin: DGL's reader crashes"):
+        load(tmp_path / "toy.bin")

@@ -1,14 +1,17 @@
 """The partition directory: what goes in comes out, DGL reads it, and damage is named."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
+from support import ROOT, dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
 
 from partitioning.dgl_import import dgl
 from partitioning.directory import write
@@ -119,7 +122,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch
 
 def test_an_empty_part(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, GRAPH, MASKS, np.zeros(40), 2)
-    directory.verify(1)
+    directory.verify([1])
     part = directory.read(1)
     assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
     assert part.features.shape == (0, 6)
@@ -133,6 +136,30 @@ def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.labels.numpy(), labels)
 
 
+OPENMP = """
+import sys, time, torch
+from pathlib import Path
+from partitioning.directory.read import find
+torch.set_num_threads(4)
+torch.ones(3000, 3000).exp().sum()  # its threads stay
+directory = find([Path(sys.argv[1])], 4)
+directory.verify(range(4))
+print(sum(directory.read(part).num_inner for part in range(4)))
+"""
+
+
+def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
+    """In a process of its own, with several threads: a fork of one would wait for ever for threads that it lacks."""
+    graph = random_graph(num_nodes=400, width=2000)
+    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % 4, 4)
+    (directory.path / "meta.json").unlink()
+    command = [sys.executable, "-c", OPENMP, str(directory.path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "4", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["400"]
+
+
 # --- damage ------------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
@@ -143,22 +170,22 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 4
     path.write_bytes(content)
-    directory.verify(0)
+    directory.verify([0])
     with pytest.raises(InputError, match=f"{name}: its checksum"):
-        directory.verify(1)
+        directory.verify([1])
 
 
 def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
     path = directory.path / "part0" / "node_feat.dgl"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="checksum"):
-        directory.verify(0)
+        directory.verify([0])
 
 
 def test_a_missing_file_is_found(directory: PartitionDirectory) -> None:
     (directory.path / "part2" / "graph.dgl").unlink()
     with pytest.raises(InputError, match=r"graph\.dgl: missing"):
-        directory.verify(2)
+        directory.verify([2])
 
 
 def swap(folder: Path) -> None:
@@ -170,14 +197,14 @@ def swap(folder: Path) -> None:
 def test_swapped_parts_are_found(directory: PartitionDirectory) -> None:
     swap(directory.path)
     with pytest.raises(InputError, match="checksum"):
-        directory.verify(0)
+        directory.verify([0])
 
 
 def test_swapped_parts_without_checksums_are_found(directory: PartitionDirectory) -> None:
     swap(directory.path)
     (directory.path / "meta.json").unlink()
     with pytest.raises(InputError, match="inner nodes"):
-        find([directory.path], 3).verify(0)
+        find([directory.path], 3).verify([0])
 
 
 def change_config(directory: PartitionDirectory, **fields: Any) -> None:
