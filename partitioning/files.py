@@ -1,6 +1,7 @@
 """Files of the user's: what reading them raises, checksums, JSON; locks, and renames that are on the disk when done."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -89,25 +90,24 @@ def check_types(read: Any) -> None:
             raise ValueError(f"{name} is {value}")
 
 
-def sync(path: Path) -> None:
-    """Wait until a file, or a folder with all that is in it, is on the disk."""
-    for each in (*(path.rglob("*") if path.is_dir() else ()), path):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def rename_durably(unfinished: Path, path: Path) -> None:
     """Rename a file or folder to its place, replacing a file there; afterwards both it and its name are on the disk."""
-    sync(unfinished)
+    for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
+        _sync(each)
     unfinished.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path.parent)
 
 
 @contextlib.contextmanager

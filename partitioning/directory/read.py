@@ -5,6 +5,7 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ from partitioning.checks import (
     check_split,
 )
 from partitioning.dgl_probe import check_readable
-from partitioning.directory.meta import Meta
+from partitioning.directory.meta import Meta, content_digest
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, read_json
 from partitioning.graph_data import MASKS, is_labelled
+
+log = logging.getLogger(__name__)
 
 FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
 LABEL_NAMES = ("label", "labels")
@@ -61,7 +64,10 @@ class PartitionDirectory:
 
     def content_digest(self, parts: range) -> str:
         """sha256 (hex) that changes, too, with what these parts hold."""
-        return self.digest()
+        if self.meta is not None:
+            return self.digest()  # it has their contents
+        held = [file_checksum(file) for part in parts for file in _files_of(self, part)]
+        return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:
@@ -103,6 +109,8 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
             continue
         directory = PartitionDirectory(path, _checked_config(config_file), Meta.read(path))
         _check_descriptions(directory, config_file, num_parts)
+        if directory.meta is None:
+            log.warning("%s: without a meta.json of ours, so nobody sees whether its parts were changed", path)
         return directory
     raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
 
@@ -181,10 +189,26 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
     if len(ids) >= 2**31:
         raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
-    src, dst = structure.edges()
+    src, dst = structure.edges(order="eid")
+    tensors = {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
+    if directory.meta is not None:
+        _check_content(directory.meta.parts[part].content, (ids, src, dst, tensors), where)
     read = _Read(src.to(torch.int32), dst.to(torch.int32), ids, out_degree)
     del structure, src, dst
-    return _check_part(directory, part, read, {name.split("/")[-1]: value for name, value in tensors.items()})
+    return _check_part(directory, part, read, tensors)
+
+
+def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str) -> None:
+    """A checksum of a file can be made anew, and says nothing then; nodes compare the contents that meta.json names."""
+    try:
+        found = content_digest(*held)
+    except KeyError as error:
+        raise InputError(f"{where}: has no {error}; copy it again, or partition again with overwrite=true") from None
+    if found != expected:
+        raise InputError(
+            f"{where}: holds something else than meta.json says (its content's sha256 is {found[:8]}, expected "
+            f"{expected[:8]}); copy it again, or partition again with overwrite=true"
+        )
 
 
 @dataclass(frozen=True, eq=False)

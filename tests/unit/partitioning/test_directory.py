@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from support import ROOT, dgl_directory, make_graph, provenance, random_graph, t
 from partitioning.dgl_import import dgl
 from partitioning.directory import write
 from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
+from partitioning.directory.types import OddEdges, Partition
+from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
@@ -271,8 +275,9 @@ def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, mon
     digest, base = directory.digest(), directory.path.parent
     with monkeypatch.context() as patch:
         patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
+        made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=provenance(GRAPH, PARTS, 3))
+            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True)
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
@@ -286,3 +291,140 @@ def test_writing_again_replaces(directory: PartitionDirectory) -> None:
 def test_digests_are_equal_for_equal_directories(directory: PartitionDirectory, tmp_path: Path) -> None:
     shutil.copytree(directory.path, tmp_path / "copy" / directory.path.name)
     assert find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()
+
+
+# --- what checksums do not show ----------------------------------------------------------------------------------------  # noqa: E501
+
+
+def with_new_checksums(directory: PartitionDirectory) -> None:
+    """Checksums as someone makes them who changed files."""
+    meta = json.loads((directory.path / "meta.json").read_text())
+    meta["checksums"] = {file: file_checksum(directory.path / file) for file in meta["checksums"]}
+    (directory.path / "meta.json").write_text(json.dumps(meta))
+
+
+def change_tensor(path: Path, name: str) -> None:
+    tensors = dgl.data.utils.load_tensors(str(path))
+    tensors[name] = tensors[name].flip(0).contiguous()
+    dgl.data.utils.save_tensors(str(path), tensors)
+
+
+@pytest.mark.parametrize("name", ["_N/label", "_N/feat", "_N/orig_id"])
+def test_other_contents_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory, name: str) -> None:
+    change_tensor(directory.path / "part1" / "node_feat.dgl", name)
+    with_new_checksums(directory)
+    changed = find([directory.path], 3)
+    assert changed.digest() == directory.digest()
+    changed.verify(range(3))
+    changed.read(0)
+    with pytest.raises(InputError, match=r"part 1: holds something else than meta\.json says"):
+        changed.read(1)
+    assert list(verify_directory(directory.path)) == [1]
+
+
+def test_other_edges_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
+    path = directory.path / "part2" / "graph.dgl"
+    structure = dgl.load_graphs(str(path))[0][0]
+    structure.remove_edges([0])
+    dgl.save_graphs(str(path), [structure])
+    with_new_checksums(directory)
+    with pytest.raises(InputError, match="part 2: holds something else"):
+        find([directory.path], 3).read(2)
+
+
+def test_verifying_a_directory(directory: PartitionDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    assert verify_directory(directory.path) == {}
+    (directory.path / "part0" / "graph.dgl").write_bytes(b"rubbish")
+    (directory.path / "part2" / "graph.dgl").unlink()
+    damages = verify_directory(directory.path)
+    assert list(damages) == [0, 2]
+    assert "checksum" in damages[0]
+    assert "missing" in damages[2]
+    assert "meta.json" not in caplog.text
+    (directory.path / "meta.json").unlink()
+    with caplog.at_level("WARNING"):
+        changed = find([directory.path], 3)
+    assert "without a meta.json of ours" in caplog.text
+    before = changed.content_digest(range(1, 2))
+    change_tensor(directory.path / "part1" / "node_feat.dgl", "_N/label")
+    assert changed.content_digest(range(1, 2)) != before
+
+
+# --- two writers -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from partitioning.directory.write import writing
+with writing(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is writing tmp_path/made."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "made")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(InputError, match=f"made: process {holder.pid} on {socket.gethostname()}, since 20"):
+        write.writing(tmp_path / "made").__enter__()
+    holder.kill()
+    holder.wait()
+    (tmp_path / ".made.unfinished-x").mkdir()
+    (tmp_path / ".made.old-x" / "old").mkdir(parents=True)
+    with write.writing(tmp_path / "made"):
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".made.lock", "made"]
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
+    made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
+    with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
+        write.write(directory.path, GRAPH, MASKS, (PARTS + 1) % 3, num_parts=3, provenance=made_by, overwrite=False)
+    assert find([directory.path], 3).digest() == digest
+    assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
+
+
+# --- what is no file, or no JSON ---------------------------------------------------------------------------------------  # noqa: E501
+
+
+def as_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("spoil", [as_fifo, as_loop, lambda path: path.write_text("[" * 200_000)])
+def test_a_meta_that_cannot_be_read(directory: PartitionDirectory, spoil: Any) -> None:
+    spoil(directory.path / "meta.json")
+    with pytest.raises(InputError, match=r"meta\.json: not a re"):
+        find([directory.path], 3)
+
+
+def test_more_classes_than_can_be_meant(directory: PartitionDirectory) -> None:
+    path = directory.path / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_classes": 10**9}))
+    with pytest.raises(InputError, match="num_classes is 1000000000"):
+        find([directory.path], 3)
+
+
+def test_odd_edges_are_counted(tmp_path: Path) -> None:
+    graph = make_graph([(0, 1), (0, 1), (0, 1), (1, 0), (2, 2), (2, 2), (1, 1)], np.eye(4), [0, 1, 0, 1])
+    made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
+    masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
+    _, odd = write.write(tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False)
+    assert odd == OddEdges(self_loops=3, duplicates=3, isolated=2)
