@@ -44,7 +44,7 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
         base = Path(folder)
         provenance = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "cut_edges": 0}
         parts = np.zeros(graph.num_nodes, np.int64)
-        write(base / "graph-1", graph, masks, parts, num_parts=1, provenance=provenance)
+        write(base / "graph-1", graph, masks, parts, num_parts=1, provenance=provenance, overwrite=False)
         directory = find([base / "graph-1"], 1)
         meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
         with process_group(meeting, 0):

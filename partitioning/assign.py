@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from partitioning import hypergraph
 from partitioning.errors import InputError
+from partitioning.files import reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import PartitionSettings
 
@@ -111,12 +112,8 @@ def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
 
 
 def _read_integers(path: Path) -> NDArray[np.int64]:
-    if not path.is_file():
-        raise InputError(f"partition_file={path}: no such file")
-    try:
+    with reading(path, "npy or csv of integers", where=f"partition_file={path}"):
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.float64)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"partition_file={path}: cannot be read as npy or csv of integers: {error}") from error
     values = np.atleast_1d(np.asarray(values))
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         values = values.astype(np.int64)

@@ -24,6 +24,8 @@ CSR = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 MANY_CLASSES = 1000
 """A class number above this and above the number of nodes is taken for a mistake, a node id for instance."""
 
+MAX_FEATURES = 10_000_000
+"""Rows become dense when they are written; more columns than this are taken for a mistake."""
 BLOCK = 1 << 16
 """Rows of features that are checked at a time."""
 
@@ -172,8 +174,11 @@ def check_dense(array: Array, num_nodes: int, where: str) -> NDArray[np.float32]
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
     """[N, F] CSR matrix of finite float32, rows sorted, entries of one place added up."""
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
-    if len(shape) != 2 or shape[0] != num_nodes or shape[1] < 1:
-        raise InputError(f"{at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row per node")
+    if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
+        raise InputError(
+            f"{at('feat_shape')} is {shape}; expected [{num_nodes}, features], one row per node and at most "
+            f"{MAX_FEATURES:,} features"
+        )
     indptr = check_integers(parts.indptr, at("feat_indptr"))
     indices = check_integers(parts.indices, at("feat_indices"))
     _check_indptr(indptr, num_nodes, len(indices), at("feat_indptr"))
@@ -187,6 +192,9 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
     data = check_dense(parts.data.reshape(-1, 1), len(indices), at("feat_data"))[:, 0]
     matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
     matrix.sum_duplicates()
+    if not np.isfinite(matrix.data).all():
+        row = int(np.searchsorted(matrix.indptr, np.argmin(np.isfinite(matrix.data)), side="right")) - 1
+        raise InputError(f"{at('feat_data')}: entries of one place (node {row}) add up to more than a float32 holds")
     return matrix
 
 

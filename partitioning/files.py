@@ -1,13 +1,67 @@
-"""Files of the user's: checksums, JSON, and the types that JSON gave."""
+"""Files of the user's: what reading them raises, checksums, JSON; locks, and renames that are on the disk when done."""
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
+import logging
+import os
+import socket
+import stat
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from partitioning.errors import InputError
+
+log = logging.getLogger(__name__)
+
+UNREADABLE = (OSError, ValueError, EOFError, LookupError, MemoryError, RuntimeError, SyntaxError, ArithmeticError,
+              zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str, remedy: str = "write it anew", where: str | None = None) -> Iterator[None]:
+    """Turn whatever reading a file of the user's raises into an InputError that names it.
+
+    Args:
+        kind: what the file should be, as in "npy array".
+        where: what to call the file, with its setting for instance; its path otherwise.
+
+    Raises:
+        InputError: also for what is no regular file (a FIFO would be waited for) and a path that cannot be one.
+    """
+    where = str(path) if where is None else where
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{where}: not a regular file; expected a readable {kind}")
+        yield
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{where}: not a readable {kind}, or it holds Python objects, which are never loaded; save numbers"
+            ) from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{where}: not a readable {kind} ({reason}); {remedy}") from None
+
+
+def check_path(setting: str, value: str) -> Path:
+    """The path that a setting names; InputError for one that no file can have, or that goes round in a circle."""
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            Path(value).stat()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{setting}={value!r}: cannot be a path ({error}); set another") from None
+    return Path(value)
 
 
 def file_checksum(path: Path) -> str:
@@ -18,10 +72,8 @@ def file_checksum(path: Path) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; InputError if it holds none."""
-    try:
+    with reading(path, "JSON file"):
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
     return content
@@ -38,3 +90,55 @@ def check_types(read: Any) -> None:
             raise ValueError(f"{name} is {value!r}")
         if isinstance(value, int | float) and not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value}")
+
+
+def _sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def rename_durably(unfinished: Path, path: Path) -> None:
+    """Rename a file or folder to its place, replacing a file there; afterwards both it and its name are on the disk."""
+    for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
+        _sync(each)
+    unfinished.replace(path)
+    _sync(path.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be the only process that writes a file or directory; the lock lies beside it and ends with the process.
+
+    Raises:
+        InputError: another process holds the lock; the message names it (pid, host, since when).
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    file = lock.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise InputError(f"{path}: {owner} is writing it; wait for its end, or set another place") from None
+        except OSError as error:
+            log.warning("%s: this file system has no locks (%s); let no other process write there", path, error)
+        if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
+            raise InputError(f"{path}: another process has just written it; try again")
+        file.seek(0)
+        if left := file.read().strip():
+            log.info("%s: the lock of %s is left from a killed run; taking it over", path, left.rstrip(","))
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')},")
+        file.flush()
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)

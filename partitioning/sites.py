@@ -29,7 +29,7 @@ I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,13 +58,15 @@ from partitioning.datasets.file import read_arrays
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, read_json
+from partitioning.files import check_path, file_checksum, read_json
 from partitioning.graph_data import MASKS, GraphData, is_labelled
 from partitioning.setting_fields import one_of
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
+MAX_CLASSES = 1_000_000
+"""The last layer has a column for each; more are taken for a mistake."""
 DESCRIPTION, ARRAYS = "site.json", "part.npz"
 KEYS = ("version", "site", "sites", "task", "num_classes")
 EDGES = ("src", "dst", "src_owner")
@@ -111,8 +113,11 @@ class Site:
             raise InputError(f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}")
         task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
         one_of("multiclass", "multilabel")(f"{path}: task", task)
-        if not (classes is None and task == "multiclass") and (type(classes) is not int or classes < 1):
-            raise InputError(f"{path}: num_classes is {classes!r}; expected an integer from 1 on (multilabel needs it)")
+        integer = type(classes) is int and 1 <= classes <= MAX_CLASSES
+        if not integer and not (classes is None and task == "multiclass"):
+            raise InputError(
+                f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}] (multilabel needs it)"
+            )
         return cls(folder, name, tuple(sites), task, classes)
 
 
@@ -138,6 +143,11 @@ class SiteFolders(PartitionDirectory):
     def remedy(self) -> str:
         return f"another {DESCRIPTION}; make version, sites, task and num_classes the same at each site"
 
+    def verify(self, parts: Iterable[int]) -> None:
+        """Check parts by reading them: nobody took checksums."""
+        for part in parts:
+            self.read(part)
+
     def read(self, part: int) -> Partition:
         """Read one part; InputError where it is not on this machine, or names what is wrong with it."""
         for site in self.local_sites:
@@ -153,6 +163,7 @@ class SiteFolders(PartitionDirectory):
 
 def find_sites(path: Path, num_parts: int) -> SiteFolders:
     """Open a site's folder, or a folder that holds those of several sites on one machine."""
+    check_path("dataset_file", str(path))
     folders = (
         [path] if (path / DESCRIPTION).is_file() else [file.parent for file in sorted(path.glob(f"*/{DESCRIPTION}"))]
     )
@@ -180,7 +191,7 @@ def find_sites(path: Path, num_parts: int) -> SiteFolders:
 
 def _read_part(site: Site) -> Partition:
     path = site.folder / ARRAYS
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path}: missing; write it with numpy.savez")
     arrays = read_arrays(path)
     ids, edges = _checked_ids(arrays, path), _checked_edges(arrays, site, path)

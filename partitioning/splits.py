@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from partitioning.checks import check_split
 from partitioning.errors import InputError
+from partitioning.files import reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings
 
@@ -169,6 +170,14 @@ def _from_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     return [_mask(graph.num_nodes, values.pop(f"_{name}")) for name in PARTS]
 
 
+def index_file(name: str, settings: SplitSettings) -> Path | None:
+    """The index file of train, val or test that the settings name; None where it is not there."""
+    try:
+        return _index_path(name, getattr(settings, name), settings.dir)
+    except InputError:
+        return None
+
+
 def _index_path(name: str, path: Any, folder: str | None) -> Path:
     """The file of one set: its own path, else the one file of that name in the folder."""
     if path is not None:
@@ -212,10 +221,8 @@ def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
 
 
 def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
-    try:
+    with reading(path, "npy array", where=where):
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"{where}: not a readable npy array ({error})") from None
     if not isinstance(array, np.ndarray) or array.ndim != 1:
         raise InputError(f"{where}: expected an npy array of one dimension; found {np.shape(array)}")
     if array.dtype == np.bool_:
@@ -228,10 +235,8 @@ def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
 
 
 def _read_csv_index(path: Path, where: str) -> Ids:
-    try:
+    with reading(path, "csv file", where=where):
         lines = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: not a readable csv file ({error})") from None
     if lines and lines[0].strip('"').isidentifier():
         lines = lines[1:]  # a header
     try:

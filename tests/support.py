@@ -189,7 +189,7 @@ def write_partitions(
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     made_by = provenance(graph, assignment, num_parts)
-    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by)
+    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by, overwrite=True)
     return find([directory], num_parts)
 
 

@@ -45,7 +45,7 @@ _MUSAE = SplitRecipe("fraction", train=0.201, val=0.099, test=0.7)  # 70 % test,
 _RECIPES = {
     "cora_torch": Recipe(bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)),
     "citeseer_torch": Recipe(
-        pyg_source.load, SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=2146)
+        pyg_source.load, SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=1902)
     ),
     "pubmed_torch": Recipe(
         pyg_source.load, SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144)

@@ -29,8 +29,7 @@ its own (or set `symmetrize=true`). Labels: an integer class from 0, -1 where th
 """
 
 import logging
-import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,9 @@ import numpy as np
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.tables import read_folder
+from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
+from partitioning.files import check_path, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -56,7 +57,7 @@ def load(settings: DatasetSettings) -> GraphData:
     """Read and check the graph at `dataset_file`; it is named after the file's stem."""
     if settings.file is None:
         raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
-    path = Path(settings.file)
+    path = check_path("dataset_file", settings.file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
     if path.is_dir():
@@ -82,26 +83,20 @@ def read_npz(path: Path) -> RawGraph:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an npz file by name; InputError if it is damaged or holds Python objects."""
-    try:
+    with reading(path, "npz file", "write it anew with numpy.savez"):
         archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a readable npz file ({error}); write it anew with numpy.savez") from None
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InputError(f"{path}: this is a single npy array; expected an npz of several")
     with archive:
+        twice = [name for name, times in Counter(archive.files).items() if times > 1]
+        if twice:
+            raise InputError(f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez")
         return {name: _read_array(archive, name, path) for name in archive.files}
 
 
 def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
-    try:
+    with reading(path, "array", where=f"{path}: array `{name}`"):
         array = archive[name]
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, NotImplementedError, SyntaxError,
-            zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
-        if "allow_pickle" in str(error):
-            raise InputError(
-                f"{path}: array `{name}` holds Python objects, which are never loaded; save it with a numeric dtype"
-            ) from None
-        raise InputError(f"{path}: array `{name}` cannot be read ({error}); write the file anew") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
     return array
@@ -129,13 +124,11 @@ def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]
 
 def read_dgl(path: Path) -> RawGraph:
     """Read form (c); InputError if it is no such file, or holds another number or kind of graphs."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(DGL_MAGIC))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+    with reading(path, "DGL graph file"), path.open("rb") as file:
+        magic = file.read(len(DGL_MAGIC))
     if magic != DGL_MAGIC:
         raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
+    check_readable([path])
     from partitioning.dgl_import import dgl
 
     try:

@@ -11,6 +11,7 @@ import numpy as np
 from partitioning.checks import Array, Ints, check_integers, check_length, check_unique
 from partitioning.datasets.raw import RawGraph, joined, narrowed
 from partitioning.errors import InputError
+from partitioning.files import reading
 from partitioning.graph_data import Endpoints
 from partitioning.splits import FILE_NAMES, read_index
 
@@ -198,14 +199,22 @@ def _read_edges(path: Path, ids: Ints | None) -> tuple[Endpoints, Endpoints]:
 
 def _table_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
     for frame in read_frames(path):
-        columns = [str(column).strip() for column in frame.columns]
+        columns = _name_columns(frame, path)
         if columns == ["0", "1"]:
-            columns = ["src", "dst"]
+            columns = frame.columns = ["src", "dst"]
         if not {"src", "dst"} <= set(columns):
             found = ", ".join(columns)
             raise InputError(f"{path}: has the columns {found}; expected src and dst (or two without a header)")
-        frame.columns = columns
         yield _first_row(frame), _integer_column(frame, "src", path), _integer_column(frame, "dst", path)
+
+
+def _name_columns(frame: "pd.DataFrame", path: Path) -> list[str]:
+    """Strip the names of the columns, and refuse one that is there twice."""
+    frame.columns = [str(column).strip() for column in frame.columns]
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise InputError(f"{path}: has the column `{twice[0]}` more than once; expected each name once")
+    return list(frame.columns)
 
 
 def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
@@ -224,7 +233,7 @@ def _read_table(path: Path) -> Table:
     ids: list[Ints] = []
     values: list[Array] = []
     for frame in read_frames(path):
-        frame.columns = [str(column).strip() for column in frame.columns]
+        _name_columns(frame, path)
         found = [name for name in ID_COLUMNS if name in frame.columns]
         if len(found) > 1:
             raise InputError(f"{path}: has both columns {' and '.join(found)}; expected one column of ids")
@@ -250,13 +259,9 @@ def _without_loss(values: Array) -> Array:
 
 
 def _read_npy(path: Path) -> Array:
-    try:
+    with reading(path, "npy array", "write it anew with numpy.save"):
         # From the file as it is needed: features are written out part by part.
         array = np.load(path, allow_pickle=False, mmap_mode="r")
-    except (OSError, ValueError, EOFError, MemoryError, SyntaxError) as error:
-        if "allow_pickle" in str(error):
-            raise InputError(f"{path}: holds Python objects, which are never loaded; save a numeric dtype") from None
-        raise InputError(f"{path}: not a readable npy array ({error}); write it anew with numpy.save") from None
     if not isinstance(array, np.ndarray) or array.ndim == 0:
         raise InputError(f"{path}: an archive or a single number; expected one npy array with one row per node")
     return array

@@ -2,15 +2,46 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+from torch import Tensor
+
+from partitioning.checks import MANY_CLASSES
 from partitioning.directory.types import PartCounts
 from partitioning.errors import InputError
 from partitioning.files import check_types, file_checksum, read_json
+from partitioning.graph_data import MASKS
 
 VERSION = 1
+NODE_TENSORS = ("feat", "label", "orig_id", *MASKS, "in_deg", "out_deg")
+"""What node_feat.dgl holds."""
+CHUNK = 1 << 20
+"""Rows of a tensor that are hashed at a time."""
+
+
+def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
+    """sha256 (hex) of what a part holds, whatever the bytes of its files.
+
+    Args:
+        nodes: int64 [I + H] ids in the partitioned graph, the inner ones first.
+        src, dst: int64 [E] local ids.
+        tensors: those of the inner nodes, by their names in NODE_TENSORS.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    digest = hashlib.sha256()
+    first = int(nodes[0]) if len(nodes) else 0
+    for tensor, offset in ((nodes, 0), (src, 0), (dst, first), *((tensors[name], 0) for name in NODE_TENSORS)):
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        for chunk in torch.split(tensor, CHUNK):
+            digest.update((chunk + offset if offset else chunk).contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -54,7 +85,7 @@ class Meta:
     def read(cls, directory: Path) -> Self | None:
         """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
         path = directory / "meta.json"
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         fields = read_json(path)
         if fields and "version" not in fields and "checksums" not in fields:
@@ -72,6 +103,8 @@ class Meta:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
                 raise ValueError("a checksum is no string")
+            if meta.task != "multilabel" and meta.num_classes > max(meta.num_nodes, MANY_CLASSES):
+                raise ValueError(f"num_classes is {meta.num_classes}, more than nodes")
             return meta
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise InputError(

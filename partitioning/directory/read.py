@@ -5,8 +5,8 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,14 @@ from partitioning.checks import (
     check_multilabel,
     check_split,
 )
-from partitioning.directory.meta import Meta
+from partitioning.dgl_probe import check_readable
+from partitioning.directory.meta import Meta, content_digest
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, read_json
 from partitioning.graph_data import MASKS, is_labelled
+
+log = logging.getLogger(__name__)
 
 FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
 LABEL_NAMES = ("label", "labels")
@@ -61,7 +64,10 @@ class PartitionDirectory:
 
     def content_digest(self, parts: range) -> str:
         """sha256 (hex) that changes, too, with what these parts hold."""
-        return self.digest()
+        if self.meta is not None:
+            return self.digest()  # it has their contents
+        held = [file_checksum(file) for part in parts for file in _files_of(self, part)]
+        return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:
@@ -73,39 +79,26 @@ class PartitionDirectory:
         """What another digest on another node means, and what to do."""
         return "another partitioning (its digest differs); copy it the same partition directory"
 
-    def verify(self, part: int) -> None:
-        """Check all files of one part: by checksum, or, where nobody took one, by reading it."""
+    def verify(self, parts: Iterable[int]) -> None:
+        """Check all files of these parts: by checksum, or, where nobody took one, by reading them."""
         if self.meta is None:
-            if not _survives(lambda: self.read(part)):
+            check_readable([file for part in parts for file in _files_of(self, part)])
+            for part in parts:
+                self.read(part)
+            return
+        for part in parts:
+            path = self.meta.first_damaged(self.path, below=f"part{part}/")
+            if path is not None and not path.is_file():
+                raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
+            if path is not None:
                 raise InputError(
-                    f"{self.path}: part {part}: DGL's reader crashes on it, so it is damaged; copy it again"
+                    f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
+                    "copy it again, or partition again with overwrite=true"
                 )
-            self.read(part)
-            return
-        path = self.meta.first_damaged(self.path, below=f"part{part}/")
-        if path is None:
-            return
-        if not path.is_file():
-            raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
-        raise InputError(
-            f"{path}: its checksum is not the one in meta.json, so it is damaged or of another partitioning; "
-            "copy it again, or partition again with overwrite=true"
-        )
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
         return _read_part(self, part)
-
-
-def _survives(read: Callable[[], object]) -> bool:
-    """Whether a child process lives through it; DGL's reader ends its process at some damaged files."""
-    child = os.fork()
-    if child == 0:
-        try:
-            read()
-        finally:
-            os._exit(0)  # what it raised this process will see, too
-    return os.waitpid(child, 0)[1] == 0
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
@@ -116,6 +109,8 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
             continue
         directory = PartitionDirectory(path, _checked_config(config_file), Meta.read(path))
         _check_descriptions(directory, config_file, num_parts)
+        if directory.meta is None:
+            log.warning("%s: without a meta.json of ours, so nobody sees whether its parts were changed", path)
         return directory
     raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
 
@@ -181,8 +176,7 @@ def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_pa
 def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     from partitioning.dgl_import import dgl
 
-    files = directory.config[f"part-{part}"]
-    graph_file, feat_file = (_inside(directory.path, files, key) for key in ("part_graph", "node_feats"))
+    graph_file, feat_file = _files_of(directory, part)
     try:
         structure = dgl.load_graphs(str(graph_file))[0][0]
         tensors = dgl.data.utils.load_tensors(str(feat_file))
@@ -195,10 +189,26 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
     if len(ids) >= 2**31:
         raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
-    src, dst = structure.edges()
+    src, dst = structure.edges(order="eid")
+    tensors = {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
+    if directory.meta is not None:
+        _check_content(directory.meta.parts[part].content, (ids, src, dst, tensors), where)
     read = _Read(src.to(torch.int32), dst.to(torch.int32), ids, out_degree)
     del structure, src, dst
-    return _check_part(directory, part, read, {name.split("/")[-1]: value for name, value in tensors.items()})
+    return _check_part(directory, part, read, tensors)
+
+
+def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str) -> None:
+    """A checksum of a file can be made anew, and says nothing then; nodes compare the contents that meta.json names."""
+    try:
+        found = content_digest(*held)
+    except KeyError as error:
+        raise InputError(f"{where}: has no {error}; copy it again, or partition again with overwrite=true") from None
+    if found != expected:
+        raise InputError(
+            f"{where}: holds something else than meta.json says (its content's sha256 is {found[:8]}, expected "
+            f"{expected[:8]}); copy it again, or partition again with overwrite=true"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +222,11 @@ class _Read:
     """int64 [n] of the nodes in the partitioned graph."""
     out_degree: Tensor | None
     """[n]"""
+
+
+def _files_of(directory: PartitionDirectory, part: int) -> list[Path]:
+    """A part's graph and the tensors of its nodes."""
+    return [_inside(directory.path, directory.config[f"part-{part}"], key) for key in ("part_graph", "node_feats")]
 
 
 def _inside(directory: Path, files: Any, key: str) -> Path:

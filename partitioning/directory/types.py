@@ -22,6 +22,18 @@ class PartCounts:
     too: equal parts, other bytes."""
 
 
+@dataclass(frozen=True)
+class OddEdges:
+    """What of a graph's edges is easily overlooked."""
+
+    self_loops: int
+    """Written, and left out when a part is read."""
+    duplicates: int
+    """Edges beyond the first between two nodes, in one direction; each counts in sums and means."""
+    isolated: int
+    """Nodes without an edge to or from another node."""
+
+
 @dataclass(frozen=True, eq=False)
 class UnresolvedHalo:
     """What a site that read only its own folder knows of its halo nodes; which rows they are, their owners know."""

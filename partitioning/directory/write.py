@@ -3,14 +3,17 @@
 N nodes, E edges, P parts, I inner nodes of a part, H its halo nodes.
 """
 
-import hashlib
+import contextlib
+import glob
 import json
 import logging
+import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.directory.meta import VERSION, Meta
-from partitioning.directory.types import PartCounts
-from partitioning.files import file_checksum
+from partitioning.directory.meta import VERSION, Meta, content_digest
+from partitioning.directory.types import OddEdges, PartCounts
+from partitioning.errors import InputError
+from partitioning.files import file_checksum, locked, rename_durably
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)
 
+UNFINISHED, OLD = ".unfinished-", ".old-"
+"""Names of the hidden folders beside a directory that is written: what is made, and what is replaced."""
 CHUNK = 1 << 22
 """Edges that are renumbered at a time; their arrays take 32 MiB each."""
 
@@ -115,43 +121,72 @@ def write(
     *,
     num_parts: int,
     provenance: dict[str, Any],
-) -> Meta:
+    overwrite: bool,
+) -> tuple[Meta, OddEdges]:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
-    In memory are the graph, one part, and a few numbers per node: the edges are sorted by part on disk.
+    Where another process may write it too, call this within writing(directory). In memory are the graph, one part, and
+    a few numbers per node: the edges are sorted by part on disk.
 
     Args:
         masks: train_mask, val_mask and test_mask, bool [N] each.
         assignment: int64 [N] in [0, num_parts).
         provenance: the fields request, split and versions of Meta, and cover_rows where it was counted.
+        overwrite: whether to replace what is there when all is written.
+
+    Raises:
+        InputError: without overwrite, where something is there.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
     try:
         unfinished.chmod(0o755)
         layout = make_layout(assignment, num_parts)
         edges = _sort_by_part(unfinished / "sorted", graph, assignment, layout, num_parts)
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
-        parts = [_write_part(unfinished, graph, masks, layout, edges, part) for part in range(num_parts)]
+        written = [_write_part(unfinished, graph, masks, layout, edges, part) for part in range(num_parts)]
+        parts = [counts for counts, _ in written]
         edges.folder.rmdir()
         _write_dgl_config(unfinished, directory.name, layout, edges, provenance["request"]["partition_method"])
         meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance})
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
-        _put_in_place(unfinished, directory)
+        _put_in_place(unfinished, directory, overwrite)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return meta
+    return meta, OddEdges(*(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True)))
 
 
-def _put_in_place(unfinished: Path, directory: Path) -> None:
+def _put_in_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
     """Rename; a directory that is there already is moved away first and then removed."""
-    if not directory.exists():
-        unfinished.rename(directory)
+    if not os.path.lexists(directory):
+        rename_durably(unfinished, directory)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+    if not overwrite:
+        raise InputError(f"{directory}: appeared while it was made anew; set overwrite=true to replace it")
+    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}{OLD}", dir=directory.parent))
     directory.rename(old / "old")
-    unfinished.rename(directory)
+    rename_durably(unfinished, directory)
     shutil.rmtree(old)
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Lock a partition directory, and clear away what a killed run left beside it.
+
+    Raises:
+        InputError: another process is writing it; it is named.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        name = glob.escape(f".{directory.name}")
+        for old in directory.parent.glob(f"{name}{OLD}*"):
+            if (old / "old").exists() and not directory.exists():
+                (old / "old").rename(directory)  # killed between two renames
+            shutil.rmtree(old, ignore_errors=True)
+        for unfinished in directory.parent.glob(f"{name}{UNFINISHED}*"):
+            log.info("removing %s, left from a run that was killed", unfinished)
+            shutil.rmtree(unfinished, ignore_errors=True)
+        yield
 
 
 def _write_part(
@@ -161,7 +196,7 @@ def _write_part(
     layout: Layout,
     edges: SortedEdges,
     part: int,
-) -> PartCounts:
+) -> tuple[PartCounts, OddEdges]:
     from partitioning.dgl_import import dgl
 
     start = time.perf_counter()
@@ -180,15 +215,19 @@ def _write_part(
     dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])
     del structure
     feats = _node_tensors(graph, masks, inner)
-    feats["_N/in_deg"] = torch.bincount(dst[src != dst], minlength=end - first)
-    feats["_N/out_deg"] = torch.from_numpy(edges.out_degree[first:end])
+    between = src != dst
+    in_degree, out_degree = torch.bincount(dst[between], minlength=end - first), edges.out_degree[first:end]
+    feats |= {"_N/in_deg": in_degree, "_N/out_deg": torch.from_numpy(out_degree)}
+    same = (src[1:] == src[:-1]) & (dst[1:] == dst[:-1])  # sorted by both
+    isolated = int(((in_degree.numpy() == 0) & (out_degree == 0)).sum())
+    odd = OddEdges(len(src) - int(between.sum()), int(same.sum()), isolated)
     dgl.data.utils.save_tensors(str(part_dir / "node_feat.dgl"), feats)
     dgl.data.utils.save_tensors(str(part_dir / "edge_feat.dgl"), {})
     train, val, test = (int(masks[name][inner].sum()) for name in MASKS)
-    content = _digest_of([nodes, src, dst.add_(first), *feats.values()])
+    content = content_digest(nodes, src, dst, {name.removeprefix("_N/"): tensor for name, tensor in feats.items()})
     log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
              time.perf_counter() - start)  # fmt: skip
-    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content)
+    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content), odd
 
 
 def _local_edges(edges: SortedEdges, part: int, first: int, end: int, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -210,14 +249,6 @@ def _local_edges(edges: SortedEdges, part: int, first: int, end: int, num_nodes:
     local[nodes] = np.arange(len(nodes))
     np.subtract(dst, first, out=dst)
     return torch.from_numpy(nodes), torch.from_numpy(np.take(local, src, out=src)), torch.from_numpy(dst)
-
-
-def _digest_of(tensors: list[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def _node_tensors(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Tensor]:

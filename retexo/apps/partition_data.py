@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from partitioning import assign, datasets, hypergraph, splits
 from partitioning.directory.meta import Meta
-from partitioning.directory.write import CHUNK, write
+from partitioning.directory.write import CHUNK, write, writing
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import Endpoints
 from partitioning.settings import PartitionSettings
 from retexo.exchange.cover import minimum_cover
@@ -42,6 +42,13 @@ def run(settings: PartitionSettings) -> Meta:
         return found
     if settings.method == "km1":
         hypergraph.library()  # a missing extra is found before the data set is loaded
+    with writing(directory):
+        found = _existing(directory, request, settings.overwrite)  # another process may have made it
+        return _make(settings, directory, request) if found is None else found
+
+
+def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
+    """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
         graph = datasets.load(settings.dataset)
@@ -62,8 +69,15 @@ def run(settings: PartitionSettings) -> Meta:
         "cover_rows": rows,
     }
     with _timed(seconds, "write"):
-        meta = write(directory, graph, masks, assignment, num_parts=settings.num_partitions, provenance=provenance)
+        meta, odd = write(
+            directory, graph, masks, assignment,
+            num_parts=settings.num_partitions, provenance=provenance, overwrite=settings.overwrite,
+        )  # fmt: skip
     _print_report(meta, directory)
+    print(
+        f"{odd.self_loops:,} self loops, which are left out; {odd.duplicates:,} duplicates, which count; "
+        f"{odd.isolated:,} isolated nodes"
+    )
     print(
         f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "
         f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
@@ -125,16 +139,18 @@ def check_dataset_name(name: str) -> None:
 def directory_of(settings: PartitionSettings) -> Path:
     """PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS, where NAME of the user's own data is the stem of its file."""
     name = f"{_data_name(settings)}-{settings.method}-{settings.objective}-{settings.num_partitions}"
-    return Path(settings.dir) / name
+    return check_path("partition_dir", settings.dir) / name
 
 
 def _data_name(settings: PartitionSettings) -> str:
     dataset = settings.dataset
     if dataset.name != "file":
+        if Path(dataset.name).name != dataset.name or "\0" in dataset.name:
+            raise InputError(f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file")
         return dataset.name
     if dataset.file is None:
         raise InputError("dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file")
-    return Path(dataset.file).resolve().stem
+    return check_path("dataset_file", dataset.file).resolve().stem
 
 
 def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
@@ -158,9 +174,12 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     }
     if dataset.name == "synthetic":
         request |= {f"synthetic.{name}": value for name, value in asdict(dataset.synthetic).items()}
-    for name, file in (("dataset_file", dataset.file), ("partition_file", settings.file)):
+    files: dict[str, str | Path | None] = {"dataset_file": dataset.file, "partition_file": settings.file}
+    if kind == "files":
+        files |= {f"split.{name}": splits.index_file(name, dataset.split) for name in splits.PARTS}
+    for name, file in files.items():
         if file is not None:
-            request[name] = {"name": Path(file).name, "sha256": _content_checksum(Path(file))}
+            request[name] = {"name": Path(file).name, "sha256": _content_checksum(check_path(name, str(file)))}
     return request
 
 

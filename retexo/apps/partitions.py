@@ -17,8 +17,7 @@ PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: settin
 def open_local(settings: Settings) -> PartitionDirectory:
     """As `open_directory`, with the checksums of this machine's parts checked: InputError for a damaged file."""
     directory = open_directory(settings)
-    for rank in settings.train.cluster.local_ranks:
-        directory.verify(rank)
+    directory.verify(settings.train.cluster.local_ranks)
     return directory
 
 

@@ -40,9 +40,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     registry.check(settings.train)
     start = time.perf_counter()
     directory = open_directory(settings)
-    for part in range(directory.num_parts):
-        directory.verify(part)
-    partitions = [directory.read(part) for part in range(directory.num_parts)]
+    parts = range(directory.num_parts)
+    directory.verify(parts)
+    partitions = list(map(directory.read, parts))
     read = time.perf_counter()
     predicted, options, dry_run_seconds = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)

@@ -1,15 +1,14 @@
 """Writing a file atomically: it is complete, or not there."""
 
 import contextlib
-import errno
 import json
 import math
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from partitioning.files import rename_durably
 from retexo.errors import TrainingError
 
 UNFINISHED = ".unfinished-"
@@ -24,25 +23,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}")  # nodes may share a directory
     try:
         yield unfinished
-        _sync(unfinished)
-        unfinished.replace(path)
-        _sync(path.parent)
+        rename_durably(unfinished, path)
     except OSError as error:
         raise TrainingError(f"{path}: cannot be written: {error.strerror}; free some space") from error
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # of a file system that has no such thing
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def remove_unfinished(run_dir: Path) -> None:

@@ -1,5 +1,6 @@
 """Graphs of the user's own: what goes in comes out, and each mistake is named with file, array, row and value."""
 
+import os
 import pickle
 import zipfile
 
@@ -144,7 +145,7 @@ huge_features[1, 0] = 1e60
         ({"label": None}, "there is no array `label`; expected src, dst, label and features; found"),
         ({"feat": None}, "there is no array `feat`; expected `feat`, or all of feat_data"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
-        ({"src": np.array([0, {}, 1], dtype=object)}, "`src` holds Python objects"),
+        ({"src": np.array([0, {}, 1], dtype=object)}, "`src`: .* holds Python objects"),
     ],
 )
 def test_a_wrong_array_is_named(tmp_path, change, message):
@@ -172,6 +173,43 @@ def test_a_wrong_csr_matrix_is_named(tmp_path, change, message):
     np.savez(tmp_path / "toy.npz", **given)
     with pytest.raises(InputError, match=message):
         load(tmp_path / "toy.npz")
+
+
+def test_csr_entries_of_one_place_that_add_up_to_infinity(tmp_path):
+    parts = {"feat_data": [1.0, 3e38, 3e38], "feat_indices": [0, 1, 1], "feat_indptr": [0, 1, 3, 3, 3]}
+    given = {**arrays(), **{name: np.array(part) for name, part in parts.items()}, "feat_shape": np.array([4, 2])}
+    del given["feat"]
+    np.savez(tmp_path / "toy.npz", **given)
+    with pytest.raises(InputError, match=r"`feat_data`: entries of one place \(node 1\) add up to more"):
+        load(tmp_path / "toy.npz")
+
+
+def test_a_csr_matrix_that_is_too_wide(tmp_path):
+    np.savez(tmp_path / "toy.npz", **(with_csr(arrays()) | {"feat_shape": np.array([4, 2**62])}))
+    with pytest.raises(InputError, match=r"`feat_shape` is .*at most 10,000,000 features"):
+        load(tmp_path / "toy.npz")
+
+
+def test_a_member_that_is_there_twice(tmp_path):
+    np.savez(tmp_path / "toy.npz", **arrays())
+    with zipfile.ZipFile(tmp_path / "toy.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("src.npy", archive.read("dst.npy"))
+    with pytest.raises(InputError, match=r"toy\.npz: holds `src` more than once"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("suffix", ["npz", "bin"])
+def test_a_path_that_is_no_file(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"fifo.{suffix}")
+    with pytest.raises(InputError, match=f"fifo.{suffix}: not a regular file"):
+        load(tmp_path / f"fifo.{suffix}")
+    loop = tmp_path / f"loop.{suffix}"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match=r"dataset_file=.*cannot be a path"):
+        load(loop)
+    with pytest.raises(InputError, match=r"dataset_file=.*cannot be a path"):
+        load(f"nul\0.{suffix}")
 
 
 def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path):
@@ -355,6 +393,20 @@ def test_a_wrong_table_is_named(tmp_path, file, content, message):
         load(tmp_path / "toy")
 
 
+def test_two_columns_of_one_name(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "toy").mkdir()
+    np.save(tmp_path / "toy" / "features.npy", np.ones((2, 1)))
+    np.save(tmp_path / "toy" / "labels.npy", np.array([0, 1]))
+    columns = [pa.array([0]), pa.array([1]), pa.array([0])]
+    pq.write_table(pa.Table.from_arrays(columns, ["src", "dst", " dst"]), tmp_path / "toy" / "edges.parquet")
+    with pytest.raises(InputError, match=r"edges\.parquet: has the column `dst` more than once"):
+        load(tmp_path / "toy")
+
+
 # ---- a DGL graph file
 
 
@@ -392,4 +444,13 @@ def test_a_wrong_dgl_file_is_named(tmp_path):
         load(tmp_path / "cut.bin")
     (tmp_path / "toy.bin").write_bytes(b"rubbish" * 100)
     with pytest.raises(InputError, match="not a DGL graph file"):
+        load(tmp_path / "toy.bin")
+
+
+def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path):
+    write_dgl(tmp_path / "toy.bin")
+    content = bytearray((tmp_path / "toy.bin").read_bytes())
+    content[29] = 255
+    (tmp_path / "toy.bin").write_bytes(content)
+    with pytest.raises(InputError, match=r"toy\.bin: DGL's reader crashes"):
         load(tmp_path / "toy.bin")

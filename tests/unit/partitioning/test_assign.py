@@ -106,5 +106,5 @@ def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None) -> N
 
 def test_python_objects_are_not_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "parts.npy", np.array([{}] * 300), allow_pickle=True)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not a readable npy or csv"):
         assign(GRAPH, TRAIN, settings("file", file=tmp_path / "parts.npy"))

@@ -1,20 +1,27 @@
 """The partition directory: what goes in comes out, DGL reads it, and damage is named."""
 
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
+from support import ROOT, dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
 
 from partitioning.dgl_import import dgl
 from partitioning.directory import write
 from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
+from partitioning.directory.types import OddEdges, Partition
+from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
@@ -119,7 +126,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch
 
 def test_an_empty_part(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, GRAPH, MASKS, np.zeros(40), 2)
-    directory.verify(1)
+    directory.verify([1])
     part = directory.read(1)
     assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
     assert part.features.shape == (0, 6)
@@ -133,6 +140,30 @@ def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.labels.numpy(), labels)
 
 
+OPENMP = """
+import sys, time, torch
+from pathlib import Path
+from partitioning.directory.read import find
+torch.set_num_threads(4)
+torch.ones(3000, 3000).exp().sum()  # its threads stay
+directory = find([Path(sys.argv[1])], 4)
+directory.verify(range(4))
+print(sum(directory.read(part).num_inner for part in range(4)))
+"""
+
+
+def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
+    """In a process of its own, with several threads: a fork of one would wait for ever for threads that it lacks."""
+    graph = random_graph(num_nodes=400, width=2000)
+    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % 4, 4)
+    (directory.path / "meta.json").unlink()
+    command = [sys.executable, "-c", OPENMP, str(directory.path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "4", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["400"]
+
+
 # --- damage ------------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
@@ -143,22 +174,22 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 4
     path.write_bytes(content)
-    directory.verify(0)
+    directory.verify([0])
     with pytest.raises(InputError, match=f"{name}: its checksum"):
-        directory.verify(1)
+        directory.verify([1])
 
 
 def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
     path = directory.path / "part0" / "node_feat.dgl"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="checksum"):
-        directory.verify(0)
+        directory.verify([0])
 
 
 def test_a_missing_file_is_found(directory: PartitionDirectory) -> None:
     (directory.path / "part2" / "graph.dgl").unlink()
     with pytest.raises(InputError, match=r"graph\.dgl: missing"):
-        directory.verify(2)
+        directory.verify([2])
 
 
 def swap(folder: Path) -> None:
@@ -170,14 +201,14 @@ def swap(folder: Path) -> None:
 def test_swapped_parts_are_found(directory: PartitionDirectory) -> None:
     swap(directory.path)
     with pytest.raises(InputError, match="checksum"):
-        directory.verify(0)
+        directory.verify([0])
 
 
 def test_swapped_parts_without_checksums_are_found(directory: PartitionDirectory) -> None:
     swap(directory.path)
     (directory.path / "meta.json").unlink()
     with pytest.raises(InputError, match="inner nodes"):
-        find([directory.path], 3).verify(0)
+        find([directory.path], 3).verify([0])
 
 
 def change_config(directory: PartitionDirectory, **fields: Any) -> None:
@@ -244,8 +275,9 @@ def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, mon
     digest, base = directory.digest(), directory.path.parent
     with monkeypatch.context() as patch:
         patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
+        made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=provenance(GRAPH, PARTS, 3))
+            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True)
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
@@ -259,3 +291,140 @@ def test_writing_again_replaces(directory: PartitionDirectory) -> None:
 def test_digests_are_equal_for_equal_directories(directory: PartitionDirectory, tmp_path: Path) -> None:
     shutil.copytree(directory.path, tmp_path / "copy" / directory.path.name)
     assert find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()
+
+
+# --- what checksums do not show ----------------------------------------------------------------------------------------  # noqa: E501
+
+
+def with_new_checksums(directory: PartitionDirectory) -> None:
+    """Checksums as someone makes them who changed files."""
+    meta = json.loads((directory.path / "meta.json").read_text())
+    meta["checksums"] = {file: file_checksum(directory.path / file) for file in meta["checksums"]}
+    (directory.path / "meta.json").write_text(json.dumps(meta))
+
+
+def change_tensor(path: Path, name: str) -> None:
+    tensors = dgl.data.utils.load_tensors(str(path))
+    tensors[name] = tensors[name].flip(0).contiguous()
+    dgl.data.utils.save_tensors(str(path), tensors)
+
+
+@pytest.mark.parametrize("name", ["_N/label", "_N/feat", "_N/orig_id"])
+def test_other_contents_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory, name: str) -> None:
+    change_tensor(directory.path / "part1" / "node_feat.dgl", name)
+    with_new_checksums(directory)
+    changed = find([directory.path], 3)
+    assert changed.digest() == directory.digest()
+    changed.verify(range(3))
+    changed.read(0)
+    with pytest.raises(InputError, match=r"part 1: holds something else than meta\.json says"):
+        changed.read(1)
+    assert list(verify_directory(directory.path)) == [1]
+
+
+def test_other_edges_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
+    path = directory.path / "part2" / "graph.dgl"
+    structure = dgl.load_graphs(str(path))[0][0]
+    structure.remove_edges([0])
+    dgl.save_graphs(str(path), [structure])
+    with_new_checksums(directory)
+    with pytest.raises(InputError, match="part 2: holds something else"):
+        find([directory.path], 3).read(2)
+
+
+def test_verifying_a_directory(directory: PartitionDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    assert verify_directory(directory.path) == {}
+    (directory.path / "part0" / "graph.dgl").write_bytes(b"rubbish")
+    (directory.path / "part2" / "graph.dgl").unlink()
+    damages = verify_directory(directory.path)
+    assert list(damages) == [0, 2]
+    assert "checksum" in damages[0]
+    assert "missing" in damages[2]
+    assert "meta.json" not in caplog.text
+    (directory.path / "meta.json").unlink()
+    with caplog.at_level("WARNING"):
+        changed = find([directory.path], 3)
+    assert "without a meta.json of ours" in caplog.text
+    before = changed.content_digest(range(1, 2))
+    change_tensor(directory.path / "part1" / "node_feat.dgl", "_N/label")
+    assert changed.content_digest(range(1, 2)) != before
+
+
+# --- two writers -------------------------------------------------------------------------------------------------------  # noqa: E501
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from partitioning.directory.write import writing
+with writing(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is writing tmp_path/made."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "made")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(InputError, match=f"made: process {holder.pid} on {socket.gethostname()}, since 20"):
+        write.writing(tmp_path / "made").__enter__()
+    holder.kill()
+    holder.wait()
+    (tmp_path / ".made.unfinished-x").mkdir()
+    (tmp_path / ".made.old-x" / "old").mkdir(parents=True)
+    with write.writing(tmp_path / "made"):
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".made.lock", "made"]
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
+    made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
+    with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
+        write.write(directory.path, GRAPH, MASKS, (PARTS + 1) % 3, num_parts=3, provenance=made_by, overwrite=False)
+    assert find([directory.path], 3).digest() == digest
+    assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
+
+
+# --- what is no file, or no JSON ---------------------------------------------------------------------------------------  # noqa: E501
+
+
+def as_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("spoil", [as_fifo, as_loop, lambda path: path.write_text("[" * 200_000)])
+def test_a_meta_that_cannot_be_read(directory: PartitionDirectory, spoil: Any) -> None:
+    spoil(directory.path / "meta.json")
+    with pytest.raises(InputError, match=r"meta\.json: not a re"):
+        find([directory.path], 3)
+
+
+def test_more_classes_than_can_be_meant(directory: PartitionDirectory) -> None:
+    path = directory.path / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_classes": 10**9}))
+    with pytest.raises(InputError, match="num_classes is 1000000000"):
+        find([directory.path], 3)
+
+
+def test_odd_edges_are_counted(tmp_path: Path) -> None:
+    graph = make_graph([(0, 1), (0, 1), (0, 1), (1, 0), (2, 2), (2, 2), (1, 1)], np.eye(4), [0, 1, 0, 1])
+    made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
+    masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
+    _, odd = write.write(tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False)
+    assert odd == OddEdges(self_loops=3, duplicates=3, isolated=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support import random_graph, run_main, save_npz, thirds
+from support import finish, random_graph, run_main, save_npz, start_cli, thirds
 
 from partitioning import assign, datasets, hypergraph
 from partitioning.directory.meta import Meta
@@ -64,6 +64,47 @@ def test_changed_data_are_refused(folder: Path) -> None:
     save_npz(folder / "toy.npz", random_graph(seed=9), thirds(40))
     with pytest.raises(InputError, match="dataset_file"):
         made(folder)
+
+
+def test_changed_index_files_are_refused(folder: Path) -> None:
+    for place, name in enumerate(("train", "val", "test")):
+        np.save(folder / f"{name}.npy", np.arange(40)[place::3])
+    split = ("split=files", f"split.dir={folder}")
+    assert made(folder, *split) == made(folder, *split)
+    np.save(folder / "train.npy", np.arange(0, 40, 6))
+    with pytest.raises(InputError, match=r"exists with other settings: split\.train"):
+        made(folder, *split)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["dataset_name=/etc/passwd", "dataset_file='a\0.npz'", "partition_dir='a\0'", "dataset_file={folder}/loop.npz",
+     "partition_method=file partition_file={folder}/loop.npz"],
+)  # fmt: skip
+def test_what_cannot_be_a_path(folder: Path, override: str) -> None:
+    (folder / "loop.npz").symlink_to(folder / "loop.npz")
+    name = override.split()[-1].split("=")[0]
+    with pytest.raises(InputError, match=name):
+        made(folder, *override.format(folder=folder).split())
+
+
+def test_what_is_easily_overlooked_in_a_graph_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(folder)
+    graph = random_graph()
+    loops = int((graph.src == graph.dst).sum())
+    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    said = capsys.readouterr().out
+    assert f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which count" in said
+
+
+def test_two_at_once_and_one_directory(folder: Path) -> None:
+    """As many seeds at once: one makes it, and no other says that it did."""
+    arguments = ["app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz",
+                 f"partition_dir={folder}/parts", "num_partitions=2"]  # fmt: skip
+    started = [start_cli(*arguments, f"partition.seed={seed}", cwd=folder) for seed in range(3)]
+    ended = [finish(process, 100) for process in started]
+    assert sorted(end.rc for end in ended) == [0, 2, 2], [end.output for end in ended]
+    assert [path.name for path in (folder / "parts").iterdir()] == ["toy-random-vol-2"]
 
 
 def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:

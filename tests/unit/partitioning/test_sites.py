@@ -182,7 +182,8 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "sites-number": ({"sites": ["north", "east", "west"]}, {}, "names 3 sites, num_partitions=2; set num_partitions=3"),
     "rank": ({"site": "east"}, {}, r"no folder of site north \(rank 0\), only of east \(rank 1\); set node_rank"),
     "task": ({"task": "regression"}, {}, "task=regression: choose one of"),
-    "classes": ({"num_classes": 0}, {}, "num_classes is 0; expected an integer from 1"),
+    "classes": ({"num_classes": 0}, {}, r"num_classes is 0; expected an integer in \[1"),
+    "many-classes": ({"num_classes": 10**9}, {}, r"num_classes is 1000000000; expected an integer in \[1, 1,000,000\]"),
     "multilabel": ({"task": "multilabel"}, {}, r"num_classes is None; expected .*multilabel needs it"),
     "array": (None, {"lable": [1]}, "part.npz: array `lable` has no meaning here"),
     "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found dst"),
@@ -231,9 +232,10 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
 
 FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no-json": (lambda folder: (folder / "site.json").unlink(), "there is no .*site.json, nor one in a folder below"),
-    "bad-json": (lambda folder: (folder / "site.json").write_text("{"), "site.json: cannot be read as JSON"),
+    "bad-json": (lambda folder: (folder / "site.json").write_text("{"), "site.json: not a readable JSON file"),
     "json-list": (lambda folder: (folder / "site.json").write_text("[]"), "site.json: holds a JSON list"),
     "no-npz": (lambda folder: (folder / "part.npz").unlink(), "part.npz: missing; write it with numpy.savez"),
+    "nested-json": (lambda folder: (folder / "site.json").write_text("[" * 200_000), "site.json: not a readable JSON"),
     "bad-npz": (lambda folder: (folder / "part.npz").write_bytes(b"PK no"), "part.npz: not a readable npz"),
 }
 

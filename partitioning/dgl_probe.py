@@ -1,0 +1,60 @@
+"""Reading DGL's files in a process of its own first: at some damaged files DGL's reader ends its process.
+
+    python -P -m partitioning.dgl_probe FILE ...
+
+exits with status 0 where this process lives through it; what the reader raises, the caller will see for itself. It is a
+fresh interpreter, because a fork of a process whose threads have computed (OpenMP) can wait for them for ever.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from partitioning.errors import InputError
+
+SECONDS, BYTES_PER_SECOND = 120, 20 << 20
+"""Time limit: to start, and for what is read. DGL reads some 500 MiB per second; a damaged file can make it loop."""
+
+
+def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
+    """InputError where DGL's reader crashes at one of the files, or does not end."""
+    if seconds is None:
+        seconds = SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-P", "-m", "partitioning.dgl_probe", *map(str, files)]
+    named = ", ".join(map(str, files))
+    try:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again") from None
+    if ended.returncode != 0:
+        raise InputError(f"{named}: DGL's reader crashes on it, so it is damaged; copy or write it again")
+
+
+def _read(path: str) -> None:
+    """All that the program asks of such a file."""
+    from partitioning.dgl_import import dgl
+
+    with contextlib.suppress(Exception):
+        for graph in dgl.load_graphs(path)[0]:
+            graph.edges(order="eid")
+            graph.ndata.keys()
+            sum(tensor.sum() for tensor in graph.ndata.values())
+    with contextlib.suppress(Exception):
+        for tensor in dgl.data.utils.load_tensors(path).values():
+            tensor.sum()
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        _read(argument)
