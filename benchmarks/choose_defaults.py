@@ -25,11 +25,11 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
-from retexo.nn.stage import build_stages
+from retexo.nn.stage import Architecture, build_stages
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 
 
@@ -47,17 +47,16 @@ def validation(model: str, data: list[str], seed: int, options: tuple[str, ...])
         write(base / "graph-1", graph, masks, parts, num_parts=1, provenance=provenance, overwrite=False)
         directory = find([base / "graph-1"], 1)
         meeting = Rendezvous(1, loopback(), base / "meet", "", 1, 60, 600)
-        with process_group(meeting, 0):
-            return _train(settings.train, directory, base)
+        with process_group(meeting, 0) as transport:
+            return _train(settings.train, directory, Communicator(transport))
 
 
-def _train(settings: TrainSettings, directory: PartitionDirectory, base: Path) -> tuple[float, list[int]]:
+def _train(settings: TrainSettings, directory: PartitionDirectory, comm: Communicator) -> tuple[float, list[int]]:
     settings = replace(settings, log_every=10**9)
     torch.manual_seed(settings.seed)
-    comm = Communicator(0, 1)
     partition = directory.read(0)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    architecture = make_architecture(settings, graph_info)
+    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     stages = build_stages(architecture, settings.seed)
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     context = replace(context, save_layer=lambda layer, stage: None)

@@ -71,8 +71,8 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
     """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
     meeting, sizes = job
     torch.set_num_threads(1)
-    with process_group(meeting, rank):
-        comm = Communicator(rank, WORKERS)
+    with process_group(meeting, rank) as transport:
+        comm = Communicator(transport)
         start = time.perf_counter()
         for size in sizes:
             message = torch.zeros(size)

@@ -1,9 +1,9 @@
-"""NumPy arrays by the type of their elements, for annotations."""
+"""NumPy arrays: names for their types, and numbers made compact."""
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
@@ -13,3 +13,15 @@ IndexArray = NDArray[np.signedinteger[Any]]
 FloatArray = NDArray[np.float64]
 ByteArray = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+
+
+def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:
+    """The distinct ids, none of them negative, ascending, and each id's place among them, of dtype.
+
+    As np.unique(ids, return_inverse=True), which would sort them.
+    """
+    occurs = np.zeros(int(ids.max()) + 1 if len(ids) else 0, bool)
+    occurs[ids] = True
+    place = np.cumsum(occurs, dtype=dtype)
+    place -= 1
+    return np.flatnonzero(occurs), place[ids]

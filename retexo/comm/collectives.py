@@ -4,41 +4,16 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 """
 
 import contextlib
-import re
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
-
-
-class PeerLost(RuntimeError):
-    """A collective failed, because a peer died or did not come in time."""
-
-
-@contextlib.contextmanager
-def _naming_failure(purpose: Purpose) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not _is_of_network(error):
-            raise
-        reason = (str(error) or type(error).__name__).splitlines()[0]  # a broken barrier has no message
-        raise PeerLost(f"lost a peer while sending {purpose.kind}: {reason}") from error
-
-
-def _is_of_network(error: RuntimeError) -> bool:
-    """Whether a collective failed because of a peer, and not here, as for want of memory."""
-    if isinstance(error, dist.DistError | threading.BrokenBarrierError):
-        return True
-    # gloo's errors have no type of their own, but name its source file.
-    return re.search(r"/transport/|[Cc]onnection|[Tt]imed out", re.sub(r"\[enforce fail.*", "", str(error))) is not None
+from retexo.comm.transport import PeerLost, Transport
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +33,25 @@ class Summand:
 
 
 class Communicator:
-    """This worker's end of the process group. Tensors on a GPU travel by way of the host."""
+    """The collectives of this worker, over any transport. Tensors on a GPU travel by way of the host."""
 
-    def __init__(self, rank: int, world_size: int, sleep_time: float = 0.0) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.meter = TrafficMeter(world_size)
+    def __init__(self, transport: Transport, sleep_time: float = 0.0) -> None:
+        """sleep_time: seconds that every message waits before it is sent."""
+        self.rank, self.world_size = transport.rank, transport.world_size
+        self.meter = TrafficMeter(self.world_size)
         self.replay_log: ReplayLog | None = None
-        """Keeps the messages outside the rounds; those that are on it already are not sent again, but counted."""
-        self._sleep_time = sleep_time
+        """Keeps the messages outside the rounds; those that it holds already are counted, not sent again."""
+        self._transport, self._sleep_time = transport, sleep_time
 
     def all_to_all(
-        self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose, *, consume: bool = False
+        self, to_peers: list[Tensor], from_sizes: Sequence[int], purpose: Purpose, *, consume: bool = False
     ) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
         Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
         list to_peers once it is copied into one block, so that large messages are not there twice.
         """
-        to_peers = to_peers if consume else tuple(to_peers)
+        to_peers = to_peers if consume else list(to_peers)
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
                 self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
@@ -97,20 +73,13 @@ class Communicator:
         finally:
             self.replay_log = before
 
-    def _deliver(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
+    def _deliver(self, to_peers: list[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
-        with _naming_failure(purpose):
-            return self._swap(to_peers, from_sizes)
-
-    def _swap(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
-        sizes, dtype = [tensor.numel() for tensor in to_peers], to_peers[0].dtype
-        block = torch.cat(list(to_peers))
-        if isinstance(to_peers, list):
-            to_peers.clear()
-        received = torch.empty(sum(from_sizes), dtype=dtype)
-        dist.all_to_all_single(received, block, list(from_sizes), sizes)
-        return list(torch.split(received, list(from_sizes)))
+        try:
+            return self._transport.swap(to_peers, from_sizes)
+        except PeerLost as error:
+            raise PeerLost(f"lost a peer while sending {purpose.kind}: {error}") from error
 
     def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
         """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
@@ -156,7 +125,7 @@ class Communicator:
             summand.tensor.copy_(torch.cat([_values(piece, summand.dtype) for piece in column]))
 
     def _share(self, summand: Summand, rank: int) -> Tensor:
-        """What a rank is to add up of this worker's, as bytes."""
+        """The chunk of this worker's share that a rank adds up, as bytes."""
         if self.rank in summand.zero_ranks:
             return torch.empty(0, dtype=torch.uint8)
         first, end = _bounds(summand, rank, self.world_size)
@@ -189,7 +158,7 @@ def _chunk(summand: Summand, rank: int, world_size: int) -> int:
 
 
 def _add_up(summand: Summand, shares: tuple[Tensor, ...], size: int) -> Tensor:
-    """The sum of a chunk, `size` bytes, from the shares in the order of ranks; silent ranks have none."""
+    """The sum of a chunk, `size` bytes, from the shares in the order of ranks; zero ranks have none."""
     values = [_values(share, summand.dtype).to(summand.tensor.dtype) for share in shares if len(share)]
     if not values:
         return torch.zeros(size, dtype=torch.uint8)

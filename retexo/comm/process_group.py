@@ -1,16 +1,20 @@
-"""The process group: where workers meet, and for how long they wait."""
+"""The gloo process group of torch.distributed: where workers meet, how they send, and for how long they wait."""
 
 import contextlib
 import os
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from retexo.comm.transport import PeerLost
 from retexo.errors import TrainingError
 
 
@@ -34,7 +38,7 @@ class Rendezvous:
 
 
 @contextlib.contextmanager
-def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
+def process_group(rendezvous: Rendezvous, rank: int) -> Iterator["GlooTransport"]:
     """Join the gloo group of a run, and leave it at the end."""
     os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
     dist.init_process_group(
@@ -45,9 +49,38 @@ def process_group(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
         timeout=timedelta(seconds=rendezvous.timeout),
     )
     try:
-        yield
+        yield GlooTransport(rank, rendezvous.world_size)
     finally:
         dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class GlooTransport:
+    """A worker's end of the process group that it has joined, as a retexo.comm.transport.Transport."""
+
+    rank: int
+    world_size: int
+
+    def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
+        """See Transport.swap; all is copied into one block, and the list emptied."""
+        sizes = [tensor.numel() for tensor in to_peers]
+        block = torch.cat(to_peers)
+        to_peers.clear()
+        received = torch.empty(sum(from_sizes), dtype=block.dtype)
+        try:
+            dist.all_to_all_single(received, block, list(from_sizes), sizes)
+        except RuntimeError as error:
+            if not _is_of_network(error):
+                raise
+            raise PeerLost(str(error).splitlines()[0]) from error
+        return list(torch.split(received, list(from_sizes)))
+
+
+def _is_of_network(error: RuntimeError) -> bool:
+    """Whether a collective failed because of a peer, and not here, as for want of memory."""
+    # gloo's errors have no type of their own, but name its source file.
+    text = re.sub(r"\[enforce fail.*", "", str(error))
+    return isinstance(error, dist.DistError) or re.search(r"/transport/|[Cc]onnection|[Tt]imed out", text) is not None
 
 
 def _store(rendezvous: Rendezvous) -> Store:

@@ -1,4 +1,4 @@
-"""Workers as threads of one process, with the same messages and the same account: to learn what a run will send."""
+"""Workers as threads of one process, with the same messages and the same count of bytes: to learn what a run sends."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,51 +7,58 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, PeerLost
+from retexo.comm.collectives import Communicator
+from retexo.comm.transport import PeerLost
 
 T = TypeVar("T")
-
 
 TIMEOUT = 3600.0
 """seconds that a thread waits for the others"""
 
 
-class Board:
-    """Where the threads leave their messages for each other."""
+class ThreadGroup:
+    """What the threads share: the messages that they leave for each other."""
 
     def __init__(self, world_size: int) -> None:
         self.barrier = threading.Barrier(world_size, timeout=TIMEOUT)
         self.messages: list[list[Tensor]] = [[] for _ in range(world_size)]
 
 
-class ThreadCommunicator(Communicator):
-    """One thread's end."""
+class ThreadTransport:
+    """One thread's end, as a retexo.comm.transport.Transport."""
 
-    def __init__(self, rank: int, world_size: int, board: Board) -> None:
-        super().__init__(rank, world_size)
-        self._board = board
+    def __init__(self, rank: int, group: ThreadGroup) -> None:
+        self.rank, self.world_size = rank, len(group.messages)
+        self._group = group
 
-    def _swap(self, to_peers: Sequence[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
-        self._board.messages[self.rank] = list(to_peers)
-        self._board.barrier.wait()
-        received = [sent[self.rank].clone() for sent in self._board.messages]
-        self._board.barrier.wait()
+    def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
+        """See Transport.swap."""
+        self._group.messages[self.rank] = to_peers
+        self._wait()
+        received = [sent[self.rank].clone() for sent in self._group.messages]
+        self._wait()
         assert [tensor.numel() for tensor in received] == list(from_sizes), "a message of another size than announced"
         return received
 
+    def _wait(self) -> None:
+        try:
+            self._group.barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise PeerLost("another thread has failed") from error
 
-def run_threads(world_size: int, target: Callable[[ThreadCommunicator], T]) -> list[T]:
-    """Run target(communicator) once a rank, each in a thread of its own; their results by rank.
 
-    The first exception of a thread is raised, once all have ended.
+def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]:
+    """Run target(communicator) in a thread for each rank; their results by rank.
+
+    Raises the first exception of a thread, once all have ended.
     """
-    board = Board(world_size)
+    group = ThreadGroup(world_size)
 
     def worker(rank: int) -> T:
         try:
-            return target(ThreadCommunicator(rank, world_size, board))
+            return target(Communicator(ThreadTransport(rank, group)))
         except BaseException:
-            board.barrier.abort()
+            group.barrier.abort()
             raise
 
     with ThreadPoolExecutor(world_size) as pool:

@@ -1,6 +1,6 @@
-"""The account of bytes: what this worker hands to the transport, counted once, where it is sent.
+"""The traffic meter: payload bytes that this worker hands to the transport, counted once, where they are sent.
 
-A collective counts what its algorithm sends. W workers, N bytes a worker puts in:
+A collective counts what its algorithm sends. W workers, N bytes from each:
     all-to-all         what goes to each peer; nothing to itself
     all-reduce         2 (W - 1) N over all workers, in two all-to-alls of chunks (see collectives.py)
     all-gather         N to each peer
@@ -18,7 +18,7 @@ from torch import Tensor
 
 KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics")
 OF_ROUNDS = ("gradients", "metrics")
-"""Kinds of what the rounds of a layer send."""
+"""Kinds that the rounds of a layer send."""
 WHOLE_RUN = -1
 """The `layer` of what belongs to no layer."""
 
@@ -30,10 +30,13 @@ class Purpose:
     kind: str
     layer: int = WHOLE_RUN
     wave: int = 0
-    """Of rows: see retexo.exchange.plan. Not part of the account that is reported."""
+    """Of rows: see retexo.exchange.plan. Not reported apart."""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind
+
+
+SETUP = Purpose("setup")
 
 
 class TrafficMeter:
@@ -55,7 +58,7 @@ class TrafficMeter:
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Count what `of_layer` told in an earlier process."""
+        """Count what `of_layer` returned in an earlier process."""
         for kind, wave, peer, num_bytes in sent:
             self._sent[Purpose(kind, layer, wave), peer] = num_bytes
 

@@ -14,7 +14,7 @@ from typing import Self
 from retexo.estimate.memory import FLOAT, peak_memory
 from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, waves
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
-from retexo.exchange.layer_exchange import peers_at_once
+from retexo.exchange.layer_exchange import peers_per_batch
 
 
 def operations(case: Case, layer: int) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def memory(case: Case) -> float:
 
 def pieces(case: Case, num_in: int) -> tuple[int, int]:
     """In how many pieces rows come in a wave, and the peers of a piece."""
-    group = peers_at_once(round(case.inner), FLOAT * num_in)
+    group = peers_per_batch(round(case.inner), FLOAT * num_in)
     return math.ceil((case.workers - 1) / group), group
 
 

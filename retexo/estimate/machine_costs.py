@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retexo.arrays import compact
 from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
-from retexo.exchange.plan import renumbered
-from retexo.exchange.selection import DENSE, LocalRows
+from retexo.exchange.selection import LocalRows
 from retexo.nn.block import InEdges
 from retexo.nn.matrix import dense, drop, row_sums
 from retexo.nn.registry import default_model
@@ -83,7 +83,7 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
 
     def partial(width: int) -> float:
         local = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
-        return _each(EDGES, lambda: local.add_up(*ends, 40_000, DENSE), 3)
+        return _each(EDGES, lambda: local.partial_sums(*ends, 40_000, projected=False), 3)
 
     (bag_edge, bag_value), (partial_edge, partial_value) = _line(bag), _line(partial)
     return {
@@ -105,7 +105,7 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     code = write_ascending(keys, limit)
     return {
         "sort_edge": _each(EDGES, lambda: np.divmod(np.sort(unsorted), 40_000)),
-        "renumber_end": _each(EDGES, lambda: renumbered(source)),
+        "renumber_end": _each(EDGES, lambda: compact(source)),
         "scan_edge": _each(EDGES, lambda: np.flatnonzero((source >= 9) & (source < 99) & (used[target] > 0))),
         "write_edge": _each(EDGES, lambda: write_ascending(keys, limit), 1),
         "read_edge": _each(EDGES, lambda: read_ascending(code, EDGES, limit), 1),

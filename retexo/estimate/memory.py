@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from partitioning.directory.types import Partition
 from retexo.config.settings import TrainSettings
-from retexo.exchange.layer_exchange import peers_at_once
+from retexo.exchange.layer_exchange import peers_per_batch
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
@@ -215,7 +215,7 @@ class _Layer:
     @property
     def _pieces(self) -> int:
         """In how many a wave's vectors come."""
-        return math.ceil(self.work.peers / peers_at_once(self.work.inner, self._row))
+        return math.ceil(self.work.peers / peers_per_batch(self.work.inner, self._row))
 
     def train(self) -> None:
         memory, work = self.memory, self.work

@@ -152,7 +152,9 @@ def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, ste
         with _counted_apart(context.comm, each.meter):
             build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
     build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
-    if layer > 0 and context.plan.sums:  # which rows will be held then depends on the embeddings: none, at worst
+    if (
+        layer > 0 and context.plan.partial_sums
+    ):  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
     exchange.run(EMBED)
     return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)

@@ -1,7 +1,7 @@
-"""The exchange of one layer within end-to-end training: rows and partial sums forward, their gradients the way back.
+"""The exchange of one layer within end-to-end training: rows and partial sums forward, their gradients backward.
 
-What is sent for a boundary is known from its edges alone: a minimum vertex cover of them where the aggregator adds up,
-else each row once. Both ends compute the same cover, so nothing is said about it. Vectors are dense.
+What is sent for a boundary follows from its edges alone: a minimum vertex cover of them where the aggregator adds up,
+else each row once. Both ends compute the same cover, so nothing has to be announced. Vectors are dense.
 
 I inner nodes; of one layer n rows that this worker has, K vectors that it sends, M that it receives, D wide.
 """
@@ -13,22 +13,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from retexo.arrays import IndexArray, IntArray, Mask
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
 from retexo.exchange.cover import minimum_cover
-from retexo.exchange.plan import Boundary, ExchangePlan, Places
+from retexo.exchange.plan import Boundary, ExchangePlan
 from retexo.nn.block import Arrival, Vectors
 from retexo.nn.matrix import SparseMatrix
 
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, eq=False)
-class Swap:
+class HaloExchange:
     """What this worker sends and receives in one layer, the same in every pass."""
 
     message: SparseMatrix
@@ -42,29 +39,32 @@ class Swap:
     def run(self, rows: Tensor, before: Tensor, comm: Communicator, purpose: Purpose) -> tuple[Tensor, Tensor]:
         """Send rows [n, D] and receive [M, D], which has a gradient.
 
-        before: a scalar, the second result of the swap before this one. It makes all workers go through the swaps in
-        the same order on the way back, also those that make nothing of what they receive; so it has to enter the loss.
+        before: a scalar, the second result of the exchange before this one. It makes all workers go through the
+        exchanges in the same order in the backward pass, also those that make nothing of what they receive; so it has
+        to enter the loss.
         """
-        received: Tensor = _Exchange.apply(self.message @ rows, before, self, comm, purpose)  # type: ignore[no-untyped-call]
+        received: Tensor = _AllToAll.apply(self.message @ rows, before, self, comm, purpose)  # type: ignore[no-untyped-call]
         return received, received[:0].sum()
 
 
-class _Exchange(torch.autograd.Function):
+class _AllToAll(torch.autograd.Function):
     """[K, D] -> [M, D]; the gradient [M, D] -> [K, D] goes back to where the vectors came from."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, before: Tensor, swap: Swap, comm: Communicator, purpose: Purpose) -> Tensor:
-        ctx.swap, ctx.comm, ctx.purpose = swap, comm, purpose
-        return _exchange(vectors, swap.to_peers, swap.from_peers, comm, purpose)
+    def forward(
+        ctx: Any, vectors: Tensor, before: Tensor, exchange: HaloExchange, comm: Communicator, purpose: Purpose
+    ) -> Tensor:
+        ctx.exchange, ctx.comm, ctx.purpose = exchange, comm, purpose
+        return _all_to_all(vectors, exchange.to_peers, exchange.from_peers, comm, purpose)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        swap = ctx.swap
-        back = _exchange(gradient, swap.from_peers, swap.to_peers, ctx.comm, ctx.purpose)
+        exchange = ctx.exchange
+        back = _all_to_all(gradient, exchange.from_peers, exchange.to_peers, ctx.comm, ctx.purpose)
         return back, gradient.new_zeros(()), None, None, None
 
 
-def _exchange(
+def _all_to_all(
     vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, purpose: Purpose
 ) -> Tensor:
     """Vectors [K, D], for the peers by rank -> [M, D], from the peers by rank."""
@@ -75,32 +75,37 @@ def _exchange(
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """Which rows of each boundary are exchanged in a pass, bool [L] a peer: as the sender, and as the receiver."""
+class BoundarySample:
+    """Which rows of each boundary are exchanged in a pass, bool [L] per peer: as the sender, and as the receiver."""
 
     outgoing: Sequence[Mask]
     incoming: Sequence[Mask]
 
 
-def make_swap(plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor, sample: Sample | None = None) -> Swap:
-    """The swap of a layer's input for all that a plan of one wave needs; without a sample of all boundary rows.
+def make_halo_exchange(
+    plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor, sample: BoundarySample | None = None
+) -> HaloExchange:
+    """The exchange of a layer's input for all that a plan of one wave needs; without a sample of all boundary rows.
 
     scale: [I] what the aggregator multiplies a source with; None for ones. The message takes the rows of the inner
-    nodes with plan.need >= layer, in their order; of the type and on the device of `like`.
+    nodes with plan.required_layers >= layer, in their order; of the type and on the device of `like`.
     """
     nodes = (plan.required_layers >= layer).numpy()
     place = np.cumsum(nodes) - 1
     pieces: list[sp.csr_array] = []
     arrivals = []
     for peer, (outgoing, incoming) in enumerate(zip(plan.outgoing, plan.incoming, strict=True)):
-        sent = _SentVectors.of(outgoing, layer, plan.sums, None if sample is None else sample.outgoing[peer])
-        come = _SentVectors.of(incoming, layer, plan.sums, None if sample is None else sample.incoming[peer])
+        rows_sent, rows_received = (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
+        sent = _SentVectors.of(outgoing, layer, plan.partial_sums, rows_sent)
+        received = _SentVectors.of(incoming, layer, plan.partial_sums, rows_received)
         pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
-        halo, targets = (torch.from_numpy(ids) for ids in (incoming.rows[come.rows], incoming.targets[come.sums]))
-        arrivals.append(Arrival(halo, targets, read=lambda room: None))
+        halo, targets = (
+            torch.from_numpy(ids) for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
+        )
+        arrivals.append(Arrival(halo, targets, read=lambda values: None))
     message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
     message.sort_indices()
-    return Swap(
+    return HaloExchange(
         SparseMatrix.from_scipy(message, like.device),
         to_peers=[piece.shape[0] for piece in pieces],
         from_peers=[len(part.halo) + len(part.sum_dst) for part in arrivals],
@@ -110,28 +115,28 @@ def make_swap(plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor
 
 @dataclass(frozen=True, eq=False)
 class _SentVectors:
-    """Of a boundary the rows [L] and targets [R] that something is sent for, bool, and the edges that sums serve."""
+    """Of a boundary the rows [L] and targets [R] that something is sent for, bool, and the edges that sums cover."""
 
     rows: Mask
     sums: Mask
-    source: Places
-    target: Places
+    source: IndexArray
+    target: IndexArray
 
     @classmethod
-    def of(cls, boundary: Boundary, layer: int, sums: bool, sampled: Mask | None) -> "_SentVectors":
-        wanted = boundary.required_layers[boundary.target] > layer
+    def of(cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None) -> "_SentVectors":
+        required = boundary.required_layers[boundary.target] > layer
         if sampled is not None:
-            wanted &= sampled[boundary.source]
-        source, target = boundary.source[wanted], boundary.target[wanted]
+            required &= sampled[boundary.source]
+        source, target = boundary.source[required], boundary.target[required]
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.required_layers), bool)
-        if not sums:
+        if not partial_sums:
             rows[source] = True
             return cls(rows, targets, source[:0], target[:0])
         cover = minimum_cover(source, target, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
         rest = ~cover.left_mask[source]
         return cls(cover.left_mask, cover.right_mask, source[rest], target[rest])
 
-    def matrix(self, nodes: Ints, place: Ints, num_rows: int, scale: Tensor | None) -> sp.csr_array:
+    def matrix(self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None) -> sp.csr_array:
         """[k, num_rows] rows, then sums; nodes int64 [L] are the sender's, place int64 [I] their rows."""
         taken = place[nodes[self.rows]]
         source = nodes[self.source]

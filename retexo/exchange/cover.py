@@ -1,26 +1,21 @@
-"""The cheapest set of rows that carries every edge between two partitions.
+"""The cheapest set of rows and partial sums for the edges between two partitions: a minimum-weight vertex cover.
 
 One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the inner nodes of p
-that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, the sender serves
-an edge either with the source row or with its part of the destination's sum. What it sends is therefore a vertex
-cover of that graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
+that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, an edge is covered
+by the source row, or by the sender's part of the destination's sum. What is sent is therefore a vertex cover of that
+graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
 
 Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-Ints = NDArray[np.int64]
-Ends = NDArray[np.signedinteger[Any]]
-"""Ends of edges: as wide as the numbers need."""
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact
+
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
 
@@ -50,15 +45,15 @@ class Cover:
 class _Leaves:
     """Edges from a hub to a leaf, a vertex with no other edge left; vertex numbers, right ones after the left."""
 
-    hub: Ends
-    leaf: Ends
+    hub: IndexArray
+    leaf: IndexArray
 
 
 def minimum_cover(
-    left: Ends,
-    right: Ends,
-    left_weight: Ints,
-    right_weight: Ints,
+    left: IndexArray,
+    right: IndexArray,
+    left_weight: IntArray,
+    right_weight: IntArray,
     *,
     exact_limit: int = EXACT_LIMIT,
     matching_limit: int = MATCHING_LIMIT,
@@ -88,7 +83,7 @@ def minimum_cover(
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
 
 
-def _check(left: Ends, right: Ends, left_weight: Ints, right_weight: Ints) -> None:
+def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> None:
     if left.shape != right.shape or left.ndim != 1:
         raise ValueError(f"left and right must be two vectors of one length, not {left.shape} and {right.shape}")
     for side, ends, weight in (("left", left, left_weight), ("right", right, right_weight)):
@@ -98,7 +93,7 @@ def _check(left: Ends, right: Ends, left_weight: Ints, right_weight: Ints) -> No
             raise ValueError(f"{side}_weight holds {weight.min()}; a row cannot weigh less than nothing")
 
 
-def _distinct(left: Ends, right: Ends, num_left: int, num_vertices: int) -> Ends:
+def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: int) -> IndexArray:
     """Return the distinct edges, int32 or int64 [2, E], the right vertices numbered after the left ones."""
     dtype = np.int32 if num_vertices < _INT32_MAX else np.int64
     if bool(((left[1:] > left[:-1]) | ((left[1:] == left[:-1]) & (right[1:] > right[:-1]))).all()):
@@ -110,7 +105,7 @@ def _distinct(left: Ends, right: Ends, num_left: int, num_vertices: int) -> Ends
     return np.stack(np.divmod(key[first], max(num_vertices, 1)), dtype=dtype, casting="unsafe")
 
 
-def _prune(edges: Ends, residual: Ints) -> tuple[Ends, list[_Leaves], int]:
+def _prune(edges: IndexArray, residual: IntArray) -> tuple[IndexArray, list[_Leaves], int]:
     """Settle what costs nothing or has one way out; return the edges that remain, the leaves, and the weight paid.
 
     A vertex whose residual weight is zero is taken. The edge to a leaf is paid for at once: each of its ends gives up
@@ -137,14 +132,14 @@ def _prune(edges: Ends, residual: Ints) -> tuple[Ends, list[_Leaves], int]:
             return edges, batches, paid
 
 
-def _unsettled(edges: Ends, residual: Ints) -> Ends:
+def _unsettled(edges: IndexArray, residual: IntArray) -> IndexArray:
     """Return the edges, [2, E], of which neither end is taken."""
     left = residual > 0
     keep = left[edges[0]] & left[edges[1]]
     return edges if keep.all() else np.stack([edges[0][keep], edges[1][keep]])
 
 
-def _pay(batch: _Leaves, residual: Ints) -> int:
+def _pay(batch: _Leaves, residual: IntArray) -> int:
     """Take the weight of the leaves off their hubs, as far as it goes; return the weight paid. Changes residual."""
     owed = np.zeros_like(residual)
     np.add.at(owed, batch.hub, residual[batch.leaf])
@@ -154,12 +149,12 @@ def _pay(batch: _Leaves, residual: Ints) -> int:
     return int(payment.sum())
 
 
-def _solve_core(edges: Ends, weight: Ints, chosen: Mask, exact_limit: int, matching_limit: int) -> int:
+def _solve_core(edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int) -> int:
     """Cover the edges that pruning left, [2, E]; marks what it takes in chosen and returns the lower bound."""
     if edges.shape[1] == 0:
         return 0
-    left, left_index = _compact(edges[0], len(weight))
-    right, right_index = _compact(edges[1], len(weight))
+    left, left_index = compact(edges[0], edges.dtype)
+    right, right_index = compact(edges[1], edges.dtype)
     ones = np.ones(edges.shape[1], dtype=np.int32)
     graph = csr_array((ones, (left_index, right_index)), shape=(len(left), len(right)))
     unit = int(np.gcd(np.gcd.reduce(weight[left]), np.gcd.reduce(weight[right])))
@@ -176,13 +171,6 @@ def _solve_core(edges: Ends, weight: Ints, chosen: Mask, exact_limit: int, match
     return bound * unit
 
 
-def _compact(ends: Ends, num_vertices: int) -> tuple[Ints, Ends]:
-    """Return the vertices that occur, ascending, and each end's place among them."""
-    occurs = np.zeros(num_vertices, dtype=np.bool_)
-    occurs[ends] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs, dtype=ends.dtype) - 1)[ends]
-
-
 def _matching_cover(graph: csr_array) -> Solution:
     """Cover graph [L, R] with the fewest vertices: as many as a maximum matching has edges (Koenig 1931)."""
     partner = maximum_bipartite_matching(graph, perm_type="column").astype(np.int64)
@@ -191,7 +179,7 @@ def _matching_cover(graph: csr_array) -> Solution:
     return take_left, take_right, len(matched)
 
 
-def _flow_cover(graph: csr_array, left_weight: Ints, right_weight: Ints) -> Solution:
+def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution:
     """Cover graph [L, R] with the least weight: as much as flows from left to right at most (max-flow, min-cut).
 
     Every left vertex is fed its weight, every right vertex drains its weight, and edges carry any amount, so that
@@ -215,7 +203,7 @@ def _flow_cover(graph: csr_array, left_weight: Ints, right_weight: Ints) -> Solu
     return take_left, take_right, int(result.flow_value)
 
 
-def _cut(graph: csr_array, unsaturated: Mask, back_left: Ints, back_right: Ints) -> tuple[Mask, Mask]:
+def _cut(graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray) -> tuple[Mask, Mask]:
     """Return the left vertices that no residual path reaches and the right ones that one does: the minimum cut.
 
     A residual path starts at an unsaturated left vertex, goes right along any edge, and back left along an edge that
@@ -234,7 +222,7 @@ def _cut(graph: csr_array, unsaturated: Mask, back_left: Ints, back_right: Ints)
 
 
 def _scaling_cover(
-    graph: csr_array, left_weight: Ints, right_weight: Ints, *, rounds: int = 100, good_enough: float = 1.002
+    graph: csr_array, left_weight: IntArray, right_weight: IntArray, *, rounds: int = 100, good_enough: float = 1.002
 ) -> Solution:
     """Cover graph [L, R] at nearly the least weight, in a fixed number of passes over its edges.
 
@@ -261,7 +249,7 @@ def _scaling_cover(
     return best[0], best[1], bound
 
 
-def _threshold_cover(graph: csr_array, price: Floats, left_weight: Ints, right_weight: Ints) -> Solution:
+def _threshold_cover(graph: csr_array, price: FloatArray, left_weight: IntArray, right_weight: IntArray) -> Solution:
     """Return the best cover that takes the right vertices up to some price, float64 [R], and its weight.
 
     A left vertex must be taken where one of its neighbours is dearer than the threshold. Right vertices whose

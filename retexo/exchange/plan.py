@@ -1,4 +1,4 @@
-"""Who needs what of whom: made once, before the first layer.
+"""Who needs which rows of whom: made once, before the first layer.
 
 The boundary rows of a layer cross the network in two waves:
 
@@ -12,58 +12,49 @@ nodes with a label to compare with (evaluate) or for every node (predict).
 A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
 row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
 partial sum for a destination: each destination is a target. Where only rows are sent (attention, pooling,
-exchange=plain) all destinations with the same need are one target.
+exchange=plain) all destinations that are required by as many layers are one target.
 
 W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an
 edge into the receiver), R targets, E edges between them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.directory.types import Partition
+from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, compact
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import SETUP
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
-SETUP = Purpose("setup")
 ROUNDS, EMBED = 0, 1
 Use = Literal["train", "evaluate", "predict", "nothing"]
-
-Ints = NDArray[np.int64]
-Places = NDArray[np.int32]
-"""There are several for each edge between two parts, and a part has fewer than 2^31 nodes."""
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
     """The edges from one part into another, as both of them know them."""
 
-    rows: Ints
-    """[L] ascending; to the sender its inner nodes, to the receiver numbers of its halo nodes."""
-    targets: Ints
+    rows: IntArray
+    """[L] ascending; to the sender its inner nodes, to the receiver its halo nodes."""
+    targets: IntArray
     """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
-    required_layers: NDArray[np.uint8]
-    """[R] see ExchangePlan.need."""
-    source: Places
-    """[E] in [0, L)."""
-    target: Places
-    """[E] in [0, R)."""
+    required_layers: ByteArray
+    """[R] see ExchangePlan.required_layers."""
+    source: IndexArray
+    """int32 [E] in [0, L)."""
+    target: IndexArray
+    """int32 [E] in [0, R)."""
 
-    def wanted(self, layer: int, wave: int, num_layers: int) -> Mask:
+    def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
         required_layers = self.required_layers[self.target]
-        return (
-            required_layers == num_layers + 1
-            if wave == ROUNDS
-            else (required_layers > layer) & (required_layers <= num_layers)
-        )
+        first, last = (num_layers + 1, num_layers + 1) if wave == ROUNDS else (layer + 1, num_layers)
+        return (required_layers >= first) & (required_layers <= last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +70,7 @@ class ExchangePlan:
     num_halo: int
     largest_part: int
     """Inner nodes of the largest part: nobody sends a peer more vectors in a wave."""
-    sums: bool
+    partial_sums: bool
     """Whether partial sums may be sent."""
     plain: bool
     """Every row of every halo node, dense, in one wave."""
@@ -88,7 +79,7 @@ class ExchangePlan:
 
 
 @dataclass(frozen=True)
-class PlanRequest:
+class PlanOptions:
     """What the plan depends on besides the partition; the same on every worker."""
 
     num_layers: int
@@ -96,16 +87,16 @@ class PlanRequest:
     """Inner nodes by rank."""
     all_nodes: bool
     """Whether every node of the graph is a training, validation or test node, so that all are needed anyway."""
-    sums: bool
+    partial_sums: bool
     """Whether the aggregator adds up."""
     plain: bool
     use: Use = "train"
     """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave EMBED.
     nothing: no row will be sent."""
 
-    def of_targets(self, *, sums: bool) -> Self:
+    def for_targets(self, *, partial_sums: bool) -> Self:
         """The same for some nodes only (see make_plan), with partial sums or without."""
-        return replace(self, use="evaluate", all_nodes=False, sums=sums)
+        return replace(self, use="evaluate", all_nodes=False, partial_sums=partial_sums)
 
     @property
     def waves(self) -> tuple[int, ...]:
@@ -115,140 +106,138 @@ class PlanRequest:
 
 
 def make_plan(
-    partition: Partition, plan_request: PlanRequest, comm: Communicator, targets: Tensor | None = None
+    partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None = None
 ) -> ExchangePlan:
     """Agree with every other worker on the edges between the two: how many, then which.
 
-    targets: bool [I] the nodes whose output is wanted, in place of those that demand.use stands for (one wave, EMBED).
+    targets: bool [I] nodes whose output is computed, in place of those that options.use stands for (one wave, EMBED).
     """
-    required_layers = _need(partition, plan_request, comm, targets)
-    sums = plan_request.sums and not plan_request.plain
-    incoming = [_wanted_of(peer, partition, required_layers.numpy(), sums) for peer in range(comm.world_size)]
+    required_layers = _required_layers(partition, options, comm, targets)
+    partial_sums = options.partial_sums and not options.plain
+    incoming = _incoming(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
-    asked = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
-    formats = [_Request(edges, targets, partition.num_inner, plan_request.num_layers) for edges, targets in asked]
+    announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
     requests = [
-        _Request(len(boundary.source), len(boundary.targets), owned, plan_request.num_layers).write(
+        _BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers).write(
             boundary, partition.halo_index.numpy()
         )
-        for boundary, owned in zip(incoming, plan_request.part_sizes, strict=True)
+        for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
     ]
-    received = comm.all_to_all(requests, [request.size for request in formats], SETUP)
-    outgoing = [request.read(code) for request, code in zip(formats, received, strict=True)]
+    codes = [_BoundaryCode(edges, targets, partition.num_inner, options.num_layers) for edges, targets in announced]
+    received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
     return ExchangePlan(
-        outgoing=tuple(outgoing),
+        outgoing=tuple(code.read(request) for code, request in zip(codes, received, strict=True)),
         incoming=tuple(incoming),
         required_layers=required_layers,
-        num_layers=plan_request.num_layers,
+        num_layers=options.num_layers,
         num_halo=partition.num_halo,
-        largest_part=max(plan_request.part_sizes),
-        sums=sums,
-        plain=plan_request.plain,
-        waves=plan_request.waves,
+        largest_part=max(options.part_sizes),
+        partial_sums=partial_sums,
+        plain=options.plain,
+        waves=options.waves,
     )
 
 
-def _need(partition: Partition, plan_request: PlanRequest, comm: Communicator, targets: Tensor | None) -> Tensor:
-    last = plan_request.num_layers
-    if plan_request.use == "nothing":
+def _required_layers(partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None) -> Tensor:
+    """ExchangePlan.required_layers."""
+    last = options.num_layers
+    if options.use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)
-    if plan_request.plain:
+    if options.plain:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
-    if targets is not None:
-        required_layers = targets.to(torch.uint8) * last
-        for layer in range(last - 1, 0, -1):
-            _reach(partition, plan_request, comm, required_layers, layer)
-        return required_layers
-    if plan_request.use == "predict":
+    if targets is None and options.use == "predict":
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)
-    required_layers = partition.test_mask.to(torch.uint8) * last
-    required_layers[partition.train_mask | partition.val_mask] = last + 1 if plan_request.use == "train" else last
+    required_layers = (partition.test_mask if targets is None else targets).to(torch.uint8) * last
+    if targets is None:
+        required_layers[partition.train_mask | partition.val_mask] = last + 1 if options.use == "train" else last
+    if targets is None and options.all_nodes:
+        return required_layers
     for layer in range(last - 1, 0, -1):
-        if not plan_request.all_nodes:
-            _reach(partition, plan_request, comm, required_layers, layer)
+        halo = require_sources(partition, required_layers, layer)
+        for nodes in request_halo_nodes(partition, halo, options.part_sizes, comm):
+            required_layers[nodes[required_layers[nodes] < layer]] = layer
     return required_layers
 
 
-def _reach(
-    partition: Partition, plan_request: PlanRequest, comm: Communicator, required_layers: Tensor, layer: int
-) -> None:
-    """What `layer` aggregates, the layer before it has to embed: mark that in need, also at other owners."""
-    halo = reach_here(partition, required_layers, layer)
-    for nodes in tell_owners(partition, halo, plan_request.part_sizes, comm):
-        required_layers[nodes[required_layers[nodes] < layer]] = layer
+def require_sources(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
+    """Mark what `layer` aggregates of this part as embedded by the layers before; the halo nodes it takes, bool [H].
 
-
-def reach_here(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
-    """Mark what `layer` aggregates of this part in need; the halo nodes that it aggregates, bool [H]."""
-    reached = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-    reached[partition.src[required_layers[partition.dst] > layer]] = True
-    inner, halo = reached[: partition.num_inner], reached[partition.num_inner :]
+    required_layers: uint8 [I], changed in place.
+    """
+    sources = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
+    sources[partition.src[required_layers[partition.dst] > layer]] = True
+    inner, halo = sources[: partition.num_inner], sources[partition.num_inner :]
     required_layers[inner & (required_layers < layer)] = layer
     return halo
 
 
-def tell_owners(partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator) -> list[Tensor]:
+def request_halo_nodes(
+    partition: Partition, halo: Tensor, part_sizes: tuple[int, ...], comm: Communicator
+) -> list[Tensor]:
     """Name halo nodes, bool [H], to their owners; by peer, the inner nodes int64 that it named here."""
     owner, index = partition.halo_owner[halo], partition.halo_index[halo].numpy()
     counts = torch.bincount(owner, minlength=comm.world_size)
-    named = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
+    announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
     lists = np.split(index, np.cumsum(counts.numpy())[:-1])
     codes = [torch.from_numpy(write_ascending(nodes, size)) for nodes, size in zip(lists, part_sizes, strict=True)]
-    sizes = [code_size(int(count), partition.num_inner) for count in named]
+    sizes = [code_size(int(count), partition.num_inner) for count in announced]
     received = comm.all_to_all(codes, sizes, SETUP)
     return [
         torch.from_numpy(read_ascending(code.numpy(), int(count), partition.num_inner))
-        for code, count in zip(received, named, strict=True)
+        for code, count in zip(received, announced, strict=True)
     ]
 
 
-def _wanted_of(peer: int, partition: Partition, required_layers: NDArray[np.uint8], per_node: bool) -> Boundary:
-    """The needed edges from one peer, sorted by row, then target."""
+def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
+    """The required edges from each peer, sorted by row, then target."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
-    first, end = np.searchsorted(partition.halo_owner.numpy(), (peer, peer + 1)) + partition.num_inner
-    edges = np.flatnonzero((src >= first) & (src < end) & (required_layers[dst] > 0))
-    rows, source = renumbered(src[edges] - partition.num_inner)
-    if per_node:
-        targets, target = renumbered(dst[edges])
-        key = source.astype(np.int64) * len(targets) + target
-        key.sort()  # sorting and dividing takes a fifth of the time of np.lexsort
-        return Boundary(rows, targets, required_layers[targets], *_divided(key, len(targets)))
-    needs, target = renumbered(required_layers[dst[edges]])
-    key = np.unique(source.astype(np.int64) * max(len(needs), 1) + target)
-    return Boundary(rows, np.full(len(needs), -1), needs.astype(np.uint8), *_divided(key, len(needs)))
+    required = (src >= partition.num_inner) & (required_layers[dst] > 0)
+    halo, dst = src[required] - partition.num_inner, dst[required]
+    # One sort serves all peers, since halo nodes are in the order of their owners; np.lexsort takes five times as long.
+    width = partition.num_inner if partial_sums else 1 << 8
+    key = halo.astype(np.int64) * width
+    key += dst if partial_sums else required_layers[dst]
+    del required, halo, dst
+    key.sort()
+    if not partial_sums:
+        key = key[np.diff(key, prepend=-1) > 0]  # distinct, in a tenth of the time of np.unique
+    first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
+    first_key = np.searchsorted(key, first_halo * width)
+    boundaries = []
+    for peer, first in enumerate(first_halo[:-1]):
+        row, value = _row_and_target(key[first_key[peer] : first_key[peer + 1]] - first * width, width)
+        (rows, source), (targets, target) = compact(row), compact(value)
+        if partial_sums:
+            boundaries.append(Boundary(rows + first, targets, required_layers[targets], source, target))
+        else:
+            boundaries.append(
+                Boundary(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), source, target)
+            )
+    return boundaries
 
 
-def renumbered(ends: NDArray[Any]) -> tuple[Ints, Places]:
-    """The distinct numbers from 0, ascending, and each end's place among them; np.unique would sort the ends."""
-    occurs = np.zeros(int(ends.max()) + 1 if len(ends) else 0, bool)
-    occurs[ends] = True
-    place = np.cumsum(occurs, dtype=np.int32)
-    place -= 1
-    return np.flatnonzero(occurs), place[ends]
-
-
-def _divided(key: Ints, num_targets: int) -> tuple[Places, Places]:
-    """Row and target of each number row * R + target."""
+def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
+    """int32 row and target of each number row * num_targets + target."""
     row = key // max(num_targets, 1)
     return row.astype(np.int32), (key - row * num_targets).astype(np.int32)
 
 
 @dataclass(frozen=True)
-class _Request:
-    """How a boundary is told to the owner of its rows: the edges as ascending numbers, then the needs of the targets.
+class _BoundaryCode:
+    """How the owner of its rows is told of a boundary: the edges as ascending numbers, then targets' required layers.
 
-    A need takes as many bits as the largest, L + 1, has.
+    The latter take as many bits as their largest, L + 1, has.
     """
 
     num_edges: int
     num_targets: int
-    num_owned: int
+    num_inner: int
     """Inner nodes of the owner."""
     num_layers: int
 
     @property
     def _universe(self) -> int:
-        return self.num_owned * self.num_targets
+        return self.num_inner * self.num_targets
 
     @property
     def _planes(self) -> int:
@@ -259,7 +248,7 @@ class _Request:
         """Bytes."""
         return code_size(self.num_edges, self._universe) + (self.num_targets * self._planes + 7) // 8
 
-    def write(self, boundary: Boundary, halo_index: Ints) -> Tensor:
+    def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
         key = halo_index[boundary.rows[boundary.source]] * self.num_targets + boundary.target
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
@@ -267,15 +256,14 @@ class _Request:
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
-        """The boundary as the owner sees it; ValueError for what is none."""
+        """The boundary as the owner sees it. Raises ValueError for what is none."""
         edges = code_size(self.num_edges, self._universe)
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
-        node, target = _divided(key, self.num_targets)
-        rows, source = renumbered(node)
+        node, target = _row_and_target(key, self.num_targets)
+        rows, source = compact(node)
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
-        required_layers = (bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)).sum(
-            axis=1, dtype=np.uint8
-        )
+        planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
+        required_layers = planes.sum(axis=1, dtype=np.uint8)
         return Boundary(rows, np.full(self.num_targets, -1), required_layers, source, target)
 
 
@@ -288,7 +276,7 @@ def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: C
     counted = torch.bincount(partition.src, minlength=partition.num_inner + partition.num_halo)
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)
-    named = tell_owners(partition, everything, part_sizes, comm)
+    named = request_halo_nodes(partition, everything, part_sizes, comm)
     sizes = torch.bincount(partition.halo_owner, minlength=comm.world_size).tolist()
     reports = comm.all_to_all(list(torch.split(halo.to(torch.int32), sizes)), [len(nodes) for nodes in named], SETUP)
     for nodes, report in zip(named, reports, strict=True):

@@ -1,27 +1,24 @@
-"""What a sender sends for a boundary: which rows, which partial sums, and how they are written.
+"""Which rows and partial sums a sender sends for a boundary, and how they are written.
 
-I inner nodes, F width of a row, D width of a row after the weights; of one ordered pair of parts: L rows, R targets,
-E edges that are to be served.
+I inner nodes, F width of a row, D width of a row after the weights; of one ordered pair of parts, as far as edges are
+to be covered: L rows, R targets, E edges.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from retexo.arrays import IndexArray, IntArray, Mask
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
 from retexo.nn.matrix import Matrix, as_matrix, is_sparse, row_sums
 
-Ints = NDArray[np.signedinteger[Any]]
-Mask = NDArray[np.bool_]
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
 
@@ -31,6 +28,7 @@ class MessageFormat:
     """How a message of rows is written."""
 
     projected: bool
+    """Whether they are multiplied by the layer's weights."""
     sparse: bool
 
     @property
@@ -50,7 +48,7 @@ DENSE, SPARSE, PROJECTED = MessageFormat(False, False), MessageFormat(False, Tru
 
 @dataclass(frozen=True, eq=False)
 class LocalRows:
-    """The rows that a worker sends from: those of its inner nodes, before and after a layer's weights."""
+    """The rows of a worker's inner nodes, before and after a layer's weights."""
 
     rows: Tensor
     """[I, F] on the host."""
@@ -67,8 +65,8 @@ class LocalRows:
         return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
 
     @cached_property
-    def sparse_sizes(self) -> Ints:
-        """Bytes that each row takes in the sparse form, int64 [I]; looked at in chunks.
+    def sparse_sizes(self) -> IntArray:
+        """Bytes that each row takes in the sparse encoding, int64 [I]; looked at in chunks.
 
         Rows that nobody needs are NaN, which not every precision has a code for.
         """
@@ -83,22 +81,22 @@ class LocalRows:
         """[I, D] all rows after the weights."""
         return self.project(self.rows if self.sparse is None else as_matrix(self.sparse))
 
-    def _all(self, form: MessageFormat) -> Rows:
-        """All rows, as a message of the form is made from them."""
-        if form.projected:
+    def _all(self, projected: bool) -> Rows:
+        if projected:
             return self.projected
         return self.rows if self.sparse is None else self.sparse
 
-    def take(self, nodes: Ints, form: MessageFormat) -> Rows:
-        values = self._all(form)
+    def take(self, nodes: IndexArray, projected: bool) -> Rows:
+        """The rows of int [n] nodes, [n, F] or [n, D]."""
+        values = self._all(projected)
         return values.index_select(0, torch.from_numpy(nodes)) if isinstance(values, Tensor) else values[nodes]
 
-    def add_up(self, nodes: Ints, target: Ints, num_targets: int, form: MessageFormat) -> Rows:
-        """Scaled rows of `nodes`, int64 [E], added up by target, int64 [E]: [num_targets, F], after the weights D."""
+    def partial_sums(self, nodes: IndexArray, target: IndexArray, num_targets: int, projected: bool) -> Rows:
+        """Scaled rows of `nodes`, int [E], added up by target, int [E]: [num_targets, F], or D wide."""
         dtype = self.rows.numpy().dtype
         weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
         matrix = sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
-        values = self._all(form)
+        values = self._all(projected)
         if not isinstance(values, Tensor):
             sums: sp.csr_array = matrix @ values
             return sums
@@ -110,89 +108,116 @@ class LocalRows:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Of the rows and targets with an edge to be served, those that something is sent for; all ascending."""
+    """Of the rows and targets of some edges those that something is sent for, and how it is written."""
 
-    form: MessageFormat
+    format: MessageFormat
     rows: Mask
-    """[L']"""
+    """[L] rows that are sent as they are."""
     sums: Mask
-    """[R']"""
+    """[R] targets for which a partial sum is sent."""
 
 
-def choose(
-    owned: LocalRows, nodes: Ints, source: Ints, target: Ints, num_targets: int, *, sums: bool, projected: bool
+def select(
+    local: LocalRows,
+    nodes: IndexArray,
+    source: IndexArray,
+    target: IndexArray,
+    num_targets: int,
+    *,
+    partial_sums: bool,
+    projected: bool,
 ) -> Selection:
-    """Choose the form, and with it the rows and sums, that take the fewest bytes.
+    """Choose the format, and with it the rows and partial sums, that take the fewest bytes.
 
     Args:
-        nodes: int64 [L'] inner nodes with an edge to be served.
-        source, target: int64 [E'] the ends of these edges, in [0, L') and [0, num_targets); each of them occurs.
-        sums: whether a partial sum may be sent for a target.
-        late: whether the receiver can take rows after the weights.
+        nodes: int [L] the inner nodes.
+        source, target: int [E] the ends of the edges, in [0, L) and [0, num_targets); each of them occurs.
+        partial_sums: whether a partial sum may be sent for a target.
+        projected: whether the receiver can take rows after the weights.
     """
     best: tuple[int, Selection] | None = None
-    for form, row_weight, sum_weight in _candidates(owned, nodes, source, target, num_targets, sums, projected):
-        if sums:
-            cover = minimum_cover(source, target, row_weight, sum_weight)
-            choice, weight = Selection(form, cover.left_mask, cover.right_mask), cover.weight
+    for each in _candidates(local, nodes, source, target, num_targets, partial_sums, projected):
+        if partial_sums:
+            cover = minimum_cover(source, target, each.row_sizes, each.sum_sizes)
+            selection, size = Selection(each.format, cover.left_mask, cover.right_mask), cover.weight
         else:
-            choice = Selection(form, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
-            weight = int(row_weight.sum())
-        if best is None or weight < best[0]:
-            best = weight, choice
+            selection = Selection(each.format, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
+            size = int(each.row_sizes.sum())
+        if best is None or size < best[0]:
+            best = size, selection
     assert best is not None
     return best[1]
 
 
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A format with the bytes of each row, int64 [L], and of each target's whole sum, int64 [R]."""
+
+    format: MessageFormat
+    row_sizes: IntArray
+    sum_sizes: IntArray
+
+    def is_beaten(self, other: "_Candidate") -> bool:
+        """Whether no row and no sum is shorter than in the other format; of equal ones the first code stays."""
+        pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
+        if any((own < others).any() for own, others in pairs):
+            return False
+        return any((own > others).any() for own, others in pairs) or other.format.code < self.format.code
+
+
 def _candidates(
-    owned: LocalRows, nodes: Ints, source: Ints, target: Ints, num_targets: int, sums: bool, projected: bool
-) -> list[tuple[MessageFormat, Ints, Ints]]:
-    """Forms with the bytes of each row [L'] and of each sum [R'], without those that cannot be the best."""
-    dtype = owned.rows.dtype
+    local: LocalRows,
+    nodes: IndexArray,
+    source: IndexArray,
+    target: IndexArray,
+    num_targets: int,
+    partial_sums: bool,
+    projected: bool,
+) -> list[_Candidate]:
+    """Formats without those that cannot be the best; see select."""
 
-    def fixed(form: MessageFormat, width: int) -> tuple[MessageFormat, Ints, Ints]:
-        size = value_bytes(width, dtype, owned.precision)
-        return form, np.full(len(nodes), size), np.full(num_targets, size)
+    def dense(message_format: MessageFormat, width: int) -> _Candidate:
+        size = value_bytes(width, local.rows.dtype, local.precision)
+        return _Candidate(message_format, np.full(len(nodes), size), np.full(num_targets, size))
 
-    forms = [fixed(DENSE, owned.rows.shape[1])]
+    candidates = [dense(DENSE, local.rows.shape[1])]
     if projected:
-        forms.append(fixed(PROJECTED, owned.projected_width))
-    row_weight = owned.sparse_sizes[nodes]
+        candidates.append(dense(PROJECTED, local.projected_width))
+    row_sizes = local.sparse_sizes[nodes]
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
-    if (row_weight < np.minimum(forms[0][1], forms[-1][1])).any():
-        sum_weight = _sum_sizes(owned, nodes[source], target, num_targets) if sums else forms[0][2]
-        forms.append((SPARSE, row_weight, sum_weight))
-    return [form for form in forms if not any(_is_beaten(form, other) for other in forms if other is not form)]
+    if (row_sizes < np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)).any():
+        sum_sizes = candidates[0].sum_sizes
+        if partial_sums:
+            sum_sizes = _sparse_sum_sizes(local, nodes[source], target, num_targets)
+        candidates.append(_Candidate(SPARSE, row_sizes, sum_sizes))
+    return [each for each in candidates if not any(each.is_beaten(other) for other in candidates if other is not each)]
 
 
-def _is_beaten(form: tuple[MessageFormat, Ints, Ints], other: tuple[MessageFormat, Ints, Ints]) -> bool:
-    """Whether every row and sum is shorter in the other form; of equal ones the first stays."""
-    shorter = bool((other[1] <= form[1]).all() and (other[2] <= form[2]).all())
-    equal = shorter and bool((other[1] == form[1]).all() and (other[2] == form[2]).all())
-    return shorter and (not equal or other[0].code < form[0].code)
-
-
-def _sum_sizes(owned: LocalRows, nodes: Ints, target: Ints, num_targets: int) -> Ints:
-    """Bytes of the sum of all rows of each target, int64 [R'], a chunk of targets at a time."""
+def _sparse_sum_sizes(local: LocalRows, nodes: IndexArray, target: IndexArray, num_targets: int) -> IntArray:
+    """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
     order = np.argsort(target, kind="stable")
     nodes, target = nodes[order], target[order]
-    step = max(1, CHUNK_CELLS // max(1, owned.rows.shape[1]))
+    step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, num_targets, step):
         end = min(first + step, num_targets)
         edges = slice(*np.searchsorted(target, (first, end)))
-        sums = owned.add_up(nodes[edges], target[edges] - first, end - first, SPARSE)
-        sizes.append(row_sizes(sums, SPARSE.row_format(owned.precision)))
+        sums = local.partial_sums(nodes[edges], target[edges] - first, end - first, projected=False)
+        sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
 
-def write(owned: LocalRows, choice: Selection, nodes: Ints, source: Ints, target: Ints) -> Tensor:
-    """The chosen rows, then the chosen sums of what no chosen row serves, as bytes; uint8 [B]. As in `choose`."""
-    rest = choice.sums[target] & ~choice.rows[source]
-    place = np.cumsum(choice.sums) - 1
-    sums = owned.add_up(nodes[source[rest]], place[target[rest]], int(choice.sums.sum()), choice.form)
-    vectors = _stack(owned.take(nodes[choice.rows], choice.form), sums)
-    return encode(vectors, choice.form.row_format(owned.precision))
+def write_message(
+    local: LocalRows, selection: Selection, nodes: IndexArray, source: IndexArray, target: IndexArray
+) -> Tensor:
+    """The selected rows, then the selected sums over the edges whose row is not sent; uint8 [B]. As in `select`."""
+    projected = selection.format.projected
+    rest = selection.sums[target] & ~selection.rows[source]
+    place = np.cumsum(selection.sums) - 1
+    num_sums = int(selection.sums.sum())
+    sums = local.partial_sums(nodes[source[rest]], place[target[rest]], num_sums, projected)
+    vectors = _stack(local.take(nodes[selection.rows], projected), sums)
+    return encode(vectors, selection.format.row_format(local.precision))
 
 
 def _stack(rows: Rows, sums: Rows) -> Rows:

@@ -15,7 +15,7 @@ import torch
 from partitioning.errors import InputError
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
-from retexo.exchange.autograd import Sample
+from retexo.exchange.autograd import BoundarySample
 from retexo.exchange.plan import ExchangePlan, Use
 from retexo.nn.block import Sources, Vectors
 from retexo.nn.matrix import Matrix, as_matrix
@@ -50,7 +50,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
     with context.phase("plan"):
         plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
-        val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.sums)
+        val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.partial_sums)
     with context.phase("aggregate"):
         val_pass = network_pass.pass_with_exchange(context, stages, val_plan, features, partition.val_mask)
     scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
@@ -70,10 +70,10 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
 def rows_only(plan: ExchangePlan) -> ExchangePlan:
     """The plan without partial sums: nodes are sampled, so their rows are exchanged."""
-    return replace(plan, sums=False)
+    return replace(plan, partial_sums=False)
 
 
-def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> Sample:
+def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> BoundarySample:
     """The sampled boundary nodes of an epoch; sender and receiver draw the same."""
 
     def of_pair(sender: int, receiver: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -81,10 +81,10 @@ def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> 
 
     outgoing = [of_pair(rank, peer, len(boundary.rows)) for peer, boundary in enumerate(plan.outgoing)]
     incoming = [of_pair(peer, rank, len(boundary.rows)) for peer, boundary in enumerate(plan.incoming)]
-    return Sample(outgoing, incoming)
+    return BoundarySample(outgoing, incoming)
 
 
-def sampled_features(features: Sources, plan: ExchangePlan, sample: Sample, scale: float) -> Sources:
+def sampled_features(features: Sources, plan: ExchangePlan, sample: BoundarySample, scale: float) -> Sources:
     """The halo nodes' features that are in the sample, multiplied by `scale`; they are rows, no sums."""
     taken = [boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)]
     nodes = torch.from_numpy(np.concatenate(taken))

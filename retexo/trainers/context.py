@@ -15,7 +15,7 @@ from partitioning.directory.types import Partition
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import ExchangePlan, PlanRequest
+from retexo.exchange.plan import ExchangePlan, PlanOptions
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.outputs.run_log import RunLog
@@ -57,7 +57,7 @@ class Context:
     """[I] or [I, C], on the device."""
     edges: InEdges
     plan: ExchangePlan
-    plan_request: PlanRequest
+    plan_options: PlanOptions
     """What the plan was made from."""
     graph_info: GraphInfo
     """Of the whole graph."""

@@ -162,7 +162,7 @@ def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sou
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
     """The plan of a pass for the targets, bool [I]."""
-    return make_plan(context.partition, context.plan_request.of_targets(sums=sums), context.comm, targets)
+    return make_plan(context.partition, context.plan_options.for_targets(partial_sums=sums), context.comm, targets)
 
 
 def nodes_in_a_split(context: Context) -> Tensor:

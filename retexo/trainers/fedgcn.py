@@ -78,7 +78,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
         rows[nodes] = dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         return Aggregates(own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1))
-    rows_only = replace(context.plan, sums=False)
+    rows_only = replace(context.plan, partial_sums=False)
     there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).unprojected
     return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
 

@@ -21,7 +21,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per epoch, from a pass for the training nodes; validation takes another one, without dropout."""
-    partition, sums = context.partition, context.plan.sums
+    partition, sums = context.partition, context.plan.partial_sums
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     with context.phase("plan"):
         plans = [end_to_end.plan_for(context, mask, sums=sums) for mask in (partition.train_mask, partition.val_mask)]

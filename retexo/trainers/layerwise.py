@@ -165,7 +165,7 @@ def _inputs_from_sums(
     conv = stage.conv
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
-        projected = exchange.owned.projected if conv.projected_width < rows.shape[1] else None
+        projected = exchange.local.projected if conv.projected_width < rows.shape[1] else None
         accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)
     arriving = exchange.stream(EMBED)
     while True:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import Purpose
-from retexo.exchange.autograd import Sample, Swap, make_swap
-from retexo.exchange.plan import ExchangePlan, reach_here
+from retexo.exchange.autograd import BoundarySample, HaloExchange, make_halo_exchange
+from retexo.exchange.plan import ExchangePlan, require_sources
 from retexo.nn.block import Block, InEdges, Sources, Vectors
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
@@ -34,7 +34,7 @@ class Step:
     """Of the others."""
     index: Tensor | None = None
     """int64 [N_src] where the block's sources are: among the rows of the layer before, then the received ones."""
-    swap: Swap | None = None
+    swap: HaloExchange | None = None
     """None where nothing is sent."""
     scale: float = 1.0
     """What received vectors are multiplied with."""
@@ -80,7 +80,7 @@ def pass_with_exchange(
     plan: ExchangePlan,
     features: Sources,
     targets: Tensor,
-    sample: Sample | None = None,
+    sample: BoundarySample | None = None,
     scale: float = 1.0,
 ) -> Pass:
     """A pass with the boundary rows that it needs; targets: bool [I], those that the plan was made for.
@@ -91,7 +91,7 @@ def pass_with_exchange(
     for layer, stage in enumerate(stages[1:], start=1):
         own_scale = context.source_scale(stage.conv)
         like = context.features.new_zeros(0, device=context.device)
-        swap = make_swap(plan, layer, own_scale, like, sample)
+        swap = make_halo_exchange(plan, layer, own_scale, like, sample)
         steps.append(
             later_step(context, context.edges, plan.required_layers, layer, swap.received, swap=swap, scale=scale)
         )
@@ -119,7 +119,7 @@ def later_step(
     layer: int,
     received: Vectors,
     *,
-    swap: Swap | None = None,
+    swap: HaloExchange | None = None,
     scale: float = 1.0,
 ) -> Step:
     """A layer after the first, for the nodes with required_layers > layer, without edges of halo nodes not received.
@@ -140,7 +140,7 @@ def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, T
     required_layers = targets.to(torch.uint8) * num_layers
     halo = torch.zeros(context.partition.num_halo, dtype=torch.bool)
     for layer in range(num_layers - 1, 0, -1):
-        halo = reach_here(context.partition, required_layers, layer)
+        halo = require_sources(context.partition, required_layers, layer)
     return required_layers, halo
 
 

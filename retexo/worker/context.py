@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
-from retexo.exchange.plan import PlanRequest, Use, global_out_degree, make_plan
+from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.nn.stage import Architecture, Stage
 from retexo.outputs.checkpoint import Checkpoint, save_layer
 from retexo.outputs.run_log import RunLog
-from retexo.sites.halo_rows import ask_owners
+from retexo.sites.resolve_halo import resolve_halo
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
 from retexo.training.recovery import Recovery
@@ -47,18 +47,18 @@ def make_context(
     conv: of the kind that all layers have. log: None to report nothing. run_dir: where rank 0 saves layers.
     """
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
-    plan_request = PlanRequest(
+    plan_options = PlanOptions(
         num_layers=settings.model.num_layers,
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used,
-        sums=conv.linear_aggregation,
+        partial_sums=conv.linear_aggregation,
         plain=settings.exchange.mode == "plain",
         use=use,
     )
     if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
-            partition = ask_owners(partition, graph_info.part_sizes, comm)
-    plan = make_plan(partition, plan_request, comm)
+            partition = resolve_halo(partition, graph_info.part_sizes, comm)
+    plan = make_plan(partition, plan_options, comm)
     out_degree = _out_degree(partition, graph_info, conv, comm)
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
     features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
@@ -75,7 +75,7 @@ def make_context(
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
         plan=plan,
-        plan_request=plan_request,
+        plan_options=plan_options,
         graph_info=graph_info,
         task=NodeClassification(graph_info.num_classes, graph_info.multilabel),
         comm=comm,

@@ -58,9 +58,9 @@ def run(rank: int, job: Job, progress: Progress | None = None) -> dict[str, Any]
         partition = job.directory.read(rank)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
-    with process_group(job.rendezvous, rank):
+    with process_group(job.rendezvous, rank) as transport:
         start = time.perf_counter()
-        comm = Communicator(rank, partition.num_parts, job.settings.sleep_time)
+        comm = Communicator(transport, job.settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest, training=False)
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         use: Use = "evaluate" if job.predict is None else "predict"

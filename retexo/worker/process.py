@@ -17,7 +17,7 @@ import torch
 from partitioning.errors import InputError
 from retexo.cluster.cores import usable_cores
 from retexo.cluster.heartbeat import ParentPipe, Progress
-from retexo.comm.collectives import PeerLost
+from retexo.comm.transport import PeerLost
 from retexo.config.settings import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
 

@@ -63,9 +63,12 @@ def run(
     with clock.phase("load"):
         partition = job.directory.read(rank)
     clock.progress.enter("rendezvous")
-    with process_group(job.rendezvous, rank), RunLog(job.run_dir, rank, settings, clock.progress) as log:
+    with (
+        process_group(job.rendezvous, rank) as transport,
+        RunLog(job.run_dir, rank, settings, clock.progress) as log,
+    ):
         start = time.perf_counter()
-        comm = Communicator(rank, partition.num_parts, settings.sleep_time)
+        comm = Communicator(transport, settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
         architecture = make_architecture(settings, graph_info)
         stages = build_stages(architecture, settings.seed)

@@ -8,8 +8,10 @@ import torch
 from support import run_workers
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, PeerLost, Summand
+from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.process_group import GlooTransport
 from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
+from retexo.comm.transport import PeerLost
 
 WORLD = 4
 SETUP, GRADIENTS = Purpose("setup"), Purpose("gradients", 1)
@@ -22,7 +24,7 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def noted(name: str, call: Any) -> None:
-        comm = Communicator(rank, world_size)
+        comm = Communicator(GlooTransport(rank, world_size))
         value = call(comm)
         found[name] = (value, comm.meter.table(2))
 
@@ -164,15 +166,14 @@ def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
     assert torch.equal(after, first)
 
 
-class Failing(Communicator):
-    """Its transport fails in one way."""
+def gather_failing_with(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective whose all-to-all fails as torch's does."""
 
-    def __init__(self, error: RuntimeError) -> None:
-        super().__init__(0, 2)
-        self._error = error
+    def fail(*_: Any) -> None:
+        raise RuntimeError(text)
 
-    def _swap(self, to_peers: Any, from_sizes: Any) -> Any:
-        raise self._error
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", fail)
+    Communicator(GlooTransport(0, 2)).all_gather(torch.ones(2), SETUP)
 
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -189,15 +190,15 @@ OF_THIS_WORKER = (
 
 
 @pytest.mark.parametrize("text", OF_A_PEER)
-def test_a_peer_that_is_gone_is_named_as_the_reason(text: str) -> None:
+def test_a_peer_that_is_gone_is_named_as_the_reason(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PeerLost, match="lost a peer while sending"):
-        Failing(RuntimeError(text)).all_gather(torch.ones(2), SETUP)
+        gather_failing_with(text, monkeypatch)
 
 
 @pytest.mark.parametrize("text", OF_THIS_WORKER)
-def test_a_failure_of_this_worker_is_not_a_lost_peer(text: str) -> None:
+def test_a_failure_of_this_worker_is_not_a_lost_peer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError) as caught:
-        Failing(RuntimeError(text)).all_gather(torch.ones(2), SETUP)
+        gather_failing_with(text, monkeypatch)
     assert str(caught.value) == text
     assert not isinstance(caught.value, PeerLost)
 

@@ -18,6 +18,7 @@ from support import MODELS, graph_info, make_graph, run_workers, train_settings,
 from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
+from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
@@ -128,7 +129,7 @@ def train_as_processes(rank: int, world_size: int, cases: list[Case]) -> list[An
 
     def train(case: Case) -> Any:
         with _patched(case) as embeddings:
-            return _outcome(Communicator(rank, world_size), case, embeddings)
+            return _outcome(Communicator(GlooTransport(rank, world_size)), case, embeddings)
 
     return [train(case) for case in cases]
 

@@ -14,7 +14,7 @@ from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import train
-from retexo.comm.collectives import Communicator
+from retexo.comm.process_group import GlooTransport
 from retexo.config.compose import compose
 from retexo.config.schema import without
 from retexo.config.settings import Settings
@@ -47,15 +47,15 @@ def settings(parts: Path, *more: str) -> Settings:
 def dies_at(message: int, rank: int, job: Any, parent: Connection) -> None:
     """A worker, of which rank 1 is killed before it takes part in a message, counted from the start."""
     if rank == 1:
-        swap, left = Communicator._swap, [message]
+        swap, left = GlooTransport.swap, [message]
 
-        def counted(self: Communicator, *arguments: Any) -> Any:
+        def counted(self: GlooTransport, *arguments: Any) -> Any:
             left[0] -= 1
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return swap(self, *arguments)
 
-        Communicator._swap = counted  # type: ignore[method-assign]
+        GlooTransport.swap = counted  # type: ignore[method-assign]
     train_worker.main(rank, job, parent)
 
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
-from retexo.comm.threads import ThreadCommunicator, run_threads
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
@@ -76,7 +77,7 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 
 def context_of(
-    comm: ThreadCommunicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
+    comm: Communicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
 ) -> tuple[Context, list[Stage], list[nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
@@ -94,7 +95,7 @@ def context_of(
 def trained(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
-    def work(comm: ThreadCommunicator) -> Outcome:
+    def work(comm: Communicator) -> Outcome:
         log = RoundState()
         context, stages, saved = context_of(comm, directory, settings, dtype, log)
         done = registry.find(settings.trainer.name).train(context, stages)
@@ -354,7 +355,7 @@ def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None
     draws, share = 2000, 0.3
     directory, settings = parts_of(tmp_path, 2), settings_of(2, "trainer=bns", f"bns.p={share}", "model=gcn")
 
-    def work(comm: ThreadCommunicator) -> tuple[Tensor, Tensor]:
+    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
         context, stages, _ = context_of(comm, directory, settings, torch.float64, RoundState())
         features = end_to_end.exchange_features(context, stages[0], bns.rows_only(context.plan))
         everything = torch.ones(context.partition.num_inner, dtype=torch.bool)

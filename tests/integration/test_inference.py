@@ -38,6 +38,7 @@ from partitioning.graph_data import GraphData
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
+from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
 from retexo.config.schema import default_options
@@ -153,7 +154,7 @@ def _logits(
     rank: int, world_size: int, directory: PartitionDirectory, run_dir: Path, case: tuple[str, ...], *, train: bool
 ) -> np.ndarray:
     settings = train_settings("hidden_dim=8", "num_rounds=[4]", f"num_partitions={world_size}", "device=cpu", *case)
-    partition, comm = directory.read(rank), Communicator(rank, world_size)
+    partition, comm = directory.read(rank), Communicator(GlooTransport(rank, world_size))
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     shape = make_architecture(settings, graph_info)
     new = build_stages(shape, 0)

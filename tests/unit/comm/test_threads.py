@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from retexo.comm.collectives import PeerLost, Summand
-from retexo.comm.threads import ThreadCommunicator, run_threads
-from retexo.comm.traffic import Purpose
+from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.threads import run_threads
+from retexo.comm.traffic import SETUP
+from retexo.comm.transport import PeerLost
 
-SETUP = Purpose("setup")
 WORLDS = (1, 2, 5)
 
 
@@ -22,7 +22,7 @@ def _no_thread_is_left() -> Any:
     assert set(threading.enumerate()) <= before
 
 
-def noted(work: Callable[[ThreadCommunicator], Any]) -> Callable[[ThreadCommunicator], Any]:
+def noted(work: Callable[[Communicator], Any]) -> Callable[[Communicator], Any]:
     """Its result, and the bytes that it sent to each peer."""
     return lambda comm: (work(comm), comm.meter.table(1).sum(dim=(0, 1)).tolist())
 
@@ -34,7 +34,7 @@ def test_results_come_by_rank(world: int) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_to_all(world: int) -> None:
-    def work(comm: ThreadCommunicator) -> list[list[int]]:
+    def work(comm: Communicator) -> list[list[int]]:
         to_peers = [torch.full((peer,), 10 * comm.rank + peer, dtype=torch.int32) for peer in range(world)]
         return [part.tolist() for part in comm.all_to_all(to_peers, [comm.rank] * world, SETUP)]
 
@@ -45,7 +45,7 @@ def test_all_to_all(world: int) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_reduce_and_gathers(world: int) -> None:
-    def work(comm: ThreadCommunicator) -> Any:
+    def work(comm: Communicator) -> Any:
         tensor = torch.tensor([comm.rank + 1.0, 0.5])
         comm.all_reduce([Summand(tensor)], SETUP)
         own = torch.tensor([comm.rank])
@@ -61,7 +61,7 @@ def test_all_reduce_and_gathers(world: int) -> None:
 def test_many_messages_keep_apart() -> None:
     """A worker that is ahead does not overwrite what a slower one has not read yet."""
 
-    def work(comm: ThreadCommunicator) -> list[list[int]]:
+    def work(comm: Communicator) -> list[list[int]]:
         shares = [torch.tensor([100 * number + comm.rank]) for number in range(200)]
         return [comm.all_gather(share, SETUP)[:, 0].tolist() for share in shares]
 
@@ -70,7 +70,7 @@ def test_many_messages_keep_apart() -> None:
 
 
 def test_what_was_received_is_a_copy() -> None:
-    def work(comm: ThreadCommunicator) -> list[int]:
+    def work(comm: Communicator) -> list[int]:
         own = torch.tensor([comm.rank])
         for received in comm.all_to_all([own] * 3, [1] * 3, SETUP):
             received += 10
@@ -91,7 +91,7 @@ class Cause(Exception):
 def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
     followed = []
 
-    def work(comm: ThreadCommunicator) -> None:
+    def work(comm: Communicator) -> None:
         try:
             comm.all_gather(torch.zeros(1), SETUP)
             if comm.rank == failing:
@@ -107,7 +107,7 @@ def test_the_cause_is_raised_and_not_what_follows(failing: int) -> None:
 
 
 def test_a_message_of_another_size_than_announced() -> None:
-    def work(comm: ThreadCommunicator) -> None:
+    def work(comm: Communicator) -> None:
         comm.all_to_all([torch.zeros(comm.rank)] * 2, [1, 1], SETUP)
 
     with pytest.raises(AssertionError, match="another size than announced"):

@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 
 from retexo.exchange.coding import rows as coding
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
+from retexo.exchange.coding.values import Precision
 
 ENCODINGS = ("dense", "sparse")
 FORMATS = [RowFormat(encoding, precision) for encoding in ENCODINGS for precision in ("full", "bf16", "int8")]
@@ -60,7 +61,7 @@ def test_sizes_are_foretold_row_by_row(rows: torch.Tensor, row_format: RowFormat
 
 
 @given(blocks(), st.sampled_from(["full", "bf16", "int8"]))
-def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: coding.Precision) -> None:
+def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: Precision) -> None:
     header = 1 if rows.shape[1] < 128 else 2
     dense, sparse = (row_sizes(rows, RowFormat(encoding, precision)) for encoding in ENCODINGS)
     assert (sparse <= dense + header).all()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
-from retexo.exchange.cover import Cover, Ints, minimum_cover
+from retexo.exchange.cover import Cover, minimum_cover
 
-Graph = tuple[Ints, Ints, Ints, Ints]
+Graph = tuple[IntArray, IntArray, IntArray, IntArray]
 
 
 @st.composite

@@ -19,14 +19,15 @@ from support import train_settings
 from test_plan import NOTHING, TEST, TRAIN, VAL, Mask, Whole, cut_edges, pairs, random_whole, uses, wholes
 from torch import Tensor
 
-from retexo.comm.threads import ThreadCommunicator, run_threads
-from retexo.comm.traffic import Purpose
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
+from retexo.comm.traffic import SETUP, Purpose
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import EMBED, ROUNDS, SETUP, Use, make_plan
+from retexo.exchange.plan import EMBED, ROUNDS, Use, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import Block, InEdges, Sources, rows_of
@@ -146,15 +147,15 @@ class Side:
 
 def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
     linear = case.conv.linear_aggregation
-    plan_request = whole.plan_request(case.num_layers, sums=linear, plain=case.plain, use=case.use)
+    plan_options = whole.plan_options(case.num_layers, partial_sums=linear, plain=case.plain, use=case.use)
 
-    def work(comm: ThreadCommunicator) -> Side:
+    def work(comm: Communicator) -> Side:
         part = whole.partition(comm.rank, rows)
-        plan = make_plan(part, plan_request, comm)
+        plan = make_plan(part, plan_options, comm)
         edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
-        owned = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
-        exchange = LayerExchange(plan, case.layer, owned, comm)
+        local = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
+        exchange = LayerExchange(plan, case.layer, local, comm)
         first = exchange.run(ROUNDS)
         pieces = list(exchange.stream(EMBED)) if stream else []
         waves = first, first if stream else exchange.run(EMBED)
@@ -207,6 +208,23 @@ def test_a_layer_equals_that_of_the_whole_graph(
 ) -> None:
     kind, width, out = mode
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, plain, use=use)
+    assert_as_whole(whole, rows, case, name)
+
+
+@pytest.mark.parametrize(("num_parts", "nodes", "plain"), [(16, 200, False), (16, 200, True), (64, 256, False)])
+def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: bool) -> None:
+    """With a few nodes in each part, so that some pairs have an edge and others have none; a part has no node."""
+    rng = np.random.default_rng(num_parts)
+    src, dst = rng.integers(nodes, size=(2, 6 * nodes))
+    ends = src[src != dst], dst[src != dst]
+    whole = Whole(*ends, rng.integers(4, size=nodes), rng.integers(num_parts - 1, size=nodes), num_parts)
+    for name in ("gcn", "gat") if num_parts == 16 else ("gcn",):
+        case = Layer(convolution(name, 8, 6), 0, 2, plain)
+        assert_as_whole(whole, features("dense", nodes, 8), case, name)
+
+
+def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
+    """The layer of each part, of each wave's nodes, is that of the whole graph."""
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     for rank, side in enumerate(exchanged(whole, rows, case)):
         ids = whole.nodes_of(rank)
@@ -241,7 +259,7 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), plain=plain, use=use)
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     at_once = exchanged(whole, rows, case)
-    with unittest.mock.patch.object(layer_exchange, "AT_ONCE", 1):  # one peer after the other
+    with unittest.mock.patch.object(layer_exchange, "MAX_BATCH_BYTES", 1):  # one peer after the other
         one_by_one = exchanged(whole, rows, case, stream=True)
     for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
         assert side.sent == other.sent
@@ -574,7 +592,7 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
         found[context.comm.rank].append(own_embed(context, *arguments))
         return found[context.comm.rank][-1]
 
-    def work(comm: ThreadCommunicator) -> None:
+    def work(comm: Communicator) -> None:
         part = whole.partition(comm.rank, rows)
         context = make_context(
             settings, part, graph_info, comm, stages[0].conv,

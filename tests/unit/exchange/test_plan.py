@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from support import MASKS, make_graph, write_partitions
 
 from partitioning.directory.types import Partition
-from retexo.comm.threads import ThreadCommunicator, run_threads
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
+from retexo.comm.traffic import SETUP
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.plan import (
     EMBED,
     ROUNDS,
-    SETUP,
     Boundary,
     ExchangePlan,
-    PlanRequest,
+    PlanOptions,
     Use,
     global_out_degree,
     make_plan,
@@ -114,10 +115,10 @@ class Whole:
             self_loops=0,
         )
 
-    def plan_request(self, num_layers: int, **changes: Any) -> PlanRequest:
+    def plan_options(self, num_layers: int, **changes: Any) -> PlanOptions:
         sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
-        fields = {"all_nodes": bool((self.role != NOTHING).all()), "sums": True, "plain": False}
-        return PlanRequest(num_layers, sizes, **{**fields, **changes})
+        fields = {"all_nodes": bool((self.role != NOTHING).all()), "partial_sums": True, "plain": False}
+        return PlanOptions(num_layers, sizes, **{**fields, **changes})
 
 
 def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
@@ -162,11 +163,11 @@ def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
             assert torch.equal(getattr(made, name), getattr(wanted, name)), name
 
 
-def plans(whole: Whole, plan_request: PlanRequest) -> tuple[list[ExchangePlan], list[int]]:
+def plans(whole: Whole, plan_options: PlanOptions) -> tuple[list[ExchangePlan], list[int]]:
     """Every worker's plan, and the bytes that each sent for it."""
 
-    def plan(comm: ThreadCommunicator) -> tuple[ExchangePlan, int]:
-        made = make_plan(whole.partition(comm.rank), plan_request, comm)
+    def plan(comm: Communicator) -> tuple[ExchangePlan, int]:
+        made = make_plan(whole.partition(comm.rank), plan_options, comm)
         assert {purpose for purpose, _ in comm.meter.entries} <= {SETUP}
         return made, sum(comm.meter.entries.values())
 
@@ -185,13 +186,13 @@ def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[
 
 
 uses = st.sampled_from(["train", "evaluate", "predict"])
-variants = st.fixed_dictionaries({"sums": st.booleans(), "plain": st.booleans(), "use": uses})
+variants = st.fixed_dictionaries({"partial_sums": st.booleans(), "plain": st.booleans(), "use": uses})
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
 def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers, **variant))
+    made, _ = plans(whole, whole.plan_options(num_layers, **variant))
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
         receiver = whole.partition(asker)
@@ -208,7 +209,7 @@ def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: d
 @quickly
 @given(wholes(), st.integers(1, 3), uses)
 def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int, use: Use) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers, use=use))
+    made, _ = plans(whole, whole.plan_options(num_layers, use=use))
     required_layers = whole.required_layers(num_layers, use)
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
@@ -222,7 +223,7 @@ def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers:
 @quickly
 @given(wholes(), st.integers(1, 3))
 def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers, sums=False))
+    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=False))
     required_layers = whole.required_layers(num_layers)
     for owner, asker in pairs(whole):
         sent = made[owner].outgoing[asker]
@@ -231,13 +232,13 @@ def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, nu
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
         assert list(zip(source.tolist(), sent.required_layers[sent.target].tolist(), strict=True)) == sorted(wanted)
         assert sent.required_layers.tolist() == sorted({required_layers for _, required_layers in wanted})
-        assert not made[owner].sums
+        assert not made[owner].partial_sums
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers, sums=sums, use=use))
+    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, use=use))
     required_layers = whole.required_layers(num_layers, use)
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == required_layers[whole.nodes_of(part)].tolist()
@@ -248,8 +249,8 @@ def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: 
 @quickly
 @given(wholes(roles=(TRAIN, VAL, TEST)), st.integers(1, 3))
 def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_layers: int) -> None:
-    quick, few = plans(whole, whole.plan_request(num_layers, all_nodes=True))
-    slow, more = plans(whole, whole.plan_request(num_layers, all_nodes=False))
+    quick, few = plans(whole, whole.plan_options(num_layers, all_nodes=True))
+    slow, more = plans(whole, whole.plan_options(num_layers, all_nodes=False))
     assert [plan.required_layers.tolist() for plan in quick] == [plan.required_layers.tolist() for plan in slow]
     assert all(more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1) for rank in range(len(few)))
 
@@ -257,21 +258,21 @@ def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_la
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers, sums=sums, plain=True, use=use))
+    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, plain=True, use=use))
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
         assert rows.tolist() == list(range(len(whole.halo(part))))
-        assert (plan.sums, plan.plain, plan.waves) == (False, True, (ROUNDS,))
+        assert (plan.partial_sums, plan.plain, plan.waves) == (False, True, (ROUNDS,))
         assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
         assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
 
 
 def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) -> int:
     """Bytes that tell an owner of a boundary: two counts, the edges, and for each target a need of L + 1 at most."""
-    owned, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
+    num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
     bits = {1: 2, 2: 2, 3: 3}[num_layers]
-    return 2 * 8 + code_size(len(boundary.source), owned * num_targets) + -(-num_targets * bits // 8)
+    return 2 * 8 + code_size(len(boundary.source), num_inner * num_targets) + -(-num_targets * bits // 8)
 
 
 def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
@@ -284,12 +285,12 @@ def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
 def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
-    plan_request = whole.plan_request(num_layers, **variant)
-    made, sent = plans(whole, plan_request)
+    plan_options = whole.plan_options(num_layers, **variant)
+    made, sent = plans(whole, plan_options)
     for asker, plan in enumerate(made):
         owners = [owner for owner in range(whole.num_parts) if owner != asker]
         size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
-        if not (plan_request.plain or plan_request.all_nodes or plan_request.use == "predict"):
+        if not (plan_options.plain or plan_options.all_nodes or plan_options.use == "predict"):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
@@ -297,7 +298,7 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 @quickly
 @given(wholes())
 def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
-    sizes = whole.plan_request(1).part_sizes
+    sizes = whole.plan_options(1).part_sizes
     found = run_threads(
         whole.num_parts, lambda comm: global_out_degree(whole.partition(comm.rank), sizes, comm).tolist()
     )
@@ -318,7 +319,7 @@ LINE = Whole(
 
 
 def test_a_plan_by_hand() -> None:
-    (owner, asker), sent = plans(LINE, LINE.plan_request(2))
+    (owner, asker), sent = plans(LINE, LINE.plan_options(2))
     assert owner.required_layers.tolist() == [
         1,
         1,
@@ -350,18 +351,18 @@ def test_a_plan_by_hand() -> None:
     ],
 )
 def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
-    made, _ = plans(LINE, LINE.plan_request(2))
-    assert made[0].outgoing[1].wanted(layer, wave, 2).tolist() == edges
+    made, _ = plans(LINE, LINE.plan_options(2))
+    assert made[0].outgoing[1].in_wave(layer, wave, 2).tolist() == edges
 
 
 @quickly
 @given(wholes(), st.integers(1, 3))
 def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: int) -> None:
-    made, _ = plans(whole, whole.plan_request(num_layers))
+    made, _ = plans(whole, whole.plan_options(num_layers))
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:
-                rounds, embed = (boundary.wanted(layer, wave, num_layers) for wave in (ROUNDS, EMBED))
+                rounds, embed = (boundary.in_wave(layer, wave, num_layers) for wave in (ROUNDS, EMBED))
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
                 assert rounds.tolist() == whole.labelled[target].tolist()
                 assert (rounds | embed).tolist() == embedded[target].tolist()

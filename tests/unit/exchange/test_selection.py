@@ -1,4 +1,4 @@
-"""What is sent for a boundary: against every other choice, and against dense sums of what was chosen."""
+"""What is sent for a boundary: against every other selection, and against dense sums of what was chosen."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -10,25 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from retexo.exchange import selection as choice_module
+from retexo.arrays import IntArray, Mask
+from retexo.exchange import selection as selection_module
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.selection import (
     DENSE,
     PROJECTED,
     SPARSE,
-    Ints,
     LocalRows,
-    Mask,
     MessageFormat,
     Selection,
-    choose,
-    write,
+    select,
+    write_message,
 )
 from retexo.nn.matrix import is_sparse
 
 F64 = torch.float64
-FORMS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
+FORMATS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
 PRECISIONS: tuple[Precision, ...] = ("full", "bf16", "int8")
 quickly = settings(deadline=None, max_examples=100)
 
@@ -37,31 +36,37 @@ quickly = settings(deadline=None, max_examples=100)
 class Case:
     """A boundary with the rows that it is served from, and their dense sums."""
 
-    owned: LocalRows
-    nodes: Ints
-    source: Ints
-    target: Ints
+    local: LocalRows
+    nodes: IntArray
+    source: IntArray
+    target: IntArray
     num_targets: int
 
     @property
     def rows(self) -> Tensor:
-        return self.owned.rows[self.nodes]
+        return self.local.rows[self.nodes]
 
     def sums(self, rows: Mask) -> Tensor:
         """What is left of each target's sum if these rows are sent, [R, F]."""
         count = torch.zeros(self.num_targets, len(self.nodes), dtype=F64)
         for row, target in zip(self.source, self.target, strict=True):
             count[target, row] += not rows[row]
-        scale = torch.ones(len(self.owned.rows), dtype=F64) if self.owned.scale is None else self.owned.scale
+        scale = torch.ones(len(self.local.rows), dtype=F64) if self.local.scale is None else self.local.scale
         return (count * scale[self.nodes]) @ self.rows
 
-    def choose(self, *, sums: bool = True, projected: bool = False) -> Selection:
-        return choose(
-            self.owned, self.nodes, self.source, self.target, self.num_targets, sums=sums, projected=projected
+    def select(self, *, partial_sums: bool = True, projected: bool = False) -> Selection:
+        return select(
+            self.local,
+            self.nodes,
+            self.source,
+            self.target,
+            self.num_targets,
+            partial_sums=partial_sums,
+            projected=projected,
         )
 
-    def write(self, choice: Selection) -> Tensor:
-        return write(self.owned, choice, self.nodes, self.source, self.target)
+    def write(self, selection: Selection) -> Tensor:
+        return write_message(self.local, selection, self.nodes, self.source, self.target)
 
     def targets_left(self, rows: Mask) -> Mask:
         """The targets with an edge from a row that is not sent."""
@@ -69,19 +74,19 @@ class Case:
         left[self.target[~rows[self.source]]] = True
         return left
 
-    def sizes(self, form: MessageFormat) -> tuple[Ints, Ints]:
+    def sizes(self, message_format: MessageFormat) -> tuple[IntArray, IntArray]:
         """Bytes of each row [L] and of each target's whole sum [R]."""
-        precision, rows = self.owned.precision, self.rows
-        if form == SPARSE:
+        precision, rows = self.local.precision, self.rows
+        if message_format == SPARSE:
             whole = self.sums(np.zeros(len(rows), bool))
             return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(whole, SPARSE.row_format(precision))
-        width = self.owned.projected_width if form.projected else rows.shape[1]
+        width = self.local.projected_width if message_format.projected else rows.shape[1]
         size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4}[precision]
         return np.full(len(rows), size), np.full(self.num_targets, size)
 
-    def weight(self, choice: Selection) -> int:
-        rows, sums = self.sizes(choice.form)
-        return int(rows[choice.rows].sum() + sums[choice.sums].sum())
+    def weight(self, selection: Selection) -> int:
+        rows, sums = self.sizes(selection.format)
+        return int(rows[selection.rows].sum() + sums[selection.sums].sum())
 
 
 def owner(rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full") -> LocalRows:
@@ -100,9 +105,9 @@ def cases(draw: st.DrawFn) -> Case:
     rows = torch.from_numpy(rng.integers(1, 4, shape) * (rng.random(shape) < filled)).double()
     # Not such that counts times scales, added up, can be exactly 1, which is a shorter value.
     scale = torch.from_numpy(rng.choice([0.7, 1.3], 8)) if draw(st.booleans()) else None
-    owned = owner(rows, draw(st.sampled_from([1, 4, 30])), scale, draw(st.sampled_from(PRECISIONS)))
+    local = owner(rows, draw(st.sampled_from([1, 4, 30])), scale, draw(st.sampled_from(PRECISIONS)))
     nodes = np.sort(rng.choice(8, len(left), replace=False))
-    return Case(owned, nodes, source, target, len(right))
+    return Case(local, nodes, source, target, len(right))
 
 
 def covers(case: Case) -> list[tuple[Mask, Mask]]:
@@ -111,35 +116,35 @@ def covers(case: Case) -> list[tuple[Mask, Mask]]:
     return [(rows, case.targets_left(rows)) for rows in masks]
 
 
-def least_weight(case: Case, form: MessageFormat) -> int:
-    row_size, sum_size = case.sizes(form)
+def least_weight(case: Case, message_format: MessageFormat) -> int:
+    row_size, sum_size = case.sizes(message_format)
     return min(int(row_size[rows].sum() + sum_size[sums].sum()) for rows, sums in covers(case))
 
 
-def forms(projected: bool) -> list[MessageFormat]:
+def formats(projected: bool) -> list[MessageFormat]:
     return [DENSE, SPARSE, PROJECTED] if projected else [DENSE, SPARSE]
 
 
-def assert_serves_all(case: Case, choice: Selection) -> None:
-    assert (choice.rows[case.source] | choice.sums[case.target]).all()
+def assert_serves_all(case: Case, selection: Selection) -> None:
+    assert (selection.rows[case.source] | selection.sums[case.target]).all()
 
 
 @quickly
 @given(cases(), st.booleans())
-def test_no_other_choice_takes_fewer_bytes(case: Case, projected: bool) -> None:
-    chosen = case.choose(projected=projected)
+def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> None:
+    chosen = case.select(projected=projected)
     assert_serves_all(case, chosen)
-    assert case.weight(chosen) == min(least_weight(case, form) for form in forms(projected))
+    assert case.weight(chosen) == min(least_weight(case, each) for each in formats(projected))
 
 
 @quickly
 @given(cases(), st.booleans())
 def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, projected: bool) -> None:
-    chosen = case.choose(sums=False, projected=projected)
+    chosen = case.select(partial_sums=False, projected=projected)
     assert chosen.rows.all()
     assert not chosen.sums.any()
     every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
-    assert case.weight(chosen) == min(case.weight(Selection(form, every, none)) for form in forms(projected))
+    assert case.weight(chosen) == min(case.weight(Selection(each, every, none)) for each in formats(projected))
     assert len(case.write(chosen)) == case.weight(chosen)
 
 
@@ -147,22 +152,22 @@ def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, project
 @given(cases(), st.booleans())
 def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
     """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
-    chosen = case.choose(projected=projected)
+    chosen = case.select(projected=projected)
     length = len(case.write(chosen))
-    assert length == case.weight(chosen) or (chosen.form == SPARSE and length < case.weight(chosen))
+    assert length == case.weight(chosen) or (chosen.format == SPARSE and length < case.weight(chosen))
 
 
 @quickly
-@given(cases(), st.sampled_from(sorted(FORMS)), st.integers(0, 31))
-def test_what_is_written_reads_as_rows_and_sums(case: Case, form: str, place: int) -> None:
+@given(cases(), st.sampled_from(sorted(FORMATS)), st.integers(0, 31))
+def test_what_is_written_reads_as_rows_and_sums(case: Case, message_format: str, place: int) -> None:
     """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
-    owned = LocalRows(case.owned.rows, case.owned.scale, case.owned.project, case.owned.projected_width, "full")
-    case = Case(owned, case.nodes, case.source, case.target, case.num_targets)
-    choice = Selection(FORMS[form], *covers(case)[place % 2 ** len(case.nodes)])
-    wanted = torch.cat((case.rows[choice.rows], case.sums(choice.rows)[choice.sums]))
-    wanted = owned.project(wanted) if choice.form.projected else wanted
-    row_format = choice.form.row_format("full")
-    back = decode(case.write(choice), (len(wanted), wanted.shape[1]), F64, row_format)
+    local = LocalRows(case.local.rows, case.local.scale, case.local.project, case.local.projected_width, "full")
+    case = Case(local, case.nodes, case.source, case.target, case.num_targets)
+    selection = Selection(FORMATS[message_format], *covers(case)[place % 2 ** len(case.nodes)])
+    wanted = torch.cat((case.rows[selection.rows], case.sums(selection.rows)[selection.sums]))
+    wanted = local.project(wanted) if selection.format.projected else wanted
+    row_format = selection.format.row_format("full")
+    back = decode(case.write(selection), (len(wanted), wanted.shape[1]), F64, row_format)
     torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
 
 
@@ -172,10 +177,10 @@ def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -
     source, target = (np.unique(ends, return_inverse=True)[1] for ends in rng.integers(30, size=(2, 90)))
     nodes, num_targets = np.arange(source.max() + 1), int(target.max()) + 1
     case = Case(owner(rows, 4), nodes, source, target, num_targets)
-    whole = case.choose()
-    monkeypatch.setattr(choice_module, "CHUNK_CELLS", 7 * 50)
-    parts = case.choose()
-    assert whole.form == parts.form == SPARSE
+    whole = case.select()
+    monkeypatch.setattr(selection_module, "CHUNK_CELLS", 7 * 50)
+    parts = case.select()
+    assert whole.format == parts.format == SPARSE
     assert 0 < whole.sums.sum() < num_targets
     assert (whole.rows.tolist(), whole.sums.tolist()) == (parts.rows.tolist(), parts.sums.tolist())
 
@@ -203,18 +208,18 @@ def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> C
         (BAG * 2, 3, SPARSE, SPARSE),
     ],
 )
-def test_the_form_of_rows(
+def test_the_format_of_rows(
     rows: Tensor, projected_width: int, unprojected: MessageFormat, projected: MessageFormat
 ) -> None:
     case = star(rows, projected_width)
     assert is_sparse(rows) == (rows.shape[1] == 1000)
-    assert case.choose(sums=False).form == unprojected
-    assert case.choose(sums=False, projected=True).form == projected
+    assert case.select(partial_sums=False).format == unprojected
+    assert case.select(partial_sums=False, projected=True).format == projected
 
 
 def test_three_dense_rows_of_one_target_are_one_sum() -> None:
     case = star(torch.randn(3, 6, dtype=F64), 6)
-    chosen = case.choose()
+    chosen = case.select()
     assert (chosen.rows.tolist(), chosen.sums.tolist()) == ([False] * 3, [True])
     assert case.write(chosen).view(F64).tolist() == pytest.approx(case.rows.sum(dim=0).tolist())
 
@@ -223,25 +228,25 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     """Six words in 2 + 8 bytes, but then six values of 8 bytes each where one of them is not 1."""
     rows = BAG.clone()
     rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
-    chosen = star(rows, 30).choose()
-    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.form) == ([True] * 3, [False], SPARSE)
+    chosen = star(rows, 30).select()
+    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == ([True] * 3, [False], SPARSE)
 
 
 @pytest.mark.parametrize(("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7)])
 def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
     case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
-    assert len(case.write(case.choose(sums=False))) == 3 * size
-    assert len(case.write(case.choose())) == size
+    assert len(case.write(case.select(partial_sums=False))) == 3 * size
+    assert len(case.write(case.select())) == size
 
 
 def test_nothing_to_serve() -> None:
     none = np.zeros(0, dtype=np.int64)
     case = Case(owner(torch.ones(3, 4, dtype=F64), 2), none, none, none, 0)
     for projected in (False, True):
-        assert len(case.write(case.choose(projected=projected))) == 0
+        assert len(case.write(case.select(projected=projected))) == 0
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_form_has_a_code(form: MessageFormat) -> None:
-    assert MessageFormat.of_code(form.code) == form
-    assert len({other.code for other in FORMS.values()}) == 3
+@pytest.mark.parametrize("message_format", FORMATS.values(), ids=FORMATS)
+def test_a_format_has_a_code(message_format: MessageFormat) -> None:
+    assert MessageFormat.of_code(message_format.code) == message_format
+    assert len({other.code for other in FORMATS.values()}) == 3

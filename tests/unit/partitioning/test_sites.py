@@ -21,7 +21,7 @@ from partitioning.graph_data import GraphData
 from partitioning.sites import find_sites, write_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.sites.halo_rows import ask_owners
+from retexo.sites.resolve_halo import resolve_halo
 from retexo.training.graph_info import GraphInfo, agree_on_graph_info
 
 NAMES = ["north", "east", "south", "west"]
@@ -36,7 +36,7 @@ def parts_of(base: Path, num_parts: int) -> list[Partition]:
     sizes = tuple(partition.num_inner for partition in read)
 
     def worker(comm: Communicator) -> Partition:
-        return ask_owners(read[comm.rank], sizes, comm)
+        return resolve_halo(read[comm.rank], sizes, comm)
 
     return run_threads(num_parts, worker)
 

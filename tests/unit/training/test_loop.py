@@ -7,7 +7,8 @@ import torch
 from support import graph_info, train_settings
 from torch import Tensor
 
-from retexo.comm.threads import ThreadCommunicator, run_threads
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
 from retexo.comm.traffic import KINDS
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
@@ -72,7 +73,7 @@ def labelled(rank: int, count: int) -> LabelledNodes:
 def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Seen]:
     """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
 
-    def work(comm: ThreadCommunicator) -> Seen:
+    def work(comm: Communicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
         stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None), Seen()
         for parameter in stage.parameters():

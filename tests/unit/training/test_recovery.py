@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.comm.threads import ThreadCommunicator, run_threads
+from retexo.comm.threads import run_threads
 from retexo.errors import TrainingError
 from retexo.training.recovery import Recovery
 
@@ -25,7 +26,7 @@ def recovery(directory: Path, identity: str = RUN, every: int | None = 1) -> Rec
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each of the workers in folder/0, folder/1 ... would go on."""
 
-    def work(comm: ThreadCommunicator) -> tuple[int, int]:
+    def work(comm: Communicator) -> tuple[int, int]:
         return recovery(folder / str(comm.rank)).agree(comm)
 
     return run_threads(world, work)

@@ -9,7 +9,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.threads import ThreadCommunicator, run_threads
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic import Purpose
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
@@ -63,7 +64,7 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
     """Add up shares [W, rounds, P]; the tail of rank r in round n is all r + n / 2."""
     world, rounds, _ = shares.shape
 
-    def work(comm: ThreadCommunicator) -> Added:
+    def work(comm: Communicator) -> Added:
         module = Model().to(shares.dtype)
         used: Mapping[nn.Parameter, Tensor] = {} if way.used is None else {module.weight: torch.tensor(way.used)}
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
@@ -115,7 +116,7 @@ WIDE = torch.eye(5)[1:2]
 def found_rows(matrices: list[list[Matrix]], widths: list[int]) -> tuple[list[list[list[bool]]], list[list[int]]]:
     """By worker the used rows of each weight, and the bytes sent to each peer."""
 
-    def work(comm: ThreadCommunicator) -> tuple[list[list[bool]], list[int]]:
+    def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
         weights = [nn.Parameter(torch.zeros(width, 2)) for width in widths]
         own = matrices[comm.rank]
         used = used_rows(weights, [own] if own else [], comm, SETUP)
@@ -336,7 +337,7 @@ def test_the_right_factor_is_the_start_of_the_next_round() -> None:
 
 def test_the_setting_says_how() -> None:
     flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
-    wire = AllReduce(ThreadCommunicator(0, 1, None), GRADIENTS, None, NOBODY)  # type: ignore[arg-type]
+    wire = AllReduce(Communicator(ThreadTransport(0, ThreadGroup(1))), GRADIENTS, None, NOBODY)
     assert isinstance(build_reduction(GradientSettings("sync", 1, "fp32", "none", 4), flat, wire), DenseReduction)
     assert isinstance(
         build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4), flat, wire), PowerSGDReduction

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from retexo.comm.collectives import Communicator, PeerLost
+from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
+from retexo.comm.transport import PeerLost
 from retexo.exchange.coding.elias_fano import code_size
-from retexo.sites import shared_ids
-from retexo.sites.halo_rows import ask_owners
-from retexo.sites.shared_ids import ids_held_twice
+from retexo.sites import duplicate_ids
+from retexo.sites.duplicate_ids import find_duplicate_ids
+from retexo.sites.resolve_halo import resolve_halo
 
 NAMES = ("north", "east", "south", "west")
 
@@ -42,7 +43,7 @@ def ask(parts: list[Partition]) -> list[list[int] | str]:
 
     def worker(comm: Communicator) -> list[int] | str:
         try:
-            return ask_owners(parts[comm.rank], sizes, comm).halo_index.tolist()
+            return resolve_halo(parts[comm.rank], sizes, comm).halo_index.tolist()
         except (InputError, PeerLost) as error:
             return f"{type(error).__name__}: {error}"
 
@@ -94,7 +95,7 @@ def test_ids_held_twice_are_those_of_both_sets(sets: list[set[int]]) -> None:
 
     def worker(comm: Communicator) -> list[set[int]]:
         own = np.array(sorted(sets[comm.rank]), dtype=np.int64)
-        return [set(both.tolist()) for both in ids_held_twice(own, sizes, comm)]
+        return [set(both.tolist()) for both in find_duplicate_ids(own, sizes, comm)]
 
     wanted = [[one & other if one is not other else set() for other in sets] for one in sets]
     assert run_threads(len(sets), worker) == wanted
@@ -104,10 +105,10 @@ def test_ids_held_twice_are_those_of_both_sets(sets: list[set[int]]) -> None:
 def test_the_judge_of_two_sites_is_a_third_one_without_their_key(world: int) -> None:
     pairs = [(one, other) for one in range(world) for other in range(world) if one != other]
     for one, other in pairs:
-        judge = shared_ids._judge(one, other, world)
+        judge = duplicate_ids._third_party(one, other, world)
         assert judge not in (one, other)
-        assert judge == shared_ids._judge(other, one, world)
-    keys = run_threads(world, shared_ids._shared_keys)
+        assert judge == duplicate_ids._third_party(other, one, world)
+    keys = run_threads(world, duplicate_ids._shared_keys)
     assert all(keys[one][other] == keys[other][one] for one, other in pairs)
     assert len({keys[one][other] for one, other in pairs if one < other}) == world * (world - 1) // 2
 
@@ -120,10 +121,10 @@ def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
         seen.extend(hashes.numpy() for hashes in received)
         return compare(received, sizes, comm)
 
-    compare = shared_ids._compare
-    with unittest.mock.patch.object(shared_ids, "_compare", noted):
+    compare = duplicate_ids._compare
+    with unittest.mock.patch.object(duplicate_ids, "_compare", noted):
         for _ in range(2):
-            run_threads(3, lambda comm: ids_held_twice(np.array([7]), (1, 1, 1), comm))
+            run_threads(3, lambda comm: find_duplicate_ids(np.array([7]), (1, 1, 1), comm))
     values = np.concatenate(seen)
     assert len(values) == 2 * 6
     assert len(set(values.tolist())) == 2 * 3  # two of a pair agree, nothing else does
@@ -135,7 +136,7 @@ def test_bytes_by_hand() -> None:
     ids = [[10, 20, 30], [100, 130], list(range(900, 920))]
 
     def worker(comm: Communicator) -> int:
-        ask_owners(part(comm.rank, ids[comm.rank], halo[comm.rank], 3), (3, 2, 20), comm)
+        resolve_halo(part(comm.rank, ids[comm.rank], halo[comm.rank], 3), (3, 2, 20), comm)
         return sum(comm.meter.entries.values())
 
     heads = 6 * 3 * 8

@@ -1,10 +1,11 @@
-"""Ids that two sites hold, found without showing them to anybody else.
+"""Ids that two sites hold, by private set intersection: nobody else is shown an id.
 
-The two sites of a pair share a key that no other site sees, and send keyed hashes of their ids to a third one, the
-judge. It tells each of them which of its hashes the other has sent, too. So the judge learns how many ids the two have
-in common, which should be none, and cannot test ids of its own choice, as it could without the key.
+The two sites of a pair share a key that no other site sees, and send keyed hashes of their ids to a third party, which
+is another site (as in the server-aided protocols of Kamara et al., Financial Cryptography 2014). It tells each of them
+which of its hashes the other has sent, too. So it learns how many ids the two have in common, which should be none, and
+cannot test ids of its own choice, as it could without the key.
 
-With two sites there is no third: the second one is the judge, and could test.
+With two sites there is no third party: the second one compares, and could test.
 
 W workers, I inner nodes of a worker.
 """
@@ -15,35 +16,34 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from retexo.arrays import IntArray
+from retexo.arrays import IntArray, Mask
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import SETUP
 
-SETUP = Purpose("setup")
 KEY_BYTES, HASH_BYTES = 16, 8
 
 
-def ids_held_twice(ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator) -> list[IntArray]:
-    """By peer, the ids, of int64 [I], that it holds, too."""
-    everyone = range(comm.world_size)
+def find_duplicate_ids(ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator) -> list[IntArray]:
+    """By peer, those of the ids, int64 [I], that it holds, too."""
+    ranks = range(comm.world_size)
     lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
-    compared = [_compared(comm.rank, judge, comm.world_size) for judge in everyone]
+    compared = [_compared(comm.rank, comparer, comm.world_size) for comparer in ranks]
     # Sorted, so that the order of the ids is not told.
     sent = [[np.sort(lists[peer]) for peer in peers] for peers in compared]
-    announced = [part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in everyone]
+    announced = [part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks]
     received = comm.all_to_all([_joined(each) for each in sent], announced, SETUP)
-    verdicts = swap_bits(_compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm)
-    twice = [ids[:0]] * comm.world_size
-    for judge, peers in enumerate(compared):
-        for peer, hashes, both in zip(peers, sent[judge], verdicts[judge].reshape(len(peers), len(ids)), strict=True):
-            twice[peer] = ids[np.isin(lists[peer], hashes[both])]
-    return twice
+    found = exchange_bits(_compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm)
+    duplicate = [ids[:0]] * comm.world_size
+    for comparer, peers in enumerate(compared):
+        by_peer = found[comparer].reshape(len(peers), len(ids))
+        for peer, hashes, both in zip(peers, sent[comparer], by_peer, strict=True):
+            duplicate[peer] = ids[np.isin(lists[peer], hashes[both])]
+    return duplicate
 
 
-def _judge(first: int, second: int, world_size: int) -> int:
+def _third_party(first: int, second: int, world_size: int) -> int:
     """Who compares the ids of two sites: the next one that is neither of them; of two sites the second."""
     if world_size == 2:
         return 1
@@ -51,9 +51,9 @@ def _judge(first: int, second: int, world_size: int) -> int:
     return next(rank % world_size for rank in between if rank % world_size not in (first, second))
 
 
-def _compared(rank: int, judge: int, world_size: int) -> list[int]:
-    """The peers whose ids the judge compares with those of a rank."""
-    return [peer for peer in range(world_size) if peer != rank and _judge(rank, peer, world_size) == judge]
+def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
+    """The peers whose ids the comparer compares with those of a rank."""
+    return [peer for peer in range(world_size) if peer != rank and _third_party(rank, peer, world_size) == comparer]
 
 
 def _shared_keys(comm: Communicator) -> list[bytes]:
@@ -78,8 +78,8 @@ def _joined(lists: list[IntArray]) -> Tensor:
     return torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
 
 
-def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[NDArray[np.bool_]]:
-    """As the judge: for each peer, one bit a hash that it sent, whether the other site of the pair has sent it, too."""
+def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[Mask]:
+    """As the comparer: for each peer, one bit per hash that it sent, whether the pair's other site has sent it, too."""
     lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):
         for place, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
@@ -93,7 +93,7 @@ def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communic
     ]
 
 
-def swap_bits(bits: Sequence[NDArray[np.bool_]], counts: Sequence[int], comm: Communicator) -> list[NDArray[np.bool_]]:
+def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
     """Send bits to each peer; by peer, the `counts` bits that it sent here."""
     packed = [torch.from_numpy(np.packbits(each)) for each in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)

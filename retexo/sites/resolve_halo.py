@@ -1,0 +1,104 @@
+"""Where halo nodes stand at their owners, asked at the start by sites that read only their own folders.
+
+A site knows the ids of its halo nodes and who owns them. It sends each owner these ids and gets back their local
+numbers. An id that its owner does not hold is an error, and so is an id that two sites hold (duplicate_ids.py).
+
+W workers, I inner nodes, H halo nodes of a worker.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partitioning.directory.types import Partition, UnresolvedHalo
+from partitioning.errors import InputError
+from retexo.arrays import IntArray
+from retexo.comm.collectives import Communicator
+from retexo.comm.traffic import SETUP
+from retexo.comm.transport import PeerLost
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
+from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
+
+logger = logging.getLogger(__name__)
+
+MAX_IDS_SHOWN = 3
+"""Ids that an error names."""
+
+
+def resolve_halo(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Partition:
+    """The partition with halo_index, as the owners say.
+
+    Where ids contradict each other, every worker raises: InputError the one that can name them, PeerLost the others.
+    """
+    unresolved = partition.unresolved_halo
+    assert unresolved is not None
+    ids = partition.node_ids.numpy()
+    owner = partition.halo_owner.numpy()
+    requested = np.split(unresolved.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size)))
+    received = _exchange_ids(requested, comm)
+    for peer, wanted in enumerate(received):
+        if peer != comm.rank:
+            logger.info("%s asks for %d of %d nodes", unresolved.sites[peer], len(wanted), len(ids))
+    held = [np.isin(wanted, ids) for wanted in received]
+    found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
+    dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
+    _check(unresolved, dangling, find_duplicate_ids(ids, part_sizes, comm), comm)
+    answers = [torch.from_numpy(write_ascending(np.searchsorted(ids, wanted), len(ids))) for wanted in received]
+    sizes = [code_size(len(wanted), size) for wanted, size in zip(requested, part_sizes, strict=True)]
+    codes = comm.all_to_all(answers, sizes, SETUP)
+    index = [
+        read_ascending(code.numpy(), len(wanted), size)
+        for code, wanted, size in zip(codes, requested, part_sizes, strict=True)
+    ]
+    return replace(partition, halo_index=torch.from_numpy(np.concatenate(index)), unresolved_halo=None)
+
+
+def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]:
+    """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
+    headers = [torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids]
+    announced = [header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)]
+    codes = [
+        torch.from_numpy(write_ascending(each - first, last - first + 1))
+        for each, (_, first, last) in zip(ids, map(Tensor.tolist, headers), strict=True)
+    ]
+    received = comm.all_to_all(codes, [code_size(count, last - first + 1) for count, first, last in announced], SETUP)
+    return [
+        read_ascending(code.numpy(), count, last - first + 1) + first
+        for code, (count, first, last) in zip(received, announced, strict=True)
+    ]
+
+
+def _check(unresolved: UnresolvedHalo, dangling: list[IntArray], duplicate: list[IntArray], comm: Communicator) -> None:
+    """Raise where ids are wrong anywhere.
+
+    Every worker learns how many, and at which sites; which ids, only the site that knows them already.
+    """
+    counts = [[len(ids) for ids in wrong] for wrong in (dangling, duplicate)]
+    everyone = comm.all_gather(torch.tensor(counts), SETUP)
+    complaints = [
+        f"{unresolved.file}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)}; correct `src_owner`, "
+        "or leave these edges out"
+        for owner, ids in enumerate(dangling)
+        if len(ids)
+    ]
+    complaints += [
+        f"{unresolved.file}: array `node_id`: {unresolved.sites[peer]} holds {_some(ids)}, too; an id has one owner, "
+        "leave it out at one of the two"
+        for peer, ids in enumerate(duplicate)
+        if len(ids)
+    ]
+    if complaints:
+        raise InputError("; ".join(complaints))
+    ranks = everyone.flatten(start_dim=1).any(dim=1).nonzero()[:, 0].tolist()
+    if ranks:
+        names = ", ".join(unresolved.sites[rank] for rank in ranks)
+        raise PeerLost(f"ids at {names} contradict other sites', and its message names them; here nothing was found")
+
+
+def _some(ids: IntArray) -> str:
+    more = f" and {len(ids) - MAX_IDS_SHOWN} more" if len(ids) > MAX_IDS_SHOWN else ""
+    return f"node {', '.join(map(str, ids[:MAX_IDS_SHOWN].tolist()))}{more}"
