@@ -17,6 +17,7 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
+from retexo.comm.process_group import GlooTransport
 from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
@@ -178,8 +179,9 @@ def _train(rank: int, run: Run) -> Outcome:
     embeddings: list[torch.Tensor] = []
     flat: list[FlatParameters] = []
     run.run_dir.mkdir(exist_ok=True)
+    joined = contextlib.nullcontext(GlooTransport(rank, WORLD))
     with (
-        unittest.mock.patch.object(train, "process_group", return_value=contextlib.nullcontext()),
+        unittest.mock.patch.object(train, "process_group", return_value=joined),
         unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
         unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
