@@ -53,7 +53,7 @@ def load(
     try:
         # Resolved first: what ${...} stands for is not checked otherwise.
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        common, options = _without_options(resolved)
+        common, options = _without_trainer(resolved)
         values = typed(common)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise unknown_setting(str(error.full_key or error.key)) from error
@@ -69,22 +69,20 @@ def load(
         "arguments": (f"--config-name={config_name}", *overrides),
         "given": given,
         "resolved": resolved,
-        **options,
+        "options": options,
     }
     settings = build(Settings, _placed(values, launcher_env, given), others)
     check_optimizer(settings.train.optimizer)
     return settings
 
 
-def _without_options(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that all trainers have, and the options that only the chosen one knows."""
+def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that all trainers have, and those that only the chosen one knows."""
     common = {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)  # others default to it
-    options: dict[str, Any] = {"options": {}}
     trainer = common.get("trainer")
     name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
-    if name not in _names() and isinstance(common.get(name), dict):
-        options["options"] = common.pop(name)
-    return common, options
+    own = name not in _names() and isinstance(common.get(name), dict)
+    return common, common.pop(name) if own else {}
 
 
 def _placed(values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]) -> dict[str, Any]:
