@@ -240,8 +240,8 @@ def train_settings(*overrides: str) -> TrainSettings:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """sha256 of every file by its path."""
-    files = (path for path in folder.rglob("*") if path.is_file())
+    """sha256 of every file by its path; a lock is none, it names its last owner."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock"))
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
