@@ -90,3 +90,8 @@ def test_the_page_on_the_architecture_is_made_from_the_code() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "architecture.py"), "--check"]
     found = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in FILES}
+    assert not {name: length for name, length in lengths.items() if length > 400}
