@@ -113,32 +113,46 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Be the only process that writes a file or directory; the lock lies beside it and ends with the process.
+def exclusive(lock: Path, where: str) -> Iterator[int]:
+    """Hold a lock file, which the kernel releases when this process ends, in any way; it is removed at the end.
+
+    Yields its descriptor, for child processes that hold it as well. A refusal within leaves no folder that was made for the lock.
 
     Raises:
-        InputError: another process holds the lock; the message names it (pid, host, since when).
+        InputError: another process holds it; the message begins with `where` and has its pid, host and start.
     """
-    lock = path.with_name(f".{path.name}.lock")
-    file = lock.open("a+")
-    with file:
+    new_folder = not lock.parent.exists()
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
-            raise InputError(f"{path}: {owner} is writing it; wait for its end, or set another place") from None
+            raise InputError(f"{where}: in use by {_owner(lock)}; wait for its end, or choose another") from None
         except OSError as error:
-            log.warning("%s: this file system has no locks (%s); let no other process write there", path, error)
+            log.warning("%s: this file system has no locks (%s); let no other process write there", lock, error)
         if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
-            raise InputError(f"{path}: another process has just written it; try again")
-        file.seek(0)
-        if left := file.read().strip():
-            log.info("%s: the lock of %s is left from a killed run; taking it over", path, left.rstrip(","))
+            raise InputError(f"{where}: another process has just left it; try again")
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')},")
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": started}))
         file.flush()
+        refused = False
         try:
-            yield
+            yield file.fileno()
+        except InputError:
+            refused = True
+            raise
         finally:
             lock.unlink(missing_ok=True)
+            if refused and new_folder:
+                with contextlib.suppress(OSError):  # not empty
+                    lock.parent.rmdir()
+
+
+def _owner(lock: Path) -> str:
+    try:
+        owner = json.loads(lock.read_text())
+        host, started = str(owner["host"])[:100], str(owner["started"])[:30]
+        return f"process {int(owner['pid'])} on {host!a}, which began at {started!a}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -76,8 +76,9 @@ def picture() -> str:
 
 
 def first_sentence(path: Path) -> str:
-    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
-    return re.split(r"(?<=[.:;]) (?=[A-Z0-9`])|\.$", text)[0].rstrip(".:")
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    sentence = re.split(r"(?<=[.:;]) (?=[A-Z`])|\.$", text)[0].rstrip(".:")
+    return sentence.replace("|", "\\|")
 
 
 def table() -> str:

@@ -27,7 +27,7 @@ from torch import Tensor
 from partitioning.directory.meta import VERSION, Meta, content_digest
 from partitioning.directory.types import OddEdges, PartCounts
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, locked, rename_durably
+from partitioning.files import exclusive, file_checksum, rename_durably
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ def writing(directory: Path) -> Iterator[None]:
         InputError: another process is writing it; it is named.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with locked(directory):
+    with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory)):
         name = glob.escape(f".{directory.name}")
         for old in directory.parent.glob(f"{name}{OLD}*"):
             if (old / "old").exists() and not directory.exists():

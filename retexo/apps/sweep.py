@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from partitioning.errors import InputError
+from partitioning.files import exclusive
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
@@ -28,7 +29,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.outputs.lock import exclusive, exclusive_run_dir
+from retexo.outputs.lock import exclusive_run_dir
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from partitioning.errors import InputError
+from partitioning.files import exclusive
 from retexo.apps import sweep
 from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings, SweepSettings
 from retexo.errors import TrainingError
-from retexo.outputs.lock import exclusive
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"
 TOY = ("dataset_name=karateclub", "sweep.dir=runs")

@@ -11,8 +11,9 @@ import pytest
 from support import ROOT
 
 from partitioning.errors import InputError
+from partitioning.files import exclusive
 from retexo.outputs.files import UNFINISHED, atomic_write
-from retexo.outputs.lock import exclusive, exclusive_run_dir
+from retexo.outputs.lock import exclusive_run_dir
 
 HOLD = """
 import sys
