@@ -196,9 +196,10 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(monkeypatch: pyt
         start(*arguments)
         server.suspend()
 
-    monkeypatch.setattr(launch, "_start", start_and_stop)
-    with pytest.raises(TrainingError, match="rank 1"):
-        alone("wait", "fail")
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "_start", start_and_stop)
+        with pytest.raises(TrainingError, match="rank 1"):
+            alone("wait", "fail")
     assert alone("return") == {0: {"rank": 0}}  # by another, which is warm for the tests to come
     assert not launch.multiprocessing.active_children()
 
