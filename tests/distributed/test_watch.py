@@ -278,14 +278,17 @@ def test_a_node_that_is_only_slow_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize(("victim", "why"), [(0, "Ctrl-C"), (1, "SIGTERM")])
-def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(victim: int, why: str) -> None:
+def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
+    victim: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other node's worker takes a second to stop, as after a round; it is not killed meanwhile."""
+    monkeypatch.setattr(watch, "STOP_TIMEOUT", 30.0)  # a worker of these tests imports much before it begins
     launch.warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
         watch.Watch({}, pair[victim]).announce_stop(why)
         next(iter(pair[victim].links.values())).close()
-        message = outcome.result(20)
+        message = outcome.result(60)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")
     assert KEPT.exists(), "the worker was killed before it had kept its round"
     KEPT.unlink()
