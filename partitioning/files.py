@@ -116,7 +116,8 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 def exclusive(lock: Path, where: str) -> Iterator[int]:
     """Hold a lock file, which the kernel releases when this process ends, in any way; it is removed at the end.
 
-    Yields its descriptor, for child processes that hold it as well. A refusal within leaves no folder that was made for the lock.
+    Yields its descriptor, for child processes that hold it as well. A refusal within leaves no folder that was made for
+    the lock.
 
     Raises:
         InputError: another process holds it; the message begins with `where` and has its pid, host and start.
