@@ -25,7 +25,8 @@ DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_SECONDS = 1_000_000
 """Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
 MAX_THREADS = 1024
-MAX_LAYERS = 1000
+MAX_LAYERS = 254
+"""The exchange plan counts up to one more in a byte."""
 MAX_WIDTH = 1_000_000
 MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""

@@ -72,9 +72,16 @@ class LocalRows:
         """
         step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
-        chunks = (self.rows[place].nan_to_num() if self.sparse is None else self.sparse[place] for place in places)
-        sizes = [row_sizes(chunk, SPARSE.row_format(self.precision)) for chunk in chunks]
+        sizes = [row_sizes(self._without_nan(place), SPARSE.row_format(self.precision)) for place in places]
         return np.concatenate([np.zeros(0, np.int64), *sizes])
+
+    def _without_nan(self, place: slice) -> Rows:
+        """Copies of some rows."""
+        if self.sparse is None:
+            return self.rows[place].nan_to_num()
+        rows = self.sparse[place]
+        rows.data[np.isnan(rows.data)] = 0
+        return rows
 
     @cached_property
     def projected(self) -> Tensor:

@@ -56,6 +56,7 @@ def test_published_defaults() -> None:
         ("learning_rate=[inf]", ["learning_rate=inf", "finite"]),
         ("learning_rate=[]", ["learning_rate=[]"]),
         ("num_layers=0", ["num_layers=0", "at least 1"]),
+        ("num_layers=255", ["num_layers=255", "at most 254"]),
         ("hidden_dim=0", ["hidden_dim=0"]),
         ("hidden_dim=many", ["hidden_dim", "many"]),
         ("heads=0", ["heads=0"]),

@@ -250,3 +250,16 @@ def test_nothing_to_serve() -> None:
 def test_a_format_has_a_code(message_format: MessageFormat) -> None:
     assert MessageFormat.of_code(message_format.code) == message_format
     assert len({other.code for other in FORMATS.values()}) == 3
+
+
+@pytest.mark.parametrize("precision", ["full", "bf16", "int8"])
+@pytest.mark.parametrize("width", [3, 1000])
+def test_rows_that_nobody_needs_do_not_matter(precision: Precision, width: int) -> None:
+    """They are NaN, which int8 has no code for."""
+    rows = torch.zeros(40, width)
+    rows[:, 0] = torch.arange(40)
+    rows[7] = torch.nan
+    found = LocalRows(rows, None, lambda matrix: rows, 2, precision)
+    assert is_sparse(rows) == (width == 1000)
+    expected = row_sizes(rows[[1, 2]], SPARSE.row_format(precision))
+    assert found.sparse_sizes[[1, 2]].tolist() == expected.tolist()
