@@ -52,7 +52,7 @@ def arrows() -> dict[str, set[str]]:
                 continue
             package, _, rest = name.partition(".")
             target = rest.split(".")[0] if package == "retexo" else package
-            if target != room_of(path):
+            if target not in (room_of(path), "__version__"):
                 found[room_of(path)].add(target)
     return found
 

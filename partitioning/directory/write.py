@@ -176,7 +176,6 @@ def writing(directory: Path) -> Iterator[None]:
     Raises:
         InputError: another process is writing it; it is named.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(directory.with_name(f".{directory.name}.lock"), str(directory)):
         name = glob.escape(f".{directory.name}")
         for old in directory.parent.glob(f"{name}{OLD}*"):

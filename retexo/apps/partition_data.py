@@ -21,6 +21,7 @@ from partitioning.errors import InputError
 from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import Endpoints
 from partitioning.settings import PartitionSettings
+from retexo import __version__
 from retexo.exchange.cover import minimum_cover
 
 logger = logging.getLogger(__name__)
@@ -61,11 +62,11 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         rows = cover_rows(graph.src, graph.dst, assignment, settings.num_partitions)
         if rows is None:
             logger.info("rows after the cover are not counted: more than %s edges are cut", f"{COVER_LIMIT:,}")
-    packages = ("torch", "dgl", "numpy", "retexo", *(("mtkahypar",) if settings.method == "km1" else ()))
+    packages = ("torch", "dgl", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
     provenance = {
         "request": request,
         "split": split.describe(),
-        "versions": {name: version(name) for name in packages},
+        "versions": {**{name: version(name) for name in packages}, "retexo": __version__},
         "cover_rows": rows,
     }
     with _timed(seconds, "write"):

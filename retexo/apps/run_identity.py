@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
+from retexo import __version__
 from retexo.config.schema import keys, without
 from retexo.config.settings import Settings
 
@@ -25,5 +26,5 @@ def shared_settings(settings: Settings) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of Python and the main packages."""
-    names = ("retexo", "torch", "dgl", "numpy", "hydra-core")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    names = ("torch", "dgl", "numpy", "hydra-core")
+    return {"python": platform.python_version(), "retexo": __version__, **{name: version(name) for name in names}}

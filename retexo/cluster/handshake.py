@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from retexo import __version__
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.cluster.pending import PendingConnections
 
@@ -95,7 +96,7 @@ def code_version() -> str:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     # A CPU build and a CUDA build, 2.6.0+cpu and 2.6.0, may work together.
-    return f"retexo {version('retexo')} (source {digest.hexdigest()[:12]}), torch {version('torch').split('+')[0]}"
+    return f"retexo {__version__} (source {digest.hexdigest()[:12]}), torch {version('torch').split('+')[0]}"
 
 
 class Coordinator:

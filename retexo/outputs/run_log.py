@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 def check_logger(name: str | None) -> None:
     """Raise InputError, with the command that installs it, where the logger is missing."""
     if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise InputError("logger=tensorboard: it is not installed; pip install 'retexo[report]', or leave logger out")
+        raise InputError(
+            "logger=tensorboard: not installed; pip install -e '.[report]' -c constraints.txt, or leave logger out"
+        )
 
 
 class RunLog:

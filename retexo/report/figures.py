@@ -31,7 +31,9 @@ def check_installed() -> None:
     """InputError with the command, where a library of the extra `report` is not there."""
     missing = [name for name in ("matplotlib", "pandas", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"app=report needs {', '.join(missing)}, not installed: pip install 'retexo[report]'")
+        raise InputError(
+            f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c constraints.txt"
+        )
 
 
 def draw(data: DataSet) -> dict[str, "Figure"]:

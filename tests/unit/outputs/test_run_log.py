@@ -62,6 +62,6 @@ def test_a_missing_or_unknown_logger_is_a_mistake(monkeypatch: pytest.MonkeyPatc
         train_settings("logger=wandb")
     check_logger(None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r"logger=tensorboard.*pip install 'retexo\[report\]'"):
+    with pytest.raises(InputError, match=r"logger=tensorboard.*pip install -e '\.\[report\]'"):
         check_logger("tensorboard")
     check_logger(None)

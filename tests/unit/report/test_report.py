@@ -366,7 +366,7 @@ def test_nothing_is_overwritten(reported: Path) -> None:
 def test_a_missing_library_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "runs" / "a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r"pip install 'retexo\[report\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
         report.make(tmp_path / "runs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
