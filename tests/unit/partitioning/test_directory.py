@@ -375,7 +375,8 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    with pytest.raises(InputError, match=f"made: process {holder.pid} on {socket.gethostname()}, since 20"):
+    owner = f"made: in use by process {holder.pid} on '{socket.gethostname()}', which began at '20"
+    with pytest.raises(InputError, match=owner):
         write.writing(tmp_path / "made").__enter__()
     holder.kill()
     holder.wait()
