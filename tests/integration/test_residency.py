@@ -203,14 +203,14 @@ def change(folder: Path, **arrays: Any) -> None:
 def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
     folders = alone(tmp_path)
     src, owner = np.load(folders[1] / ARRAYS)["src"], np.load(folders[1] / ARRAYS)["src_owner"]
-    src[np.flatnonzero(owner == 2)[0]] = 77
+    src[np.flatnonzero(owner == 2)[0]] = 987654321  # no time or port looks like it
     change(folders[1], src=src)
     north, east, south = run_sites(folders, tmp_path)
     assert (north.rc, east.rc, south.rc) == (1, 1, 1)
-    assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 77;" in east.stderr
+    assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 987654321;" in east.stderr
     for ended in (north, south):
         assert "contradict other sites'" in ended.stderr or "rank 1 (node 1) refused its input" in ended.stderr
-        assert "77" not in ended.stderr
+        assert "987654321" not in ended.stderr
 
 
 def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
