@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from retexo.apps.run_identity import PER_NODE
 from retexo.config.flatten import flatten
-from retexo.config.schema import default
+from retexo.config.schema import default, without
 from retexo.outputs.files import plain_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -34,16 +35,24 @@ def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
             )
 
 
-def finished(resume: str | None, run_dir: Path) -> dict[str, Any] | None:
-    """The summary of a run that resume=auto finds done; None where there is something to do."""
+def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The summary of a run that resume=auto finds done; None where there is something to do.
+
+    Raises:
+        InputError: it was made with other settings than these, the shared ones.
+    """
     path = run_dir / "summary.json"
     if resume != "auto" or not path.is_file():
         return None
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
-        return summary if summary["status"] == "done" else None
+        if summary["status"] != "done":
+            return None
+        made_with = without(dict(summary["settings"]), PER_NODE)
     except (ValueError, KeyError, TypeError):
         return None
+    _check_settings(run_dir, settings, made_with)
+    return summary
 
 
 def check_place(resume: str | None, run_dir: Path) -> None:
@@ -109,6 +118,10 @@ def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings:
             raise InputError(
                 f"resume={resume}: the run in {source} has {name} {_shown(there)}, here {_shown(here)}; {remedy}"
             )
+    _check_settings(source, settings, made_with)
+
+
+def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
     now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
     for name in sorted(now.keys() | then.keys()):
         here, there = (known.get(name, default(name, known)) for known in (now, then))

@@ -31,7 +31,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     registry.check(settings.train)
     source = settings.train.resume
-    done = resume.finished(source, run_dir)
+    shared = shared_settings(settings)
+    done = resume.finished(source, run_dir, shared)
     if done is not None:
         logger.info("resume=auto: the run in %s is done", run_dir)
         return done
@@ -41,7 +42,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     directory = open_local(settings)
     launch.warm_up()
     cluster = settings.train.cluster
-    shared = shared_settings(settings)
     same = {
         "partitions": directory.content_digest(cluster.local_ranks),
         "threads": num_threads(cluster),

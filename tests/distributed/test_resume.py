@@ -222,6 +222,9 @@ def test_a_directory_without_state(parts: Path, whole_runs: dict[tuple[str, ...]
     before = (done / "summary.json").read_bytes()
     assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"
     assert (done / "summary.json").read_bytes() == before
+    with pytest.raises(InputError, match=r"^hidden_dim=7: the run in .* was started with hidden_dim=6"):
+        train.run(settings(parts, *SYNC, "resume=auto", "hidden_dim=7"), done)
+    assert (done / "summary.json").read_bytes() == before
 
 
 def test_a_full_disk(
