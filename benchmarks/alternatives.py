@@ -28,11 +28,9 @@ double the CPU time of PyG and DGL where cores are shared.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -43,7 +41,6 @@ from typing import Any
 
 import common
 import numpy as np
-import psutil
 from alternative_runs import THREADS, Run, baseline, ours
 from scale import data as products
 
@@ -77,44 +74,15 @@ def measure(run: Run) -> dict[str, Any]:
     """Start the process of a run, watch its memory, and return what it found; `error` where it failed."""
     result = Path(run.folder) / "result.json"
     result.unlink(missing_ok=True)
-    start = time.perf_counter()
-    command = [sys.executable, __file__, "--run", json.dumps(vars(run)), "--out", str(result)]
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    environment = {"OMP_WAIT_POLICY": "passive"}
     if not run.method.startswith("ours"):
         environment["OMP_NUM_THREADS"] = str(THREADS)
-    with tempfile.TemporaryFile() as errors:
-        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
-        watched = watch(process)
-        seconds = time.perf_counter() - start
-        errors.seek(0)
-        said = [line for line in errors.read().decode().splitlines() if line.strip()]
-    if process.returncode or not result.exists():
-        return {"error": said[-1] if said else f"exit status {process.returncode}"}
-    return {**json.loads(result.read_text()), "command": seconds, **watched}
-
-
-def watch(process: psutil.Popen) -> dict[str, float]:
-    """Until it ends: the peak RSS of each process of the tree, added up; the peak of their PSS; CPU seconds."""
-    peaks: dict[int, int] = {}
-    busy: dict[int, float] = {}
-    together = 0
-    while process.poll() is None:
-        pss = 0
-        for each in tree(process):
-            with contextlib.suppress(psutil.Error):
-                memory, times = each.memory_full_info(), each.cpu_times()
-                peaks[each.pid] = max(peaks.get(each.pid, 0), memory.rss)
-                busy[each.pid] = times.user + times.system
-                pss += memory.pss
-        together = max(together, pss)
-        time.sleep(0.3)
-    return {"rss": sum(peaks.values()), "pss": together, "cpu": sum(busy.values())}
-
-
-def tree(process: psutil.Popen) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return [process, *process.children(recursive=True)]
-    return []
+    command = [sys.executable, __file__, "--run", json.dumps(vars(run)), "--out", str(result)]
+    watched = common.run_watched(command, environment)
+    if watched["status"] or not result.exists():
+        return {"error": watched["errors"][-1] if watched["errors"] else f"exit status {watched['status']}"}
+    return {**json.loads(result.read_text()), "command": watched["seconds"],
+            **{name: watched[name] for name in ("rss", "pss", "cpu")}}  # fmt: skip
 
 
 def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:

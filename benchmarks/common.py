@@ -7,13 +7,17 @@ import argparse
 import contextlib
 import io
 import logging
+import os
 import platform
+import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import torch
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gcn", "sage", "gat")
 CORA = ["dataset_name=cora"]
 PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
+SEEDS = {"cora": "seeds", "pubmed": "pubmed_seeds"}
+"""The argument with the number of seeds, by graph."""
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "seeds": {"type": int, "help": "seeds 0, 1, ... of split, parts and parameters"},
     "pubmed": {"type": Path, "help": "PubMed as an npz of the form of dataset_name=file"},
@@ -91,19 +97,6 @@ def train(settings: "Settings", folder: Path | str) -> dict[str, Any]:
         return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
 
 
-def seed_runs(data: list[str], model: str, seeds: int, options: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """summary.json of one run per seed, each on partitions of its own."""
-    from retexo.config.compose import compose
-
-    summaries = []
-    for seed in range(seeds):
-        common = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}", *options]
-        settings = compose([*common, "app=train"], f"node_classification_{model}")
-        partition(settings)
-        summaries.append(train(settings, folder))
-    return summaries
-
-
 def read_partitions(settings: "Settings") -> tuple["PartitionDirectory", list["Partition"]]:
     from retexo.apps.partitions import open_directory
 
@@ -118,6 +111,42 @@ def centralized_bytes(settings: "Settings", directory: "PartitionDirectory", par
 
     architecture = architecture_of(settings.train, directory, partitions)
     return Sizes.of(settings.train, partitions, architecture).centralized
+
+
+def run_watched(command: Sequence[str], environment: dict[str, str], *, pss: bool = True) -> dict[str, Any]:
+    """Run a command to its end: `status`, the lines of its `errors`, and `seconds`.
+
+    Of all its processes, looked at every 0.3 s: `rss`, the peak of each, added up; `anonymous` and `pss`, the peak of
+    all together, in bytes; `cpu`, in seconds. pss takes time where there is much memory.
+    """
+    peaks: dict[int, int] = {}
+    busy: dict[int, float] = {}
+    together = dict.fromkeys(("anonymous", "pss"), 0)
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as errors:
+        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **environment})
+        while process.poll() is None:
+            now = dict.fromkeys(together, 0)
+            for each in _tree(process):
+                with contextlib.suppress(psutil.Error):
+                    memory, times = each.memory_full_info() if pss else each.memory_info(), each.cpu_times()
+                    peaks[each.pid] = max(peaks.get(each.pid, 0), memory.rss)
+                    busy[each.pid] = times.user + times.system
+                    now["anonymous"] += memory.rss - memory.shared
+                    now["pss"] += memory.pss if pss else 0
+            together = {name: max(together[name], now[name]) for name in together}
+            time.sleep(0.3)
+        seconds = time.perf_counter() - start
+        errors.seek(0)
+        said = [line for line in errors.read().splitlines() if line.strip()]
+    return {"status": process.returncode, "errors": said, "seconds": seconds, "rss": sum(peaks.values()),
+            "cpu": sum(busy.values()), **together}  # fmt: skip
+
+
+def _tree(process: psutil.Popen) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 # --- figures of several runs, from their summary.json ----------------------------------------------------------------

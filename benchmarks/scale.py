@@ -20,7 +20,6 @@ The whole graph needs 8 GiB of disk. --keep: points that are in the file are not
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import common
-import psutil
 import torch
 
 from retexo.nn.matrix import row_sums
@@ -49,44 +47,13 @@ def data(share: int) -> list[str]:
     ]  # fmt: skip
 
 
-class Watched:
-    """A command that ended, with what it took."""
-
-    def __init__(self, *arguments: str) -> None:
-        start = time.perf_counter()
-        environment = {**os.environ, "PYTHONPATH": str(common.ROOT)}
-        process = subprocess.Popen(
-            [sys.executable, str(common.ROOT / "main.py"), *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.memory = 0
-        watch = threading.Thread(target=self._watch, args=(process,), daemon=True)
-        watch.start()
-        self.output = process.communicate()[0]
-        watch.join()
-        self.seconds = time.perf_counter() - start
-        if process.returncode:
-            raise SystemExit(f"{' '.join(arguments)}: ended with {process.returncode}\n{self.output}")
-
-    def _watch(self, process: subprocess.Popen[str]) -> None:
-        while process.poll() is None:
-            self.memory = max(self.memory, _anonymous(process.pid))
-            time.sleep(0.2)
-
-
-def _anonymous(pid: int) -> int:
-    """Bytes of anonymous memory of a process and those it started."""
-    total = 0
-    try:
-        parent = psutil.Process(pid)
-        for process in (parent, *parent.children(recursive=True)):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            total += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")) * 1024
-    except (psutil.Error, OSError):  # one that ended meanwhile
-        pass
-    return total
+def run_main(*arguments: str) -> dict[str, float]:
+    """Run main.py; its seconds, and the most anonymous memory of all its processes together."""
+    command = [sys.executable, str(common.ROOT / "main.py"), *arguments]
+    watched = common.run_watched(command, {"PYTHONPATH": str(common.ROOT)}, pss=False)
+    if watched["status"]:
+        raise SystemExit("\n".join([f"{' '.join(arguments)}: ended with {watched['status']}", *watched["errors"]]))
+    return {"seconds": watched["seconds"], "memory": watched["anonymous"]}
 
 
 @dataclass(frozen=True)
@@ -204,25 +171,26 @@ def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     """Partition, unless that is there, and train."""
     settings, found = point.settings(folder), {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
-        made = Watched("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
-        found["partition"] = {"seconds": made.seconds, "memory": made.memory}
+        found["partition"] = run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
     stop = [] if point.rounds is None else ["stopping=none", f"num_rounds=[{point.rounds}]"]
     model = ["--config-name", f"node_classification_{point.model}", "app=train", f"hidden_dim={point.width}"]
-    trained = Watched(*model, *settings, *stop, f"hydra.run.dir={run_dir}")
+    trained = run_main(*model, *settings, *stop, f"hydra.run.dir={run_dir}")
     summary = json.loads((run_dir / "summary.json").read_text())
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
-    return found | {
-        "seconds": trained.seconds,
-        "memory": trained.memory,
-        "phase": phase,
-        "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
-        "bytes": sizes,
-        "rounds": summary["rounds"],
-        "test": summary["test"]["accuracy"],
-        "load": os.getloadavg()[0],
-    }
+    return (
+        found
+        | trained
+        | {
+            "phase": phase,
+            "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
+            "bytes": sizes,
+            "rounds": summary["rounds"],
+            "test": summary["test"]["accuracy"],
+            "load": os.getloadavg()[0],
+        }
+    )
 
 
 def show(point: Point, found: dict[str, Any]) -> None:

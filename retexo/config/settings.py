@@ -51,7 +51,7 @@ class ModelSettings(Checked):
     )
     heads: int = setting("heads", 8, "attention heads of gat", at_least(1))
     dropout: float = setting(
-        "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/choose_defaults.py",
+        "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
     options: dict[str, Any] = setting("model.*", {}, "what only this model has; retexo.nn.conv.NAME checks it")

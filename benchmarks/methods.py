@@ -1,0 +1,141 @@
+"""Methods side by side on the same graphs, splits, partitions and parameters: accuracy, bytes, rounds and seconds.
+
+    python benchmarks/methods.py accuracy --models gcn sage gat gin [--pubmed ../shared/datasets/pubmed.npz]
+    python benchmarks/methods.py bytes
+    python benchmarks/methods.py trainers --seeds 5
+    python benchmarks/methods.py choose --seeds 5 --methods "dropout=0.5 stopping.patience=20" "+experiment=lean" ...
+
+`--methods` takes names of the comparison or any settings. A seed draws the split, 4 random parts and the parameters;
+methods take turns within a seed, so that what else the machine does affects all of them alike. `choose` shows
+validation accuracy alone; the settings of the other comparisons were chosen by it, and their runs look at the test
+nodes once. Megabytes (1e6), and points of test accuracy more than the first method with their 95 % interval, paired.
+
+Of `bytes`, `plain` is the public scheme: every halo row dense, 200 rounds per layer. `centralized` ships all parts to
+the worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row:
+features before the weights, embeddings 256 or, in the last wave, C wide.
+"""
+
+import contextlib
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import pandas as pd
+
+from partitioning.errors import InputError
+from retexo.config.compose import compose
+from retexo.estimate.traffic import estimate_traffic
+from retexo.report.statistics import paired_difference
+
+COMPARISONS = {
+    "accuracy": {"defaults": ""},
+    "bytes": {
+        "plain": "exchange=plain stopping=none",
+        "exact": "learning_rate=[0.01] stopping.patience=20",
+        "exact bf16": "learning_rate=[0.01] stopping.patience=20 exchange.precision=bf16 gradient.precision=bf16",
+        "lean": "+experiment=lean",
+    },
+    "trainers": {
+        "lazy": "trainer=lazy",
+        "full_graph": "trainer=full_graph",
+        "full_graph, plain": "trainer=full_graph exchange=plain",
+        "bns, p=0.1": "trainer=bns bns.p=0.1",
+        "fedgcn, 2 hops": "trainer=fedgcn fedgcn.hops=2",
+        "sign": "trainer=sign",
+        "local": "trainer=local",
+    },
+    "choose": {},
+}
+KINDS = {"rows": ("features", "embeddings"), "steps": ("gradients",), "valid.": ("metrics",),
+         "rest": ("setup", "parameters")}  # fmt: skip
+REFERENCE = {
+    ("cora", "gcn"): (0.828, 0.823), ("cora", "sage"): (0.825, 0.830), ("cora", "gat"): (0.818, 0.820),
+    ("pubmed", "gcn"): (0.850, 0.828), ("pubmed", "sage"): (0.861, 0.860), ("pubmed", "gat"): (0.830, 0.834),
+}  # fmt: skip
+"""Test accuracy of arXiv 2302.13053 (4 random parts, 2 layers, 256 wide), and of its public code run on 2 cores, mean
+of 3 splits."""
+Summaries = dict[str, list[dict[str, Any]]]
+
+
+def run_all(data: list[str], model: str, methods: dict[str, str], seeds: range, folder: Path) -> Summaries:
+    """summary.json of each seed by method; what a trainer refuses is left out."""
+    found: Summaries = defaultdict(list)
+    for seed in seeds:
+        overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
+        common.partition(compose(overrides))
+        for method, options in methods.items():
+            settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
+            with contextlib.suppress(InputError):
+                summary = common.train(settings, folder)
+                found[method].append(summary)
+    return found
+
+
+def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
+    """A row per method, compared with the first."""
+    rows = {}
+    for method, summaries in found.items():
+        cells = {"n": len(summaries), "val": f"{common.accuracies(summaries, 'val').mean():.4f}"}
+        if with_test:
+            test = common.accuracies(summaries, "test")
+            cells |= {"test": common.with_spread(test), "points": points(found, test)}
+        cells |= {"rounds": f"{common.mean_rounds(summaries):.1f}",
+                  "seconds": f"{common.median_seconds(summaries):.2f}"}  # fmt: skip
+        for name, kinds in {"MB": (), **KINDS}.items():
+            cells[name] = f"{common.megabytes(summaries, *kinds):.3f}"
+        rows[method] = cells
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def points(found: Summaries, test: np.ndarray) -> str:
+    first = common.accuracies(next(iter(found.values())), "test")
+    difference = paired_difference(*(dict(enumerate(100 * each)) for each in (first, test)))
+    return f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]" if difference is not None else ""
+
+
+def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path) -> None:
+    """Means over the seeds' partitions of what `centralized` takes, and of dense rows of the smallest covers."""
+    centralized, bound = [], []
+    for seed in seeds:
+        overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
+        settings = compose(overrides, f"node_classification_{model}")
+        directory, partitions = common.read_partitions(settings)
+        meta = directory.meta
+        assert meta is not None
+        assert meta.cover_rows is not None
+        # Attention has no cover: a row per halo node.
+        rows = sum(part.halo for part in meta.parts) if model == "gat" else meta.cover_rows
+        embeddings = estimate_traffic(settings.train, directory, partitions).total([0, 0], ["embeddings"])
+        bound.append(4 * meta.num_features * rows + embeddings)
+        centralized.append(common.centralized_bytes(settings, directory, partitions))
+    print(f"centralized {np.mean(centralized) / 1e6:.3f} MB; "
+          f"dense rows of the smallest cover {np.mean(bound) / 1e6:.3f} MB", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = common.parser(__doc__, seeds=10, pubmed=None, pubmed_seeds=5, models=common.MODELS, options=[])
+    parser.add_argument("comparison", choices=COMPARISONS)
+    parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
+    arguments = parser.parse_args()
+    known = COMPARISONS[arguments.comparison]
+    methods = {method: known.get(method, method) for method in arguments.methods or known}
+    print(f"{common.machine()}; 4 random parts; options:", *arguments.options or ["the defaults"])
+    print(*(f"{method:<20}{options}" for method, options in known.items()), sep="\n")
+    for graph, settings in common.graphs(arguments.pubmed).items():
+        data, seeds = [*settings, *arguments.options], range(getattr(arguments, common.SEEDS[graph]))
+        for model in arguments.models:
+            reference = REFERENCE.get((graph, model)) if arguments.comparison == "accuracy" else None
+            print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")
+            with tempfile.TemporaryDirectory() as folder:
+                found = run_all(data, model, methods, seeds, Path(folder))
+                print(table(found, with_test=arguments.comparison != "choose").to_string(), flush=True)
+                if arguments.comparison == "bytes":
+                    print_bounds(model, data, seeds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
