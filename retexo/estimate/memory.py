@@ -274,7 +274,8 @@ class _Layer:
 
     def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
         """Hold what the convolution reads: sums, or the graph and the rows. rows, projected: bytes of the sources."""
-        conv, edges, total = self.stage.conv, INDEX * part.edges, part.nodes * self._row
+        conv, total = self.stage.conv, part.nodes * self._row
+        edges = INDEX * (part.edges + part.nodes * bool(conv.attention_heads))  # with self loops
         graph = [edges] * 4  # its ends, and once more by destination
         if not conv.linear_aggregation:
             self.memory.use(*[edges] * 6)  # on the way to a block
@@ -297,7 +298,7 @@ class _Layer:
         projected = rows // self._row * self._projected + projected
         if conv.attention_heads:
             # Projected rows times the attention of a source; for the gradient three shares and a product, too.
-            scores = [part.edges * FLOAT * conv.attention_heads] * 4
+            scores = [(part.edges + part.nodes) * FLOAT * conv.attention_heads] * 4
             memory.use(*[projected] * (5 if training else 2), *before)
             memory.use(projected, *scores, *out)
         elif not conv.linear_aggregation:

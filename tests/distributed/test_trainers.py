@@ -169,6 +169,7 @@ def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
         return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
     z = (rows @ conv.weight).view(len(rows), conv.attention_heads, -1)
     score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
+    weight = weight + conv.self_loops * torch.eye(len(weight), dtype=weight.dtype)
     share = weight[:, :, None] * nn.functional.leaky_relu(score, NEGATIVE_SLOPE).exp()
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
     merged = torch.einsum("vuh,uhd->vhd", share, z)

@@ -3,10 +3,12 @@
     z_u = W^T x_u      e_uv = LeakyReLU(a_src . z_u + a_dst . z_v)      alpha_uv = softmax over u in N(v) of e_uv
     h_v = merge over the heads of  sum over u in N(v) of alpha_uv z_u  + b                     (their eqs. 1 to 6)
 
-Heads are merged by their mean or side by side (concat). No self loops are added; a node without in-edges has h_v = b.
+N(v) holds v itself, as in the paper (section 2.1) and PyG's GATConv(add_self_loops=True), so a node without in-edges
+has h_v = merge of z_v + b; with self_loops=False it does not, as in the public Retexo code, and such a node has h_v = b.
+Heads are merged by their mean or side by side (concat).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,8 @@ NEGATIVE_SLOPE = 0.2
 class Options:
     head_merge: str
     """mean, or concat; of hidden layers. The last layer's heads are merged by their mean."""
+    self_loops: bool = False
+    """Whether a node is its own neighbour; False in checkpoints and runs from before this option."""
 
     def __post_init__(self) -> None:
         if self.head_merge not in ("mean", "concat"):
@@ -37,7 +41,7 @@ def build(layer: LayerShape, options: Options) -> "GAT":
         raise InputError(f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat")
     width = layer.num_out if layer.is_last else model.hidden_dim // model.heads
     merge = "mean" if layer.is_last else options.head_merge
-    return GAT(layer.num_in, width, model.dropout, model.heads, merge)
+    return GAT(layer.num_in, width, model.dropout, model.heads, merge, options.self_loops)
 
 
 class GAT(Convolution):
@@ -49,17 +53,21 @@ class GAT(Convolution):
         dropout: rate, of the rows.
         heads: attention heads.
         merge: mean, or concat.
+        self_loops: whether a node is its own neighbour.
     """
 
-    def __init__(self, num_in: int, num_out: int, dropout: float, heads: int, merge: str) -> None:
+    def __init__(self, num_in: int, num_out: int, dropout: float, heads: int, merge: str, self_loops: bool) -> None:
         super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)
         self.attention_src = nn.Parameter(_attention(heads, num_out))
         self.attention_dst = nn.Parameter(_attention(heads, num_out))
         self.bias = nn.Parameter(torch.zeros(self.output_dim))
-        self.attention_heads, self.merge = heads, merge
+        self.attention_heads, self.merge, self.self_loops = heads, merge, self_loops
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        if self.self_loops:  # the destinations are the first sources
+            own = torch.arange(block.num_dst, device=block.src.device)
+            block = replace(block, src=torch.cat((block.src, own)), dst=torch.cat((block.dst, own)))
         return Inputs((as_matrix(rows),), block.num_dst, projected, block)
 
     def forward(self, inputs: Inputs) -> Tensor:

@@ -79,7 +79,9 @@ def gat(conv: Any, count: Tensor, x: Tensor) -> Tensor:
     for z, source, target in zip(
         (x @ conv.weight).chunk(conv.attention_heads, dim=1), conv.attention_src[0], conv.attention_dst[0], strict=True
     ):
-        weight = count * torch.exp(torch.nn.functional.leaky_relu((z @ target)[:, None] + (z @ source)[None, :], 0.2))
+        weight = (count + torch.eye(len(x))) * torch.exp(
+            torch.nn.functional.leaky_relu((z @ target)[:, None] + (z @ source)[None, :], 0.2)
+        )
         total = weight.sum(1, keepdim=True)
         heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
     return torch.stack(heads).mean(0) + conv.bias
@@ -89,7 +91,7 @@ MODELS: dict[str, tuple[Callable[[int, int], Convolution], Callable[..., Tensor]
     "gcn": (lambda width, out: GCN(width, out, 0.0), gcn),
     "sage-mean": (lambda width, out: SAGEMean(width, out, 0.0), sage_mean),
     "gin": (lambda width, out: GIN(width, out, 0.0, width=out + 1), gin),
-    "gat": (lambda width, out: GAT(width, out, 0.0, 2, "mean"), gat),
+    "gat": (lambda width, out: GAT(width, out, 0.0, 2, "mean", True), gat),
     "sage-pool": (lambda width, out: SAGEPool(width, out, 0.0), sage_pool),
 }
 

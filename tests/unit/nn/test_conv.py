@@ -83,7 +83,7 @@ def gat(conv: Any, x: Tensor) -> Tensor:
     for head in range(conv.attention_heads):
         z = x @ conv.weight[:, head * width : (head + 1) * width]
         e = (z @ conv.attention_dst[0, head])[:, None] + (z @ conv.attention_src[0, head])[None, :]
-        weight = COUNT * torch.exp(torch.nn.functional.leaky_relu(e, 0.2))
+        weight = (COUNT + conv.self_loops * torch.eye(NODES)) * torch.exp(torch.nn.functional.leaky_relu(e, 0.2))
         total = weight.sum(1, keepdim=True)
         heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
     merged = torch.stack(heads).mean(0) if conv.merge == "mean" else torch.cat(heads, dim=1)
@@ -95,8 +95,8 @@ LAYERS = {
     "sage-mean": (SAGEMean, {}, sage_mean),
     "sage-pool": (SAGEPool, {}, sage_pool),
     "gin": (GIN, {"width": 5}, gin),
-    "gat-mean": (GAT, {"heads": 3, "merge": "mean"}, gat),
-    "gat-concat": (GAT, {"heads": 3, "merge": "concat"}, gat),
+    "gat-mean": (GAT, {"heads": 3, "merge": "mean", "self_loops": False}, gat),
+    "gat-concat": (GAT, {"heads": 3, "merge": "concat", "self_loops": True}, gat),
 }
 
 
@@ -126,6 +126,20 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
     wanted = torch.autograd.grad((formula(conv, x) * weight).sum(), parameters)
     for own, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
+    geometric = pytest.importorskip("torch_geometric.nn")
+    conv, x = make(GAT, heads=3, merge="concat", self_loops=self_loops), rows("dense")
+    other = geometric.GATConv(WIDTH, OUT, heads=3, add_self_loops=self_loops).double()
+    parameters = (conv.weight.T, conv.attention_src, conv.attention_dst, conv.bias)
+    for own, same in zip((other.lin.weight, other.att_src, other.att_dst, other.bias), parameters, strict=True):
+        own.data.copy_(same)
+    got = outputs(conv, x, list(range(NODES)))
+    torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
+    # 5 is alone: its own transformed row, or nothing
+    torch.testing.assert_close(got[5], x[5] @ conv.weight * self_loops + conv.bias)
 
 
 @pytest.mark.parametrize("after_weights", [False, True])

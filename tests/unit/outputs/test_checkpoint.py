@@ -1,6 +1,7 @@
 """A checkpoint holds all that inference needs: convolution, norm and head of every layer."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,18 +11,18 @@ from retexo.config.settings import ModelSettings
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import load_model, save_layer, save_model
 
-MODELS: list[tuple[str, dict[str, str]]] = [
-    ("gcn", {}), ("sage", {"aggregator": "mean"}), ("sage", {"aggregator": "pool"}), ("gat", {"head_merge": "mean"}),
-    ("gin", {}),
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("gcn", {}), ("sage", {"aggregator": "mean"}), ("sage", {"aggregator": "pool"}),
+    ("gat", {"head_merge": "mean", "self_loops": True}), ("gin", {}),
 ]  # fmt: skip
 
 
-def architecture(name: str, options: dict[str, str]) -> Architecture:
+def architecture(name: str, options: dict[str, Any]) -> Architecture:
     return Architecture(ModelSettings(name, 2, 8, 2, 0.5, options), num_features=5, num_classes=3)
 
 
 @pytest.mark.parametrize(("name", "options"), MODELS)
-def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, str]) -> None:
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     shape = architecture(name, options)
     stages = build_stages(shape, 7)
     for layer, stage in enumerate(stages):
@@ -34,6 +35,12 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, 
         assert stage.state_dict().keys() == copy.state_dict().keys()
         assert all(torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items())
     assert {key.split(".")[0] for key in loaded[0].state_dict()} == {"conv", "norm", "head"}
+
+
+def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:
+    content = architecture("gat", {"head_merge": "mean", "self_loops": True}).to_json()
+    assert content.pop("self_loops")
+    assert Architecture.from_json(content).model.options == {"head_merge": "mean", "self_loops": False}
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
