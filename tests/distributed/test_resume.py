@@ -13,7 +13,7 @@ import pytest
 from support import random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
-from retexo.apps import train
+from retexo.apps import resume, train
 from retexo.comm.process_group import GlooTransport
 from retexo.config.compose import compose
 from retexo.config.schema import without
@@ -208,6 +208,14 @@ def test_a_state_of_a_version_with_fewer_settings(
     assert (tmp_path / "state" / "run.json").read_bytes() == recorded
     assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {"layer": 0, "round": 4}
     assert_same_run(tmp_path, whole_runs[SYNC])
+
+
+def test_gat_of_a_state_from_before_has_no_self_loops(tmp_path: Path) -> None:
+    before, now = ({"model": {"name": "gat", "head_merge": "mean"} | more} for more in ({}, {"self_loops": True}))
+    resume.prepare(None, tmp_path, range(0), {}, before)
+    resume.check_same("auto", tmp_path, {}, {"model": {**now["model"], "self_loops": False}})
+    with pytest.raises(InputError, match=r"model.self_loops=True: .* was started with model.self_loops=False"):
+        resume.check_same("auto", tmp_path, {}, now)
 
 
 def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:

@@ -4,7 +4,7 @@
     h_v = merge over the heads of  sum over u in N(v) of alpha_uv z_u  + b                     (their eqs. 1 to 6)
 
 N(v) holds v itself, as in the paper (section 2.1) and PyG's GATConv(add_self_loops=True), so a node without in-edges
-has h_v = merge of z_v + b; with self_loops=False it does not, as in the public Retexo code, and such a node has h_v = b.
+has h_v = merge of z_v + b. With self_loops=False it does not, as in the public Retexo code, and then that is b.
 Heads are merged by their mean or side by side (concat).
 """
 
