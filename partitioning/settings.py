@@ -73,7 +73,7 @@ class PartitionSettings(Checked):
 
     dataset: DatasetSettings
     dir: str = setting(
-        "partition_dir", "../retexo-datasets/partitions/", "where partition directories are",
+        "partition_dir", "data/partitions", "where partition directories are",
         per_node=True, compared=False,
     )  # fmt: skip
     method: str = setting(

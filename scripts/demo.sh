@@ -12,7 +12,7 @@ bash scripts/setup.sh "$@"
 python=$root/.venv/bin/python
 
 echo "demo: partitions of Cora"
-"$python" main.py app=partition_data dataset_name=cora num_partitions=4 partition_dir=data/partitions \
+"$python" main.py app=partition_data dataset_name=cora num_partitions=4 \
     hydra.run.dir=outputs/demo/partition
 
 started=$(date +%Y%m%d-%H%M%S)
@@ -22,7 +22,7 @@ for model in gcn sage gat; do
     mkdir -p "$run"
     echo "demo: training $model; its log is $run/console.log"
     "$python" main.py --config-name "node_classification_$model" app=train dataset_name=cora num_partitions=4 \
-        partition_dir=data/partitions "hydra.run.dir=$run" >"$run/console.log" 2>&1 || {
+        "hydra.run.dir=$run" >"$run/console.log" 2>&1 || {
         status=$?
         cat "$run/console.log" >&2
         exit "$status"

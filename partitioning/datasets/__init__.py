@@ -95,3 +95,14 @@ def load(settings: DatasetSettings) -> GraphData:
     graph = chosen.load(replace(settings, name=name))
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
     return symmetrized(graph) if symmetrize else graph
+
+
+def is_local(settings: DatasetSettings) -> bool:
+    """Whether loading needs no download; InputError for a data set that nobody knows."""
+    name = canonical_name(settings.name)
+    if name in dgl_source.FILES or name in ogb_source.SOURCES:
+        archive_of = dgl_source.archive if name in dgl_source.FILES else ogb_source.archive
+        archive = archive_of(name, settings.dir)
+        return archive.folder.exists() or archive.zip.exists()
+    needed = pyg_source.remotes(name, settings.dir) if name in (*pyg_source.PLANETOID, *pyg_source.MUSAE) else []
+    return all(remote.path.exists() for remote in needed)

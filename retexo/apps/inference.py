@@ -6,7 +6,7 @@ from typing import Any
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.apps.partitions import open_local
+from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
@@ -34,7 +34,7 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     choose_device(settings.train.cluster.device, 0)
     assert settings.checkpoint_dir is not None
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    settings = with_model_of(checkpoint, settings)
+    settings = with_parts_found(with_model_of(checkpoint, settings))
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
     launch.warm_up()

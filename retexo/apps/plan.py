@@ -11,7 +11,7 @@ import numpy as np
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
-from retexo.apps.partitions import open_directory
+from retexo.apps.partitions import open_directory, with_parts_found
 from retexo.config.settings import Settings, TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.memory import worker_memory
@@ -39,6 +39,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     registry.check(settings.train)
     start = time.perf_counter()
+    settings = with_parts_found(settings)
     directory = open_directory(settings)
     parts = range(directory.num_parts)
     directory.verify(parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retexo.apps import resume
-from retexo.apps.partitions import open_local
+from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
 from retexo.cluster import launch
@@ -30,6 +30,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
     registry.check(settings.train)
+    settings = with_parts_found(settings)
     source = settings.train.resume
     shared = shared_settings(settings)
     done = resume.finished(source, run_dir, shared)

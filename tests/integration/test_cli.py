@@ -62,8 +62,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
-    "missing": ((*TRAIN, "partition_dir=elsewhere"), ("elsewhere", "app=partition_data")),
-    "missing method": ((*TRAIN, "partition_method=metis"), ("toy-metis-vol-2",)),
+    "missing": (("partition_dir=elsewhere",), ("elsewhere", "app=partition_data", "app=train dataset_name=cora")),
+    "missing method": ((*TRAIN, "partition_method=metis", "parts_per_node=1"), ("toy-metis-vol-2", "app=partition_data", "copy")),  # noqa: E501
     "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),  # noqa: E501
     "flipped": ((*TRAIN, "partition_dir=flipped"), ("node_feat.dgl", "checksum")),
     "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),

@@ -532,7 +532,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
     "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
     "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),
-    "no partitions": (("partition_dir=elsewhere",), ("elsewhere", "app=partition_data")),
+    "no partitions": (("partition_dir=elsewhere", "parts_per_node=1"), ("elsewhere", "app=partition_data")),
 }
 
 

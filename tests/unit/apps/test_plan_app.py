@@ -116,7 +116,7 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
 
 
 MISTAKES = {
-    "partition_dir=elsewhere": ("no partition directory at elsewhere", "app=partition_data"),
+    "dataset_file=none.npz": ("none.npz", "no such file"),
     "partition_dir=damaged": ("part1", "node_feat.dgl", "checksum"),
     "plan.rounds=[-1]": ("plan.rounds=-1", "at least 0"),
 }
