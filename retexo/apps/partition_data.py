@@ -33,7 +33,7 @@ and 0.5 GiB on one core, as long as to write the parts."""
 
 def run(settings: PartitionSettings) -> Meta:
     """Make the partition directory, unless it is there with the same settings; return its description."""
-    check_dataset_name(settings.dataset.name)
+    datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
     found = _existing(directory, request, settings.overwrite)
@@ -132,9 +132,9 @@ def _numbered(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
     return int(first.sum()), place
 
 
-def check_dataset_name(name: str) -> None:
-    """Refuse a data set that nobody knows, with the nearest names."""
-    datasets.canonical_name(name)
+def is_local(settings: PartitionSettings) -> bool:
+    """Whether nothing has to be downloaded; InputError for a data set that nobody knows."""
+    return datasets.is_local(settings.dataset)
 
 
 def directory_of(settings: PartitionSettings) -> Path:

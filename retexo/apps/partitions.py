@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partitioning import datasets
 from partitioning.directory.read import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
@@ -67,7 +66,7 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     try:
         directory = find(_candidates(settings), partition.num_partitions)
     except MissingPartitions as error:
-        if settings.train.cluster.num_nodes > 1 or not datasets.is_local(partition.dataset):
+        if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
             raise _not_found(settings) from error
         logger.info("no partition directory at %s: making it, as app=partition_data would", directory_of(partition))
         partition_data.run(partition)
@@ -106,7 +105,7 @@ def _not_found(settings: Settings) -> InputError:
     named, dataset = directory_of(settings.partition), settings.partition.dataset
     others = sorted(path.name for path in named.parent.glob(f"{glob.escape(dataset.name)}-*-*-*"))
     there = f" {named.parent} has {', '.join(others)}." if others else ""
-    if datasets.is_local(dataset):
+    if partition_data.is_local(settings.partition):
         how = "Make it on one node with app=partition_data and the same settings, and copy it to the others"
     else:
         how = (

@@ -92,10 +92,9 @@ def start_on(
         if not parts.exists():
             copy_for(own, partitions, parts)
         command = readme_command(
-            partition_dir=parts, num_partitions=num_parts, parts_per_node=per_node, node_rank=rank,
-            master_addr=nodes[0].address,
+            num_partitions=num_parts, parts_per_node=per_node, node_rank=rank, master_addr=nodes[0].address,
         )  # fmt: skip
-        command += [*TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
+        command += [f"partition_dir={parts}", *TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
         processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
     return processes
 
