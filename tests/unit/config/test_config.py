@@ -30,7 +30,8 @@ def test_published_defaults() -> None:
     settings = compose()
     train, partition = settings.train, settings.partition
     assert (settings.app, partition.dataset.name, partition.num_partitions) == ("train", "reddit", 4)
-    assert (partition.dir, partition.dataset.dir) == ("../retexo-datasets/partitions/", "../retexo-datasets/")
+    # The published partition_dir is outside the project; it is read, too (tests/unit/apps/test_partitions.py).
+    assert (partition.dir, partition.dataset.dir) == ("data/partitions", "../retexo-datasets/")
     assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
     assert (train.model.num_layers, train.model.hidden_dim, train.model.heads) == (2, 256, 8)
     assert (train.num_rounds, train.learning_rate) == ((200, 200), (0.003, 0.003))
