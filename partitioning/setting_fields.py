@@ -69,6 +69,8 @@ class Setting:
     """Whether two runs that differ in it are different experiments, so that a report keeps them apart."""
     is_seed: bool = False
     """It says which draw of an experiment a run is."""
+    earlier: Any = None
+    """Its value in checkpoints and runs from before it existed, where that is not the default."""
     of_partitioner: bool = False
     """Only whoever sees the whole graph can act on it."""
 
@@ -77,7 +79,7 @@ class Setting:
         return self.key.split(".")[0] if self.is_group else self.key
 
 
-def setting(key: str, default: Any, help: str, *checks: Check, **flags: bool) -> Any:
+def setting(key: str, default: Any, help: str, *checks: Check, **flags: Any) -> Any:
     """A field of a dataclass of settings; for the arguments see `Setting`."""
     return field(metadata={"setting": Setting(key, default, help, checks, **flags)})
 

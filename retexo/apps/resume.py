@@ -10,8 +10,8 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.apps.run_identity import PER_NODE
 from retexo.config.flatten import flatten
-from retexo.config.schema import default, without
-from retexo.nn.registry import CONVOLUTIONS
+from retexo.config.options import default
+from retexo.config.schema import without
 from retexo.outputs.files import plain_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -125,20 +125,12 @@ def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings:
 def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
     now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
     for name in sorted(now.keys() | then.keys()):
-        here, there = (known.get(name, _default(name, known)) for known in (now, then))
+        here, there = (known.get(name, default(name, known)) for known in (now, then))
         if here != there:
             raise InputError(
                 f"{name}={here}: the run in {source} was started with {name}={there}; leave it as it was to go on with "
                 "that run, or begin anew without resume"
             )
-
-
-def _default(name: str, known: dict[str, Any]) -> Any:
-    """As retexo.config.schema.default; of an option of the model, that of its dataclass."""
-    if name.startswith("model."):
-        options = getattr(CONVOLUTIONS.get(str(known.get("model.name"))), "Options", None)
-        return getattr(options, name.removeprefix("model."), None)
-    return default(name, known)
 
 
 def _shown(value: Any) -> str:

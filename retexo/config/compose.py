@@ -10,14 +10,18 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import check
+from retexo.config.flatten import flatten
 from retexo.config.launcher_env import LauncherEnv, detect
 from retexo.config.optimizer import check_optimizer
+from retexo.config.options import OPTIONS
 from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, build, defaults, typed
 from retexo.config.settings import DISTRIBUTED_APPS, Settings
 from retexo.config.table import help_text
 
 # What the files in conf/ refer to; both have to be there before Hydra composes anything.
 ConfigStore.instance().store(name="defaults", node=defaults())
+for (group, name), options in OPTIONS.items():
+    ConfigStore.instance().store(group=f"options/{group}", name=name, node=defaults(options), package="_global_")
 OmegaConf.register_new_resolver("settings_help", lambda: help_text().replace("$", "$$"), replace=True)
 
 
@@ -125,12 +129,11 @@ def unknown_setting(name: str) -> InputError:
     """The error for a setting that does not exist, with the nearest name that does."""
     group, _, option = name.partition(".")
     if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
-        own = OmegaConf.select(OmegaConf.load(CONFIG_DIR / "trainer" / f"{group}.yaml"), group, default={})
-        known = ", ".join(f"{group}.{option}" for option in own)
+        known = ", ".join(flatten(defaults(OPTIONS["trainer", group]))) if ("trainer", group) in OPTIONS else ""
         return InputError(f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}")
-    owners = [file.stem for file in sorted((CONFIG_DIR / group).glob("*.yaml")) if option in OmegaConf.load(file)]
-    if owners:
-        return InputError(f"{name}: only {group}={owners[0]} has it; leave it out, or choose that")
+    for (owner, variant), options in OPTIONS.items():
+        if name in flatten(defaults(options)):
+            return InputError(f"{name}: only {owner}={variant} has it; leave it out, or choose that")
     nearest = difflib.get_close_matches(name, _names(), n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else "see docs/settings.md for all"
     return InputError(f"{name}: no such setting; {hint}")

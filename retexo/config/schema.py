@@ -59,9 +59,9 @@ def default(key: str, settings: Mapping[str, Any]) -> Any:
     return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
 
 
-def defaults() -> dict[str, Any]:
-    """The default of every setting, nested, as Hydra composes from."""
-    return nest({key: defined.default for key, (defined, _) in DEFINED.items() if not key.endswith(REST)})
+def defaults(cls: Any = Settings) -> dict[str, Any]:
+    """The default of every setting of a dataclass, nested, as Hydra composes from."""
+    return nest({defined.key: defined.default for defined, _ in definitions(cls) if not defined.key.endswith(REST)})
 
 
 def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
@@ -132,22 +132,17 @@ def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
 
 
 def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
-    """The settings GROUP.* of a trainer or a model as a dataclass of its own.
+    """The settings GROUP.* of a trainer or a model as its dataclass `Options`.
 
-    Raises InputError, which names what is unknown, missing, or of another type.
+    Raises InputError, which names what is unknown, missing, of another type, or refused by a check.
     """
+    types = {defined.key.removeprefix(f"{group}."): given_type(defined, hint) for defined, hint in definitions(schema)}
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), dict(options))
-        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+        merged = OmegaConf.merge(OmegaConf.structured(_schema(types)), dict(options))
+        values: Any = OmegaConf.to_container(merged, throw_on_missing=True)
     except (ConfigKeyError, ConfigAttributeError) as error:
-        known = ", ".join(f"{group}.{field.name}" for field in fields(schema))  # type: ignore[arg-type]
+        known = ", ".join(f"{group}.{name}" for name in types)
         raise InputError(f"{group}.{error.key}: no such setting; there is {known or 'none'}") from error
     except OmegaConfBaseException as error:
         raise InputError(f"{group}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
-
-
-def default_options(model: str) -> dict[str, Any]:
-    """The settings in conf/model/MODEL.yaml, besides the name; none where there is no such file."""
-    file = CONFIG_DIR / "model" / f"{model}.yaml"
-    content: Mapping[Any, Any] = OmegaConf.load(file) if file.is_file() else {}  # type: ignore[assignment]
-    return {str(name): value for name, value in content.items() if name != "name"}
+    return schema(**values)

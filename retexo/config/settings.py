@@ -54,7 +54,7 @@ class ModelSettings(Checked):
         "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
-    options: dict[str, Any] = setting("model.*", {}, "what only this model has; retexo.nn.conv.NAME checks it")
+    options: dict[str, Any] = setting("model.*", {}, "what only this model has, see below")
 
 
 @settings_dataclass

@@ -10,8 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 
-from partitioning.setting_fields import Setting
+from partitioning.setting_fields import Setting, definitions
 from retexo.config.flatten import flatten
+from retexo.config.options import OPTIONS
 from retexo.config.schema import CONFIG_DIR, DEFINED, REST, given_type
 from retexo.config.settings import Settings
 
@@ -25,21 +26,19 @@ def markdown() -> str:
     """All settings, one table per dataclass."""
     text = INTRODUCTION
     differing = _differing()
-    for cls, settings in _sections(Settings):
-        title = cls.__name__.removesuffix("Settings") or "Run"
-        text += f"\n## {title}\n\n{_summary(cls)}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n"
+    for title, summary, settings in _sections():
+        text += f"\n## {title}\n\n{summary}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for defined, hint in settings:
-            default = "; ".join([_code(defined.default), *differing.pop(defined.key, [])])
+            default = "; ".join([_code(defined.default), *differing[defined.key]])
             text += f"| `{_shown(defined)}` | {default} | {_values(defined, hint)} | {defined.help} |\n"
-    text += "\n## Of some trainers and models\n\nSee docs/trainers.md.\n\n| setting | default |\n|---|---|\n"
-    return text + "".join(f"| `{key}` | {'; '.join(found)} |\n" for key, found in sorted(differing.items()))
+    return text
 
 
 def help_text() -> str:
     """All settings with default and meaning, for a terminal."""
     lines = []
-    for cls, settings in _sections(Settings):
-        lines += ["", _summary(cls)]
+    for _, summary, settings in _sections():
+        lines += ["", summary]
         for defined, hint in settings:
             about = f"{defined.help} ({_values(defined, hint).replace('`', '')})"
             head = f"  {_shown(defined)}={_plain(defined.default)}  "
@@ -47,15 +46,23 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _sections(cls: Any) -> Iterator[tuple[type, list[tuple[Setting, Any]]]]:
-    """Each dataclass that has settings, with these and their types."""
+def _sections() -> Iterator[tuple[str, str, list[tuple[Setting, Any]]]]:
+    """Title, summary and settings, with their types, of each dataclass that has some."""
+    for cls in _dataclasses(Settings):
+        own = [DEFINED[each.metadata["setting"].key] for each in fields(cls) if "setting" in each.metadata]
+        if own:
+            yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), own
+    for (group, name), options in OPTIONS.items():
+        yield f"{group}={name}", f"{_summary(options)} With {group}={name} only.", list(definitions(options))
+
+
+def _dataclasses(cls: Any) -> Iterator[Any]:
+    """A dataclass of settings, and those that it has as fields."""
+    yield cls
     hints = get_type_hints(cls)
-    own = [DEFINED[each.metadata["setting"].key] for each in fields(cls) if "setting" in each.metadata]
-    if own:
-        yield cls, own
     for each in fields(cls):
         if is_dataclass(hints[each.name]):
-            yield from _sections(hints[each.name])
+            yield from _dataclasses(hints[each.name])
 
 
 def _summary(cls: type) -> str:
@@ -63,13 +70,12 @@ def _summary(cls: type) -> str:
 
 
 def _differing() -> dict[str, list[str]]:
-    """Other defaults by dotted name, and where they hold: those of the files that choose a trainer or a model."""
+    """Other defaults by dotted name, and where they hold: those of the files for --config-name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for file in sorted(file for group in ("", "trainer/", "model/") for file in CONFIG_DIR.glob(f"{group}*.yaml")):
+    for file in sorted(CONFIG_DIR.glob("*.yaml")):
         content: Any = OmegaConf.to_container(OmegaConf.load(file))
-        for key, value in flatten(content, "model." if file.parent.name == "model" else "").items():
-            if key.split(".")[0] not in ("defaults", "hydra", "name", "trainer") and key != "model.name":
-                found[key].append(f"{_code(value)} for {file.stem.removeprefix('node_classification_')}")
+        for key, value in flatten(content).items():
+            found[key].append(f"{_code(value)} for {file.stem.removeprefix('node_classification_')}")
     return found
 
 

@@ -1,9 +1,10 @@
 """The convolutions by name: model=NAME is the module retexo/nn/conv/NAME.py.
 
-To add one: that module and conf/model/NAME.yaml. The module has `Options`, a dataclass of the settings model.* that are
-its own (`NoOptions` for none), and `build`, which makes the convolution of one layer.
+To add one: that module and conf/model/NAME.yaml. The module has `Options`, the definitions of the settings model.* that
+are its own (`NoOptions` for none), and `build`, which makes the convolution of one layer.
 """
 
+from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
@@ -11,7 +12,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from partitioning.errors import InputError
-from retexo.config.schema import default_options, typed_options
+from retexo.config.schema import typed_options
 from retexo.config.settings import ModelSettings
 from retexo.nn import conv
 from retexo.nn.convolution import Convolution, LayerShape
@@ -22,7 +23,7 @@ class ConvolutionModule(Protocol):
 
     @property
     def Options(self) -> type:
-        """A dataclass of the settings model.* that only this convolution has; __post_init__ raises InputError."""
+        """The settings model.* that only this convolution has, each defined by `setting`."""
 
     def build(self, layer: LayerShape, options: Any) -> Convolution:
         """The convolution of one layer, with initial parameters; InputError for settings that it cannot have."""
@@ -54,5 +55,6 @@ def check_model(model: ModelSettings) -> Convolution:
 
 
 def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
-    """One head, no dropout, and the options in conf/model/NAME.yaml."""
-    return ModelSettings(name, num_layers, hidden_dim, heads=1, dropout=0.0, options=default_options(name))
+    """One head, no dropout, and the defaults of its own settings."""
+    options = {field.name: field.metadata["setting"].default for field in fields(find(name).Options)}
+    return ModelSettings(name, num_layers, hidden_dim, heads=1, dropout=0.0, options=options)

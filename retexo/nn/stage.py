@@ -4,7 +4,7 @@ A stage before the last is convolution + LayerNorm + ReLU, with a linear head th
 embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
 """
 
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
@@ -31,14 +31,13 @@ class Architecture:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """From to_json, also of a checkpoint from before an option: that has the default of the dataclass.
+        """From to_json, also of a checkpoint from before an option: that has `Setting.earlier`.
 
         Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
         """
-        own = fields(find(content["name"]).Options)
+        own = {field.name: field.metadata["setting"].earlier for field in fields(find(content["name"]).Options)}
         options = {
-            field.name: content[field.name] if field.default is MISSING else content.get(field.name, field.default)
-            for field in own
+            name: content[name] if earlier is None else content.get(name, earlier) for name, earlier in own.items()
         }
         common = {field.name: content[field.name] for field in fields(ModelSettings) if field.name != "options"}
         return cls(ModelSettings(**common, options=options), content["num_features"], content["num_classes"])

@@ -7,12 +7,12 @@ are multiplied by 1/p, so that the sum is unbiased; attention and pooling take t
 the sample from the same seed, so the sample itself is not sent. Validation and the final test are on the whole graph.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from partitioning.errors import InputError
+from partitioning.setting_fields import Checked, setting, settings_dataclass, within
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import BoundarySample
@@ -28,14 +28,11 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@dataclass
-class Options:
-    p: float
-    """The probability of each boundary node to be sampled."""
+@settings_dataclass
+class Options(Checked):
+    """How many boundary nodes are sampled."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.p <= 1:
-            raise InputError(f"bns.p={self.p}: must be in [0, 1]")
+    p: float = setting("bns.p", 0.1, "the probability of each boundary node, in every epoch", within(0, 1))
 
 
 def check(settings: TrainSettings) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from partitioning.errors import InputError
+from partitioning.setting_fields import Checked, setting, settings_dataclass, within
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
@@ -30,14 +30,11 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@dataclass
-class Options:
-    hops: int
-    """1, or 2: sums for a worker's own nodes, or also for their neighbours on other workers."""
+@settings_dataclass
+class Options(Checked):
+    """For which nodes a worker has the first layer's aggregates."""
 
-    def __post_init__(self) -> None:
-        if self.hops not in (1, 2):
-            raise InputError(f"fedgcn.hops={self.hops}: must be 1 or 2")
+    hops: int = setting("fedgcn.hops", 2, "1: its own; 2: also their neighbours on other workers", within(1, 2))
 
 
 def check(settings: TrainSettings) -> None:

@@ -4,11 +4,12 @@ Validation and the final test are on these edges, too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from partitioning.errors import InputError
+from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
@@ -22,14 +23,13 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@dataclass
-class Options:
-    degrees: str
-    """What sums are normalised by: degrees within the partition (local), or in the whole graph (global)."""
+@settings_dataclass
+class Options(Checked):
+    """How sums over edges within a partition are normalised."""
 
-    def __post_init__(self) -> None:
-        if self.degrees not in ("local", "global"):
-            raise InputError(f"local.degrees={self.degrees}: must be one of local, global")
+    degrees: str = setting(
+        "local.degrees", "local", "by degrees within the partition, or in the whole graph", one_of("local", "global")
+    )
 
 
 def check(settings: TrainSettings) -> None:

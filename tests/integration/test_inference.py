@@ -41,10 +41,10 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
-from retexo.config.schema import default_options
 from retexo.config.settings import ModelSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import EMBED
+from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
@@ -61,7 +61,13 @@ TIE = 1e-4
 
 
 def architecture(name: str = "gcn", **changes: Any) -> Architecture:
-    fields = {"num_layers": 2, "hidden_dim": 8, "heads": 2, "dropout": 0.5, "options": default_options(name)}
+    fields = {
+        "num_layers": 2,
+        "hidden_dim": 8,
+        "heads": 2,
+        "dropout": 0.5,
+        "options": default_model(name, 2, 8).options,
+    }
     return Architecture(ModelSettings(name=name, **{**fields, **changes}), num_features=6, num_classes=3)
 
 

@@ -8,13 +8,14 @@ has h_v = merge of z_v + b. With self_loops=False it does not, as in the public 
 Heads are merged by their mean or side by side (concat).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
 from partitioning.errors import InputError
+from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.matrix import as_matrix
@@ -22,16 +23,19 @@ from retexo.nn.matrix import as_matrix
 NEGATIVE_SLOPE = 0.2
 
 
-@dataclass
-class Options:
-    head_merge: str
-    """mean, or concat; of hidden layers. The last layer's heads are merged by their mean."""
-    self_loops: bool = False
-    """Whether a node is its own neighbour; False in checkpoints and runs from before this option."""
+@settings_dataclass
+class Options(Checked):
+    """How GAT attends to neighbours, and merges its heads."""
 
-    def __post_init__(self) -> None:
-        if self.head_merge not in ("mean", "concat"):
-            raise InputError(f"model.head_merge={self.head_merge}: choose one of mean, concat")
+    head_merge: str = setting(
+        "model.head_merge", "mean",
+        "of hidden layers; mean, as published: an embedding is hidden_dim / heads wide; the last layer has the mean",
+        one_of("mean", "concat"),
+    )  # fmt: skip
+    self_loops: bool = setting(
+        "model.self_loops", True, "a node is its own neighbour, as in the paper; false as in the public Retexo code",
+        earlier=False,
+    )  # fmt: skip
 
 
 def build(layer: LayerShape, options: Options) -> "GAT":

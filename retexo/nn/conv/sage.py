@@ -6,31 +6,29 @@
 A node without in-edges has the neighbourhood 0.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from partitioning.dgl_import import dgl
-from partitioning.errors import InputError
+from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, product
 
 
-@dataclass
-class Options:
-    aggregator: str
-    """mean, or pool."""
+@settings_dataclass
+class Options(Checked):
+    """How SAGE aggregates its neighbours."""
 
-    def __post_init__(self) -> None:
-        if self.aggregator not in AGGREGATORS:
-            raise InputError(f"model.aggregator={self.aggregator}: choose one of {', '.join(AGGREGATORS)}")
+    aggregator: str = setting(
+        "model.aggregator", "mean", "mean of the rows, or maximum after a dense layer", one_of("mean", "pool")
+    )
 
 
 def build(layer: LayerShape, options: Options) -> "SAGEMean | SAGEPool":
-    return AGGREGATORS[options.aggregator](layer.num_in, layer.num_out, layer.model.dropout)
+    aggregator = SAGEPool if options.aggregator == "pool" else SAGEMean
+    return aggregator(layer.num_in, layer.num_out, layer.model.dropout)
 
 
 class SAGEMean(LinearConvolution):
@@ -108,6 +106,3 @@ class SAGEPool(Convolution):
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         return self.weight_pool, self.weight_self
-
-
-AGGREGATORS: dict[str, type[SAGEMean] | type[SAGEPool]] = {"mean": SAGEMean, "pool": SAGEPool}
