@@ -22,9 +22,15 @@ def run(config: "DictConfig") -> None:
 
     from retexo import apps
     from retexo.config.compose import load
+    from retexo.config.settings import DISTRIBUTED_APPS
 
     hydra = HydraConfig.get()
+    fresh = "torch" not in sys.modules  # not a notebook's or a test's process, nor the second job of --multirun
     settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), os.environ)
+    if fresh and settings.app in DISTRIBUTED_APPS and settings.sweep.axes is None:
+        from retexo.cluster.launch import fork_fork_server
+
+        fork_fork_server()
     apps.run(settings, Path(hydra.runtime.output_dir))
 
 

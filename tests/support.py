@@ -84,7 +84,7 @@ def run_workers(
     `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit fail the test.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["retexo.worker.train", "torch._dynamo"])  # optimizers import the latter
+    context.set_forkserver_preload(["retexo.worker.train"])
     file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
     rendezvous = Rendezvous(world_size, loopback(), file, "127.0.0.1", 1, timeout, timeout)
     workers = []

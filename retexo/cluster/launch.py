@@ -1,13 +1,17 @@
 """Start the workers of this node, and end all of them together."""
 
+import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
@@ -21,9 +25,37 @@ from retexo.errors import TrainingError
 
 def warm_up() -> None:
     """Start the fork server of the workers; it imports torch while the parent checks its input."""
-    # Building an optimiser imports torch._dynamo, which takes a second; once is enough.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker.train", "torch._dynamo"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker.train"])
     multiprocessing.forkserver.ensure_running()
+
+
+def fork_fork_server() -> None:
+    """Make a copy of this process the fork server: torch is imported once, not once here and once there.
+
+    Only in a process that has computed nothing yet: the copy of a pool of threads has no threads, and waits for ever.
+    What multiprocessing.forkserver.ForkServer.ensure_running does (CPython 3.11), but for the fork.
+    """
+    import retexo.worker.train  # noqa: F401
+
+    server: Any = multiprocessing.forkserver._forkserver
+    address = connection.arbitrary_address("AF_UNIX")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        os.chmod(address, 0o600)  # noqa: PTH101
+        listener.listen()
+        alive, kept = os.pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.close(kept)
+                for handler in logging.root.handlers[:]:  # Hydra's: workers have their own
+                    logging.root.removeHandler(handler)
+                multiprocessing.forkserver.main(listener.fileno(), alive, [])
+            finally:  # it ends with SystemExit, when nobody holds the other end of `alive`
+                os._exit(0)
+        os.close(alive)
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, kept, pid
 
 
 def _wait_until_warm(timeout: float) -> None:

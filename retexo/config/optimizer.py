@@ -23,19 +23,30 @@ def check_optimizer(settings: OptimizerSettings) -> None:
     _try_optimizer(cls, settings)
 
 
-def _try_optimizer(cls: type, settings: OptimizerSettings) -> None:
-    """Take one step with it, without what torch wraps its methods in: that imports its compiler, for seconds."""
+def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
+    """Take one step with it."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(2, 2))
-    bare = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "step")}
     try:
-        optimizer = type(cls.__name__, (cls,), bare)([parameter], lr=0.1, **optimizer_arguments(settings))
+        optimizer = uncompiled(cls)([parameter], lr=0.1, **optimizer_arguments(settings))
         parameter.grad = torch.ones_like(parameter)
-        with torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable"))):
-            bare["step"](optimizer)
+        optimizer.step()
     except Exception as error:  # whatever the class makes of the user's values
         raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error
+
+
+def uncompiled(cls: Any) -> Any:
+    """The optimiser without what torch wraps its methods in: that imports torch's compiler, for a second."""
+    import torch
+
+    def step(self: Any) -> None:
+        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
+            bare["step"](self)
+
+    methods = {name: getattr(cls, name) for name in dir(cls)}
+    bare = {name: inspect.unwrap(method) for name, method in methods.items() if hasattr(method, "__wrapped__")}
+    return type(cls.__name__, (cls,), {**bare, "step": step})
 
 
 def optimizer_class(target: str) -> Any:

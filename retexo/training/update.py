@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from retexo.config.optimizer import optimizer_arguments, optimizer_class
+from retexo.config.optimizer import optimizer_arguments, optimizer_class, uncompiled
 from retexo.config.settings import GradientSettings, OptimizerSettings
 from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
@@ -22,7 +22,7 @@ def build_optimizer(settings: OptimizerSettings, learning_rate: float, module: n
     arguments = dict(optimizer_arguments(settings))
     if "fused" in inspect.signature(cls).parameters and not {"foreach", "differentiable"} & arguments.keys():
         arguments.setdefault("fused", True)  # ten times as fast on a CPU as the default
-    optimizer: torch.optim.Optimizer = cls(module.parameters(), lr=learning_rate, **arguments)
+    optimizer: torch.optim.Optimizer = uncompiled(cls)(module.parameters(), lr=learning_rate, **arguments)
     return optimizer
 
 

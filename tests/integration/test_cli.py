@@ -402,7 +402,7 @@ def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended,
     save_npz(tmp_path / "toy.npz", random_graph(), masks)
     made = run_main("app=partition_data", *DATA, cwd=tmp_path)
     assert made.rc == 0, made.output
-    ended = run_cli(*TRAIN, "hydra.run.dir=run", cwd=tmp_path)
+    ended = run_cli(*TRAIN, "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert ended.rc == 0, ended.output
     return ended, json.loads((tmp_path / "run" / "summary.json").read_text())
 
@@ -415,6 +415,13 @@ def test_without_validation_nodes_the_last_round_is_kept(without_validation: Any
 
 def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> None:
     assert "validation nodes" in without_validation[0].stderr.lower()
+
+
+def test_a_command_imports_torch_once_and_never_its_compiler(without_validation: Any) -> None:
+    """In its own process or its workers; each import is a line."""
+    imported = [line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()]
+    assert imported.count("torch") == imported.count("dgl") == 1
+    assert "torch._dynamo" not in imported
 
 
 def test_multirun(place: Path) -> None:
