@@ -38,7 +38,7 @@ def fork_fork_server() -> None:
     import retexo.worker.train  # noqa: F401
 
     server: Any = multiprocessing.forkserver._forkserver
-    address = connection.arbitrary_address("AF_UNIX")
+    address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         os.chmod(address, 0o600)  # noqa: PTH101
