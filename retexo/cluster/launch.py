@@ -1,5 +1,6 @@
 """Start the workers of this node, and end all of them together."""
 
+import importlib
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -22,10 +23,13 @@ from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
+WORKERS = "retexo.worker.train"
+"""What the fork server imports before it forks; above this room, so by name."""
+
 
 def warm_up() -> None:
     """Start the fork server of the workers; it imports torch while the parent checks its input."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["retexo.worker.train"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS])
     multiprocessing.forkserver.ensure_running()
 
 
@@ -35,8 +39,7 @@ def fork_fork_server() -> None:
     Only in a process that has computed nothing yet: the copy of a pool of threads has no threads, and waits for ever.
     What multiprocessing.forkserver.ForkServer.ensure_running does (CPython 3.11), but for the fork.
     """
-    import retexo.worker.train  # noqa: F401
-
+    importlib.import_module(WORKERS)
     server: Any = multiprocessing.forkserver._forkserver
     address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX) as listener:
