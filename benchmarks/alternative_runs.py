@@ -1,10 +1,13 @@
-"""One run of alternatives.py, in a process of its own: PyG, DGL or ours on the same graph, with the same stopping rule.
+"""PyG, DGL or ours on the same graph, with the same stopping rule: one run of alternatives.py, in a process of its own.
+
+    python benchmarks/alternative_runs.py JSON_OF_A_RUN RESULT_FILE
 
 Heavy imports are made where they are needed, so that no method pays for another's.
 """
 
 import copy
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -164,3 +167,8 @@ def ours(run: Run) -> dict[str, Any]:
     best, test = max(accuracy for _, accuracy in curve), summary["test"]["accuracy"]
     rounds, seconds = sum(summary["rounds"]), summary["seconds"]["train"]
     return {"curve": curve, "val": best, "test": test, "rounds": rounds, "train": seconds}
+
+
+if __name__ == "__main__":
+    run = Run(**json.loads(sys.argv[1]))
+    Path(sys.argv[2]).write_text(json.dumps((ours if run.method.startswith("ours") else baseline)(run)))

@@ -39,19 +39,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import alternative_runs
 import common
 import numpy as np
-from alternative_runs import THREADS, Run, baseline, ours
+import pandas as pd
+from alternative_runs import THREADS, Run
 from scale import data as products
 
 BELOW = 0.002
 AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")
 METHODS = ("PyG GCN", "DGL GCN", "ours GCN, 1 worker", "ours GCN, 4 workers", "PyG SAGE", "DGL SAGE",
            "PyG SAGE sampled", "DGL SAGE sampled", "ours SAGE, 1 worker", "ours SAGE, 4 workers")  # fmt: skip
-MEDIANS = ("rounds", "train", "command", "cpu", "rss", "pss")
+MEDIANS = {"epochs": ("rounds", 1, 0), "training, s": ("train", 1, 2), "command, s": ("command", 1, 2),
+           "CPU s": ("cpu", 1, 1), "MB RSS": ("rss", 1e6, 0), "MB PSS": ("pss", 1e6, 0)}  # fmt: skip
+"""Columns of the table: the figure of a run, its unit and digits."""
 Found = dict[str, list[dict[str, Any]]]
 SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.features=128", "synthetic.classes=16",
-             "split=fraction"]  # fmt: skip
+             "synthetic.edges=2500000", "split=fraction"]  # fmt: skip
 
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
@@ -77,7 +81,7 @@ def measure(run: Run) -> dict[str, Any]:
     environment = {"OMP_WAIT_POLICY": "passive"}
     if not run.method.startswith("ours"):
         environment["OMP_NUM_THREADS"] = str(THREADS)
-    command = [sys.executable, __file__, "--run", json.dumps(vars(run)), "--out", str(result)]
+    command = [sys.executable, alternative_runs.__file__, json.dumps(vars(run)), str(result)]
     watched = common.run_watched(command, environment)
     if watched["status"] or not result.exists():
         return {"error": watched["errors"][-1] if watched["errors"] else f"exit status {watched['status']}"}
@@ -89,24 +93,31 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
     """The table of one graph; seeds: the run of each method, by seed."""
     found = {method: [runs[method] for runs in seeds.values()] for method in methods}
     done = {method: runs for method, runs in found.items() if runs and not any("error" in run for run in runs)}
-    if not done:
-        print("no method ran:", *(run["error"] for runs in found.values() for run in runs), sep="\n")
-        return
-    loads = [run["load"] for runs in done.values() for run in runs]
-    cutting = np.median([run["cutting"] for runs in done.values() for run in runs])
-    print(f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
-          f"that: {cutting:.1f} s (median)")  # fmt: skip
-    print(f"{'':<21} {'best':>6} {'':>17} {'':>6} {'seconds to target, median [min, max]':>41} "
-          f"{'seconds':>8} {'seconds':>8} {'CPU s':>7} {'MB, all processes':>17}")  # fmt: skip
-    print(f"{'method':<21} {'val':>6} {'test +- spread':>17} {'epochs':>6} {'of all':>20} {'of this model':>20} "
-          f"{'training':>8} {'command':>8} {'command':>7} {'RSS':>8} {'PSS':>8}")  # fmt: skip
-    for method, runs in found.items():
-        if method in done:
-            alike = {other: each for other, each in done.items() if model_of(other) == model_of(method)}
-            print(row(method, runs, seconds_to(targets(done), runs), seconds_to(targets(alike), runs)))
-        else:
-            print(f"{method:<21} not run: {next(run['error'] for run in runs if 'error' in run)}")
-    print("target of each seed, of all methods:", *(f"{target:.4f}" for target in targets(done)))
+    for method in found.keys() - done.keys():
+        print(f"{method:<21} not run: {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}")
+    if done:
+        loads, cutting = zip(*((run["load"], run["cutting"]) for runs in done.values() for run in runs), strict=True)
+        print(f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
+              f"that: {np.median(cutting):.1f} s (median)")  # fmt: skip
+        print(pd.DataFrame.from_dict({method: row(method, done) for method in done}, orient="index").to_string())
+        print("target of each seed, of all methods:", *(f"{target:.4f}" for target in targets(done)))
+
+
+def row(method: str, done: Found) -> dict[str, str]:
+    """Means of the accuracies, medians of the rest; MB are of all processes."""
+    runs = done[method]
+    of_model = {other: each for other, each in done.items() if model_of(other) == model_of(method)}
+    val, test = (np.array([run[part] for run in runs]) for part in ("val", "test"))
+    cells = {
+        "best val": f"{val.mean():.4f}",
+        "test": common.with_spread(test),
+        "seconds to target of all": seconds_to(targets(done), runs),
+        "of this model": seconds_to(targets(of_model), runs),
+    }
+    return cells | {
+        title: f"{np.median([run[name] for run in runs]) / unit:,.{digits}f}"
+        for title, (name, unit, digits) in MEDIANS.items()
+    }
 
 
 def model_of(method: str) -> str:
@@ -125,24 +136,9 @@ def seconds_to(wanted: np.ndarray, runs: list[dict[str, Any]]) -> str:
     return f"{np.median(reached):.2f} [{min(reached):.2f}, {max(reached):.2f}]"
 
 
-def row(method: str, runs: list[dict[str, Any]], of_all: str, of_model: str) -> str:
-    test = np.array([run["test"] for run in runs])
-    spread = f"{test.std(ddof=1):.4f}" if len(test) > 1 else "-"
-    middle = {name: np.median([run[name] for run in runs]) for name in MEDIANS}
-    val = np.mean([run["val"] for run in runs])
-    memory = f"{middle['rss'] / 1e6:>8.0f} {middle['pss'] / 1e6:>8.0f}"
-    return (
-        f"{method:<21} {val:>6.4f} {test.mean():>7.4f} +- {spread:>6} {middle['rounds']:>6.0f} {of_all:>20} "
-        f"{of_model:>20} {middle['train']:>8.2f} {middle['command']:>8.2f} {middle['cpu']:>7.1f} {memory}"
-    )
-
-
 def settings_of(arguments: argparse.Namespace) -> list[str]:
-    if arguments.graph == "pubmed":
-        return common.pubmed(arguments.pubmed)
-    if arguments.graph == "products":
-        return products(1)
-    return common.CORA if arguments.graph == "cora" else [*SYNTHETIC, f"synthetic.edges={arguments.edges}"]
+    graphs = {"synthetic": SYNTHETIC, "products": products(1), **common.graphs(arguments.pubmed)}
+    return graphs[arguments.graph]
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -151,10 +147,7 @@ def compare(arguments: argparse.Namespace) -> None:
     print(f"{arguments.graph}: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
           f"{', '.join(f'{name} {version(package)}' for name, package in names.items())}", flush=True)  # fmt: skip
     found = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
-    begin = time.monotonic()
     for seed in range(arguments.seeds):
-        if time.monotonic() - begin > 60 * arguments.minutes:
-            break
         for _ in run_seed(arguments, seed, found.setdefault(str(seed), {})):
             if arguments.keep:
                 arguments.keep.write_text(json.dumps(found))
@@ -182,21 +175,13 @@ def main() -> None:
     parser = common.parser(__doc__, seeds=5, pubmed=None)
     parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora")
     parser.add_argument("--methods", nargs="+", choices=METHODS)
-    parser.add_argument("--edges", type=int, default=2_500_000, help="undirected ones, of the synthetic graph")
     parser.add_argument(
         "--budget", type=float, default=1e9, help="seconds of training after which a run of PyG or DGL is ended"
     )
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many")
     parser.add_argument("--keep", type=Path, help="JSON of all runs; those in it are not run again")
-    parser.add_argument("--run", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.methods = arguments.methods or list(AT_SIZE if arguments.graph == "products" else METHODS)
-    if arguments.run:
-        run = Run(**json.loads(arguments.run))
-        arguments.out.write_text(json.dumps((ours if run.method.startswith("ours") else baseline)(run)))
-    else:
-        compare(arguments)
+    compare(arguments)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Cora, GCN, 4 random parts and workers, the project's defaults. Measured in rank 
 the replay log, so that the noise of the rest has no part in it; the median over the repeats, and the whole range.
 """
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import common
+import pandas as pd
 
 from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
@@ -50,21 +50,17 @@ def main() -> None:
     arguments = parser.parse_args()
     train.main = timed
     print(f"{common.machine()}; {arguments.repeats} repeats")
-    found: dict[str, list[tuple[float, float]]] = {every: [] for every in arguments.every}
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         overrides = [*common.CORA, f"partition_dir={folder}", "app=train"]
         common.partition(compose(overrides))
         for _ in range(arguments.repeats):
             for every in arguments.every:
                 summary = common.train(compose([*overrides, f"checkpoint.every={every}"]), folder)
-                found[every].append((summary["writing"], summary["seconds"]["train"]))
-    print("checkpoint.every  writing, ms   training, s   share (range)")
-    for every, pairs in found.items():
-        shares = sorted(100 * writing / training for writing, training in pairs)
-        writing, training = (statistics.median(column) for column in zip(*pairs, strict=True))
-        middle = statistics.median(shares)
-        share = f"{middle:.2f} % ({shares[0]:.2f} to {shares[-1]:.2f})"
-        print(f"{every:>16}{1000 * writing:>13.1f}{training:>14.2f}   {share}")
+                writing, training = summary["writing"], summary["seconds"]["train"]
+                found.append((every, 1000 * writing, training, 100 * writing / training))
+    table = pd.DataFrame(found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %"])
+    print(table.groupby("checkpoint.every", sort=False).agg(["median", "min", "max"]).round(2).to_string())
 
 
 if __name__ == "__main__":

@@ -57,19 +57,11 @@ def machine() -> str:
     return f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} cores"
 
 
-def pubmed(file: Path) -> list[str]:
-    """The settings of PubMed with its published split."""
-    return ["dataset_name=file", f"dataset_file={file.resolve()}", *PUBMED_SPLIT]
-
-
-def graphs(pubmed_file: Path | None) -> dict[str, list[str]]:
-    """The settings of Cora and, where there is a file, of PubMed, by name."""
-    return {"cora": CORA} | ({"pubmed": pubmed(pubmed_file)} if pubmed_file else {})
-
-
-def one_graph(pubmed_file: Path | None) -> tuple[str, list[str]]:
-    """Name and settings of PubMed where there is a file, else of Cora."""
-    return list(graphs(pubmed_file).items())[-1]
+def graphs(pubmed: Path | None) -> dict[str, list[str]]:
+    """The settings of Cora and, where there is a file, of PubMed with its published split, by name."""
+    if pubmed is None:
+        return {"cora": CORA}
+    return {"cora": CORA, "pubmed": ["dataset_name=file", f"dataset_file={pubmed.resolve()}", *PUBMED_SPLIT]}
 
 
 def load_graph(settings: "Settings") -> tuple["GraphData", "Split"]:

@@ -7,12 +7,14 @@ by `app=plan`, with 30 rounds per layer and 10 for lean. `--lean` trains where a
 `+experiment=lean` beside `centralized`. `--edges` times a cover of so many boundary edges on one core.
 """
 
+import itertools
 import tempfile
 import time
 from pathlib import Path
 
 import common
 import numpy as np
+import pandas as pd
 import psutil
 import torch
 
@@ -30,8 +32,8 @@ def settings_of(*overrides: str) -> Settings:
     return compose([*GRAPH, *overrides])
 
 
-def growth(nodes: int, parts: int, method: str, folder: Path) -> None:
-    """One line: bytes of one graph in so many parts."""
+def growth(nodes: int, parts: int, method: str, folder: Path) -> dict[str, str]:
+    """The figures of one graph in so many parts; MB by what is sent and by method."""
     graph = (f"synthetic.nodes={nodes}", f"synthetic.edges={5 * nodes}", f"num_partitions={parts}",
               f"partition_method={method}", f"partition_dir={folder}")  # fmt: skip
     settings = settings_of(*graph)
@@ -42,18 +44,21 @@ def growth(nodes: int, parts: int, method: str, folder: Path) -> None:
     seconds = time.perf_counter() - start
     plain = estimate_traffic(settings_of(*graph, "exchange=plain").train, directory, partitions)
     lean = estimate_traffic(settings_of(*graph, "+experiment=lean").train, directory, partitions)
-    rows = [each.total([0, 0], ["features", "embeddings"]) for each in (plain, exact, lean)]
-    totals = [plain.total([ROUNDS] * 2), exact.total([ROUNDS] * 2), lean.total([LEAN_ROUNDS] * 2)]
-    centralized = common.centralized_bytes(settings, directory, partitions)
-    halo = sum(part.halo for part in meta.parts)
-    megabytes = " ".join(
-        f"{value / 1e6:>9.2f}" for value in (*rows, exact.total([0, 0], ["setup"]), *totals, centralized)
-    )
-    print(
-        f"{nodes:>8,} {parts:>5} {method:<7} {meta.cut_edges / meta.num_edges:>6.1%} {halo:>9,} {meta.cover_rows:>9,} "
-        f"{megabytes} {seconds:>7.1f}",
-        flush=True,
-    )
+    methods = {"plain": (plain, ROUNDS), "exact": (exact, ROUNDS), "lean": (lean, LEAN_ROUNDS)}
+    kinds = ["features", "embeddings"]
+    volumes = {
+        **{f"rows, {name}": estimate.total([0, 0], kinds) for name, (estimate, _) in methods.items()},
+        "setup": exact.total([0, 0], ["setup"]),
+        **{f"all, {name}": estimate.total([rounds] * 2) for name, (estimate, rounds) in methods.items()},
+        "centralized": common.centralized_bytes(settings, directory, partitions),
+    }
+    return {
+        "cut": f"{meta.cut_edges / meta.num_edges:.1%}",
+        "halo": f"{sum(part.halo for part in meta.parts):,}",
+        "cover": f"{meta.cover_rows:,}",
+        **{name: f"{num_bytes / 1e6:.2f}" for name, num_bytes in volumes.items()},
+        "s to plan": f"{seconds:.1f}",
+    }
 
 
 def lean_against_centralized(folder: Path) -> None:
@@ -102,15 +107,11 @@ def main() -> None:
     parser.add_argument("--edges", type=int)
     arguments = parser.parse_args()
     print(common.machine())
-    print(f"{'':<22} {'':>6} {'':>9} {'after':>9} {'MB: rows':>9} {'rows':>9} {'rows':>9} {'setup':>9} {'total':>9} "
-          f"{'total':>9} {'total':>9} {'':>9} {'seconds':>7}")  # fmt: skip
-    print(f"{'nodes':>8} {'parts':>5} {'method':<7} {'cut':>6} {'halo':>9} {'cover':>9} {'plain':>9} {'exact':>9} "
-          f"{'lean':>9} {'exact':>9} {'plain':>9} {'exact':>9} {'lean':>9} {'central.':>9} {'to plan':>7}")  # fmt: skip
-    for nodes in arguments.nodes:
-        for parts in arguments.parts:
-            for method in arguments.methods:
-                with tempfile.TemporaryDirectory() as folder:
-                    growth(nodes, parts, method, Path(folder))
+    rows = {}
+    for case in itertools.product(arguments.nodes, arguments.parts, arguments.methods):
+        with tempfile.TemporaryDirectory() as folder:
+            rows[case] = growth(*case, Path(folder))
+    print(pd.DataFrame.from_dict(rows, orient="index").to_string())
     if arguments.lean:
         with tempfile.TemporaryDirectory() as folder:
             lean_against_centralized(Path(folder))

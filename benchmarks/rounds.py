@@ -9,13 +9,13 @@ message, no optimiser, no loss. It runs in one process on all cores. The message
 """
 
 import json
-import statistics
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import common
+import pandas as pd
 import torch
 
 from retexo.cluster import launch
@@ -91,32 +91,25 @@ def message_seconds() -> float:
         return float(launch.run_workers(range(WORKERS), messages_alone, (node.rendezvous, sizes), node)[0])
 
 
-def training(folder: Path) -> dict:
-    """summary.json of one training run, its partitions made before."""
+def once(folder: Path) -> dict[str, float]:
+    """Seconds of one training run, whole and its rounds, and of the two floors."""
     settings = compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
     common.partition(settings)
-    return common.train(settings, folder)
+    seconds = common.train(settings, folder)["seconds"]
+    return {"training": seconds["train"], "rounds": seconds["phase"]["rounds"], "products": floor_seconds(),
+            "messages": message_seconds()}  # fmt: skip
 
 
 def main() -> None:
     arguments = common.parser(__doc__, repeats=5).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        trained = [
-            (training(Path(folder))["seconds"], floor_seconds(), message_seconds()) for _ in range(arguments.repeats)
-        ]
-    rounds = [seconds["phase"]["rounds"] for seconds, _, _ in trained]
-    floors = [floor for _, floor, _ in trained]
-    messages = [alone for _, _, alone in trained]
-    whole = [seconds["train"] for seconds, _, _ in trained]
-    median = statistics.median(rounds)
+        seconds = pd.DataFrame([once(Path(folder)) for _ in range(arguments.repeats)])
+    median = seconds.median()
     print(f"{common.machine()}; {arguments.repeats} repeats")
-    print(f"training, whole      {statistics.median(whole):.2f} s (median; {min(whole):.2f} to {max(whole):.2f})")
-    print(f"its {2 * ROUNDS} rounds       {median:.2f} s ({2 * ROUNDS / median:.0f} rounds a second)")
-    print(f"floor of products    {statistics.median(floors):.2f} s ({min(floors):.2f} to {max(floors):.2f})")
-    print(f"messages alone       {statistics.median(messages):.2f} s ({min(messages):.2f} to {max(messages):.2f})")
-    print(f"ratio to the products           {median / statistics.median(floors):.2f}")
-    both = statistics.median(floors) + statistics.median(messages)
-    print(f"ratio to products and messages  {median / both:.2f}")
+    print(seconds.agg(["median", "min", "max"]).T.round(2).to_string())
+    print(f"rounds a second                 {2 * ROUNDS / median['rounds']:.0f}")
+    print(f"ratio to the products           {median['rounds'] / median['products']:.2f}")
+    print(f"ratio to products and messages  {median['rounds'] / (median['products'] + median['messages']):.2f}")
 
 
 if __name__ == "__main__":

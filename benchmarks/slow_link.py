@@ -11,7 +11,6 @@ medians. `lean, plain rows` has the steps of `lean` and the rows of `plain`: the
 import argparse
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+import pandas as pd
 
 from retexo.config.compose import compose
 
@@ -63,24 +63,23 @@ def measure(data: list[str], rate: str, options: argparse.Namespace, folder: Pat
     return found
 
 
-def report(graph: str, rate: str, found: dict[str, list[dict[str, Any]]]) -> None:
-    """A line a method."""
-    base = statistics.median(summary["seconds"]["train"] for summary in next(iter(found.values())))
+def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+    """Medians by method, and of the last run what it sent."""
+    rows = {}
     for method, summaries in found.items():
-        train = [summary["seconds"]["train"] for summary in summaries]
-        phases = [
-            statistics.median(summary["seconds"]["phase"][phase] for summary in summaries)
-            for phase in ("exchange", "rounds")
-        ]
-        spread = f"{min(train):.1f} to {max(train):.1f}"
+        seconds = pd.DataFrame([{**each["seconds"], **each["seconds"]["phase"]} for each in summaries])
         last = summaries[-1]
-        print(
-            f"{graph:<8}{rate:<9}{method:<18}{statistics.median(train):>8.1f}  {spread:<16}"
-            f"{statistics.median(train) / base:>6.3f}{phases[0]:>10.2f}{phases[1]:>8.1f}"
-            f"{last['bytes']['total'] / 1e6:>10.2f}{last['wire'] / 1e6:>9.2f}  {'+'.join(map(str, last['rounds'])):<9}"
-            f"{last['test']['accuracy']:.4f}",
-            flush=True,
-        )
+        rows[method] = {
+            **{f"{name}, s": seconds[name].median() for name in ("train", "exchange", "rounds")},
+            "from, to": f"{seconds['train'].min():.1f} to {seconds['train'].max():.1f}",
+            "MB sent": last["bytes"]["total"] / 1e6,
+            "MB crossed": last["wire"] / 1e6,
+            "rounds": "+".join(map(str, last["rounds"])),
+            "test": last["test"]["accuracy"],
+        }
+    made = pd.DataFrame.from_dict(rows, orient="index")
+    made.insert(1, "ratio", made["train, s"] / made["train, s"].iloc[0])
+    return made.round(4)
 
 
 def main() -> None:
@@ -90,17 +89,15 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--parts-per-node", type=int, default=2)
     options = parser.parse_args()
-    graph, data = common.one_graph(options.pubmed)
+    graph, data = list(common.graphs(options.pubmed).items())[-1]
     parts = options.nodes * options.parts_per_node
     print(f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()}; {options.nodes} nodes, "
           f"{parts} random parts, {options.repeats} repeats")  # fmt: skip
-    print(f"{'seconds':<35}{'training':>8}  {'from, to':<16}{'ratio':>6}{'exchange':>10}{'rounds':>8}{'MB sent':>10}"
-          f"{'crossed':>9}  {'rounds':<9}test")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         data = [*data, f"num_partitions={parts}", f"partition_dir={folder}/parts"]
         common.partition(compose(data))
         for rate in options.rates:
-            report(graph, rate, measure(data, rate, options, Path(folder)))
+            print(graph, rate, table(measure(data, rate, options, Path(folder))).to_string(), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

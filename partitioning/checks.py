@@ -40,6 +40,13 @@ class CsrParts:
     shape: Array
 
 
+def refuse(values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0) -> None:
+    """InputError for the first row that is wrong; `first_row` is the row that the values begin with."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
+
+
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
     """[K] integers of any width, as int64; `first_row` is the row that the array begins with."""
     if array.ndim != 1:
@@ -50,9 +57,8 @@ def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
         raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
     if array.dtype.kind not in "iu":
         raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
-    if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
-        row = int(array.argmax())
-        raise InputError(f"{where}: row {first_row + row} is {array[row]}; expected integers below 2**63")
+    if array.dtype == np.uint64:
+        refuse(array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63", first_row)
     return array.astype(np.int64, copy=False)
 
 
@@ -65,10 +71,8 @@ def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
     """[E] ends of the edges, in [0, N)."""
     ends: Endpoints = array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
     if len(ends) and not (ends.min() >= 0 and ends.max() < num_nodes):
-        row = int(((ends < 0) | (ends >= num_nodes)).argmax())
-        raise InputError(
-            f"{where}: row {row} is {ends[row]}; expected a node in [0, {num_nodes}), there are {num_nodes} labels"
-        )
+        expected = f"expected a node in [0, {num_nodes}), there are {num_nodes} labels"
+        refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
     return ends
 
 
@@ -107,12 +111,8 @@ def check_labels(array: Array, where: str) -> tuple[Ints | NDArray[np.float32], 
 def check_classes(array: Array, limit: int, where: str) -> Ints:
     """[N] classes in [0, limit), -1 for none."""
     labels = check_integers(array, where)
-    wrong = np.flatnonzero((labels < -1) | (labels >= limit))
-    if len(wrong):
-        raise InputError(
-            f"{where}: row {wrong[0]} is {labels[wrong[0]]}; expected a class numbered from 0 (below {limit}), "
-            "or -1 for no label"
-        )
+    expected = f"expected a class numbered from 0 (below {limit}), or -1 for no label"
+    refuse(labels, (labels < -1) | (labels >= limit), where, expected)
     return labels
 
 
@@ -225,9 +225,7 @@ def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
     if array.ndim != 1 or array.dtype.kind not in "biu":
         raise InputError(f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]")
     check_length(array, num_nodes, where)
-    wrong = np.flatnonzero((array != 0) & (array != 1))
-    if len(wrong):
-        raise InputError(f"{where}: row {wrong[0]} is {array[wrong[0]]}; expected a mask of True and False")
+    refuse(array, (array != 0) & (array != 1), where, "expected a mask of True and False")
     return array.astype(np.bool_)
 
 

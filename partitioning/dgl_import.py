@@ -1,4 +1,4 @@
-"""The one door to DGL: `from partitioning.dgl_import import dgl`. Nothing else in the project imports DGL itself.
+"""Importing DGL: `from partitioning.dgl_import import dgl`. No other module of the project imports DGL itself.
 
 DGL chooses its backend when it is imported and, where none is chosen, says so and writes a file into the home
 directory; the environment variable set here avoids both. It looks for the `packaging` package without declaring it and

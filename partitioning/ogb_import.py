@@ -6,7 +6,7 @@ from typing import Any
 
 def import_ogb() -> Any:
     """The package ogb.nodeproppred; `outdated`, with which ogb asks the network for its newest version, is hidden."""
-    from partitioning.dgl_import import dgl  # noqa: F401  ogb imports DGL, too: through our door first
+    from partitioning.dgl_import import dgl  # noqa: F401  ogb imports DGL, too; this module sets it up first
 
     hidden = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]

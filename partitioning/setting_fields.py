@@ -55,7 +55,7 @@ class Setting:
     key: str
     """Dotted name on the command line; GROUP.* for whatever else is given in that group."""
     default: Any
-    """A plain JSON value; "${NAME}" for that of another setting. With None the setting may be null."""
+    """A JSON value; "${NAME}" for that of another setting. With None the setting may be null."""
     help: str
     checks: tuple[Check, ...] = ()
     """Of the value, or of each entry of a list."""

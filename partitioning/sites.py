@@ -53,6 +53,7 @@ from partitioning.checks import (
     check_split,
     check_unique,
     features_among,
+    refuse,
 )
 from partitioning.datasets.file import read_arrays
 from partitioning.directory.read import PartitionDirectory
@@ -246,36 +247,29 @@ def _checked_edges(arrays: Mapping[str, Array], site: Site, path: Path) -> Edges
     for name, array in zip(EDGES[1:], (dst, owner), strict=True):
         if len(array) != len(src):
             raise InputError(f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge")
-    _refuse(owner, (owner < 0) | (owner >= len(site.sites)), _at(path, "src_owner"),
-            f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}")  # fmt: skip
+    refuse(owner, (owner < 0) | (owner >= len(site.sites)), _at(path, "src_owner"),
+           f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}")  # fmt: skip
     return Edges(src, dst, owner)
-
-
-def _refuse(values: Ints, wrong: NDArray[np.bool_], where: str, expected: str) -> None:
-    """InputError for the first row that is wrong."""
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{where}: row {row} is {values[row]}; {expected}")
 
 
 def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any]:
     """The fields of Partition that edges decide; ids are int64 [I] ascending, which is the order of the rows."""
     own = edges.owner == site.rank
-    _refuse(edges.dst, ~np.isin(edges.dst, ids), _at(path, "dst"),
-            "expected a node of this site, one of `node_id`; an edge belongs to the site of its dst")  # fmt: skip
+    refuse(edges.dst, ~np.isin(edges.dst, ids), _at(path, "dst"),
+           "expected a node of this site, one of `node_id`; an edge belongs to the site of its dst")  # fmt: skip
     held = np.isin(edges.src, ids)
-    _refuse(edges.src, own & ~held, _at(path, "src"),
-            f"`src_owner` says that {site.name} holds it, and it is not in `node_id`")  # fmt: skip
-    _refuse(edges.src, ~own & held, _at(path, "src"),
-            "it is in `node_id`, and `src_owner` names another site; an id has one owner")  # fmt: skip
+    refuse(edges.src, own & ~held, _at(path, "src"),
+           f"`src_owner` says that {site.name} holds it, and it is not in `node_id`")  # fmt: skip
+    refuse(edges.src, ~own & held, _at(path, "src"),
+           "it is in `node_id`, and `src_owner` names another site; an id has one owner")  # fmt: skip
     loop = edges.src == edges.dst
     order = np.lexsort((edges.src, edges.owner, edges.dst))
     order = order[~loop[order]]
     src, dst, owner, own = edges.src[order], np.searchsorted(ids, edges.dst[order]), edges.owner[order], own[order]
     halo, first, place = np.unique(src[~own], return_index=True, return_inverse=True)
     halo_owner = owner[~own][first]
-    _refuse(src[~own], halo_owner[place] != owner[~own], _at(path, "src"),
-            "`src_owner` names two sites for it; an id has one owner")  # fmt: skip
+    refuse(src[~own], halo_owner[place] != owner[~own], _at(path, "src"),
+           "`src_owner` names two sites for it; an id has one owner")  # fmt: skip
     by_owner = np.lexsort((halo, halo_owner))
     local = np.empty(len(src), np.int32)
     local[own] = np.searchsorted(ids, src[own])

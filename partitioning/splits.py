@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_split
+from partitioning.checks import check_split, refuse
 from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import GraphData
@@ -207,12 +207,8 @@ def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
     if path.suffix not in (".npy", ".csv"):
         raise InputError(f"{where}: expected a .npy or .csv file")
     ids = _read_npy_index(path, num_nodes, where) if path.suffix == ".npy" else _read_csv_index(path, where)
-    wrong = np.flatnonzero((ids < 0) | (ids >= num_nodes))
-    if len(wrong):
-        raise InputError(
-            f"{where}: row {wrong[0]} is {ids[wrong[0]]}; expected a node position in [0, {num_nodes}), "
-            "counted in the order of the source"
-        )
+    expected = f"expected a node position in [0, {num_nodes}), counted in the order of the source"
+    refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         again = int(np.setdiff1d(np.arange(len(ids)), first)[0])
@@ -239,16 +235,10 @@ def _read_csv_index(path: Path, where: str) -> Ids:
         lines = path.read_text(encoding="utf-8").split()
     if lines and lines[0].strip('"').isidentifier():
         lines = lines[1:]  # a header
-    try:
-        return np.array([int(line) for line in lines], dtype=np.int64)
-    except (ValueError, OverflowError):
-        row = next(row for row, line in enumerate(lines) if not _is_int64(line))
-        raise InputError(f"{where}: row {row} is {lines[row]!r}; expected one node position per line") from None
-
-
-def _is_int64(text: str) -> bool:
-    try:
-        np.int64(int(text))
-    except (ValueError, OverflowError):
-        return False
-    return True
+    ids = np.empty(len(lines), dtype=np.int64)
+    for row, line in enumerate(lines):
+        try:
+            ids[row] = int(line)
+        except (ValueError, OverflowError):
+            raise InputError(f"{where}: row {row} is {line!r}; expected one node position per line") from None
+    return ids

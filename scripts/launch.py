@@ -12,17 +12,14 @@ the same folder (docs/cluster.md).
 """
 
 import argparse
-import queue
 import secrets
 import shlex
-import signal
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -33,7 +30,9 @@ from main import explain  # noqa: E402
 from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
 from retexo.apps.partitions import open_directory  # noqa: E402
+from retexo.cluster.launch import terminate_as_exit  # noqa: E402
 from retexo.config.compose import compose  # noqa: E402
+from retexo.config.settings import ClusterSettings  # noqa: E402
 
 END_TIMEOUT = 30.0
 """seconds within which a node has to end once it is told to"""
@@ -58,55 +57,32 @@ class Launch:
     arguments: list[str]
     """Of main.py, for all hosts alike."""
     directory: PartitionDirectory
-    num_partitions: int
-    folder: Path
-    """Of the project, on every host."""
-    python: str
-
-    @property
-    def parts_per_node(self) -> int:
-        """Partitions per host; the last may have fewer."""
-        return -(-self.num_partitions // len(self.hosts))
-
-    def ranks(self, node: int) -> range:
-        return range(node * self.parts_per_node, min((node + 1) * self.parts_per_node, self.num_partitions))
-
-    def command(self, node: int, run_key: str) -> str:
-        """Of a node, for the shell of its host."""
-        words = ["env", f"RETEXO_RUN_KEY={run_key}", self.python, "main.py", *self.arguments,
-                 f"parts_per_node={self.parts_per_node}", f"node_rank={node}"]  # fmt: skip
-        return REMOTE_SCRIPT.format(folder=shlex.quote(str(self.folder)), command=shlex.join(words))
+    cluster: ClusterSettings
 
 
-def read_launch(options: argparse.Namespace) -> Launch:
+def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     """Read the hosts and the settings; raises InputError."""
-    hosts = read_hosts(Path(options.hostfile))
-    config, overrides = split_arguments(options.arguments)
+    hosts = read_hosts(hostfile)
+    config, overrides = split_arguments(arguments)
+    given = {override.split("=")[0] for override in overrides}
     for name in ("parts_per_node", "node_rank"):
-        if any(override.startswith(f"{name}=") for override in overrides):
+        if name in given:
             raise InputError(f"{name}: the launcher sets it; leave it out")
     settings = compose([override for override in overrides if not override.startswith("hydra.")], config)
-    arguments = list(options.arguments)
-    names = {override.split("=")[0] for override in overrides}
-    if "distributed.master_addr" not in names:
-        arguments.append(f"distributed.master_addr={hosts[0].rpartition('@')[2]}")
-    if "hydra.run.dir" not in names:
-        arguments.append(f"hydra.run.dir={time.strftime('outputs/%Y-%m-%d/%H-%M-%S')}")
-    launch = Launch(
-        hosts=hosts,
-        arguments=arguments,
-        directory=open_directory(settings),
-        num_partitions=settings.partition.num_partitions,
-        folder=Path(options.folder).absolute(),
-        python=options.python,
-    )
-    if not launch.ranks(len(hosts) - 1):
-        needed = -(-launch.num_partitions // launch.parts_per_node)
+    cluster = settings.train.cluster
+    cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
+    if cluster.num_nodes < len(hosts):
         raise InputError(
-            f"{options.hostfile}: {len(hosts)} hosts for {launch.num_partitions} partitions, {launch.parts_per_node} "
-            f"each, so {needed} host(s) would have them all; name {needed}, or partition again"
+            f"{hostfile}: {len(hosts)} hosts for {cluster.num_partitions} partitions, {cluster.parts_per_node} each, "
+            f"so {cluster.num_nodes} host(s) would have them all; name {cluster.num_nodes}, or partition again"
         )
-    return launch
+    own = {
+        "distributed.master_addr": hosts[0].rpartition("@")[2],
+        "hydra.run.dir": time.strftime("outputs/%Y-%m-%d/%H-%M-%S"),
+        "parts_per_node": cluster.parts_per_node,
+    }
+    added = [f"{name}={value}" for name, value in own.items() if name not in given]
+    return Launch(hosts, [*arguments, *added], open_directory(settings), cluster)
 
 
 def read_hosts(path: Path) -> list[str]:
@@ -131,14 +107,15 @@ def split_arguments(arguments: list[str]) -> tuple[str, list[str]]:
     return known.config_name, overrides
 
 
-def copy_parts(launch: Launch) -> None:
+def copy_parts(launch: Launch, folder: Path) -> None:
     """Copy each host's partitions to the same path there; rsync sends only what is missing. Raises InputError."""
     source = launch.directory.path
+    there = folder / source  # an absolute one stays as it is
+    make = f"mkdir -p {shlex.quote(str(there))} && rsync"
     for node, host in enumerate(launch.hosts):
-        there = launch.folder / source  # an absolute one stays as it is
-        files = [*sorted(source.glob("*.json")), *(source / f"part{rank}" for rank in launch.ranks(node))]
-        make = f"mkdir -p {shlex.quote(str(there))} && rsync"
-        command = ["rsync", "-a", "-e", shlex.join(SSH), "--rsync-path", make, *map(str, files), f"{host}:{there}/"]
+        parts = (source / f"part{rank}" for rank in launch.cluster.ranks_of(node))
+        files = map(str, [*sorted(source.glob("*.json")), *parts])
+        command = ["rsync", "-a", "-e", shlex.join(SSH), "--rsync-path", make, *files, f"{host}:{there}/"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL)
         except OSError as error:
@@ -147,60 +124,62 @@ def copy_parts(launch: Launch) -> None:
             raise InputError(f"{host}: rsync of {source} ended with status {done.returncode}")
 
 
-class Hosts:
-    """The ssh processes of a run, one a host."""
-
-    def __init__(self) -> None:
-        self._ended: queue.Queue[tuple[str, int]] = queue.Queue()
-        self._running: dict[int, subprocess.Popen[str]] = {}
-
-    def start(self, launch: Launch) -> None:
-        run_key = secrets.token_hex(8)
-        for node, host in enumerate(launch.hosts):
-            process = subprocess.Popen(
-                [*SSH, host, launch.command(node, run_key)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # Ctrl-C reaches this launcher alone, which ends the others in order
-            )
-            self._running[node] = process
-            threading.Thread(target=self._follow, args=(host, process), daemon=True).start()
-
-    def _follow(self, host: str, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            sys.stdout.write(f"[{host}] {line.rstrip()}\n")
-            sys.stdout.flush()
-        self._ended.put((host, process.wait()))
-
-    def wait(self) -> int:
-        """Wait until all have ended with status 0, or for the first that did not; its exit status, or 0."""
-        for _ in self._running:
-            host, status = self._ended.get()
-            if status != 0:
-                print(f"error: {host} ended with status {status}; the others are ended", file=sys.stderr)
-                return status if status in (1, 2) else 1
-        return 0
-
-    def end(self) -> None:
-        """Close the standard input of every ssh, which ends its program; kill an ssh that does not end in time."""
-        for process in self._running.values():
-            assert process.stdin is not None
-            process.stdin.close()
-        deadline = time.monotonic() + END_TIMEOUT
-        for process in self._running.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+def run(launch: Launch, folder: Path, python: str) -> int:
+    """Run the program on all hosts until all have ended with status 0, or one has not; its exit status, or 0."""
+    environment = f"RETEXO_RUN_KEY={secrets.token_hex(8)}"
+    processes: list[subprocess.Popen[str]] = []
+    with ThreadPoolExecutor(len(launch.hosts)) as pool:
+        try:
+            following = {}
+            for node, host in enumerate(launch.hosts):
+                words = ["env", environment, python, "main.py", *launch.arguments, f"node_rank={node}"]
+                command = REMOTE_SCRIPT.format(folder=shlex.quote(str(folder)), command=shlex.join(words))
+                processes.append(start(host, command))
+                following[pool.submit(follow, host, processes[-1])] = host
+            for ended in as_completed(following):
+                status = ended.result()
+                if status != 0:
+                    print(f"error: {following[ended]} ended with status {status}; the others are ended",
+                          file=sys.stderr)  # fmt: skip
+                    return status if status in (1, 2) else 1
+            return 0
+        finally:
+            end(processes)
 
 
-def terminate(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(143)
+def start(host: str, command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SSH, host, command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C reaches this launcher alone, which ends the others in order
+    )
+
+
+def follow(host: str, process: subprocess.Popen[str]) -> int:
+    """Show the output of a host until its program ends; its exit status."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(f"[{host}] {line.rstrip()}\n")
+        sys.stdout.flush()
+    return process.wait()
+
+
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    """Close the standard input of every ssh, which ends its program; kill an ssh that does not end in time."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    deadline = time.monotonic() + END_TIMEOUT
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def main() -> int:
@@ -211,26 +190,22 @@ def main() -> int:
     parser.add_argument("--no-copy", action="store_true", help="every host has its partitions already")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, terminate)
+    folder = Path(options.folder).absolute()
     try:
-        launch = read_launch(options)
-        if not options.no_copy:
-            copy_parts(launch)
+        with terminate_as_exit():
+            launch = read_launch(Path(options.hostfile), options.arguments)
+            if not options.no_copy:
+                copy_parts(launch, folder)
+            return run(launch, folder, options.python)
     except (InputError, HydraException) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 2
-    hosts = Hosts()
-    try:
-        hosts.start(launch)
-        return hosts.wait()
     except OSError as error:
-        print(f"error: ssh: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    finally:
-        hosts.end()
 
 
 if __name__ == "__main__":

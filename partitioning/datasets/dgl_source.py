@@ -26,8 +26,8 @@ def archive(name: str, folder: str) -> Archive:
     url = URL.format(name=name)
     digest = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:8]
     root = Path(folder)
-    plain = root / name
-    place = plain if plain.is_dir() else root / f"{name}_{digest}"
+    by_name = root / name
+    place = by_name if by_name.is_dir() else root / f"{name}_{digest}"
     return Archive(name, url, root / f"{name}.zip", place, FILES[name])
 
 

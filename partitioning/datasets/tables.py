@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, check_integers, check_length, check_unique
+from partitioning.checks import Array, Ints, check_integers, check_length, check_unique, refuse
 from partitioning.datasets.raw import RawGraph, joined, narrowed
 from partitioning.errors import InputError
 from partitioning.files import reading
@@ -283,8 +283,6 @@ def _positions(wanted: Ints, ids: Ints, where: str, order: Ints | None = None, f
     order = np.argsort(ids) if order is None else order
     place = np.minimum(np.searchsorted(ids, wanted, sorter=order), max(len(ids) - 1, 0))
     rows = order[place] if len(ids) else np.empty(0, dtype=np.int64)
-    wrong = np.flatnonzero(ids[rows] != wanted) if len(ids) else np.arange(len(wanted))
-    if len(wrong):
-        row, value = first_row + wrong[0], wanted[wrong[0]]
-        raise InputError(f"{where}: row {row} is {value}; expected one of the {len(ids)} node ids")
+    wrong = ids[rows] != wanted if len(ids) else np.ones(len(wanted), np.bool_)
+    refuse(wanted, wrong, where, f"expected one of the {len(ids)} node ids", first_row)
     return rows

@@ -10,7 +10,7 @@ def run(settings: Settings, run_dir: Path) -> None:
     """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir.
 
     Each app is a module of this folder, loaded when it is run: what one needs, another need not have installed. Raises
-    InputError for a mistake of the user's, before anything is started, and TrainingError when a worker fails.
+    InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
     """
     name = "sweep" if settings.sweep.axes is not None else settings.app
     app = import_module(f"retexo.apps.{name}").run

@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, print the tables, write plan.json into run_dir, and return what it says.
 
-    Raises InputError for settings that cannot be had, and where there is no partition directory, or it is damaged.
+    Raises InputError for settings that are not supported, and where there is no partition directory, or a damaged one.
     """
     registry.check(settings.train)
     start = time.perf_counter()
@@ -51,6 +51,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     limit = settings.train.num_rounds
     rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
     sizes = Sizes.of(settings.train, partitions, architecture)
+    totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
         "workers": len(partitions),
@@ -59,7 +60,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
         "entries": [vars(entry) for entry in predicted.entries],
         "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
-        "options": _sorted({name: other.total(list(rounds.values())[-1]) for name, other in options.items()}),
+        "options": dict(sorted(totals.items(), key=lambda option: option[1])),  # the fewest bytes first
         "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
         "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
     }
@@ -99,11 +100,6 @@ def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
         for name, new in OPTIONS.items()
     }
     return {name: other for name, other in changed.items() if other != settings}
-
-
-def _sorted(options: dict[str, int]) -> dict[str, int]:
-    """The fewest bytes first."""
-    return dict(sorted(options.items(), key=lambda option: option[1]))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from partitioning.errors import InputError
@@ -167,7 +168,8 @@ def _run_all(folder: Path, todo: Sequence[Planned], total: int, lock: int) -> di
         elapsed = time.monotonic() - start
         print(
             f"[{total - len(todo) + place}/{total}] {one.name}: {outcome.kind}, {outcome.text} | "
-            f"elapsed {_clock(elapsed)}, remaining about {_clock(elapsed / place * (len(todo) - place))}",
+            f"elapsed {timedelta(seconds=round(elapsed))}, "
+            f"remaining about {timedelta(seconds=round(elapsed / place * (len(todo) - place)))}",
             flush=True,
         )
     return outcomes
@@ -224,12 +226,6 @@ def _reason(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return told[-1] if told else f"see {log}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _print_remains(outcomes: dict[str, Outcome]) -> None:

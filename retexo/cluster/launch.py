@@ -110,9 +110,7 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         yield node
 
 
-def run_workers(
-    ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node | None = None
-) -> dict[int, Any]:
+def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node) -> dict[int, Any]:
     """Run target(rank, job, connection) in a process for each rank; return their results by rank.
 
     Raises TrainingError, which names rank, node and phase, as soon as a worker fails here or on another node; none is
@@ -128,7 +126,7 @@ def run_workers(
         for receiver, _ in pipes.values():
             stack.callback(receiver.close)
         stack.push(lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit)))
-        _start(processes, node.cluster.init_timeout if node is not None else 120.0)
+        _start(processes, node.cluster.init_timeout)
         for _, sender in pipes.values():
             sender.close()
         started = zip(processes, pipes.items(), strict=True)

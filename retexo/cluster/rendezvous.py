@@ -59,7 +59,7 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-"))) / "rendezvous"
-            run_id = new_run_id()
+            run_id = secrets.token_hex(8)
             yield Node(cluster, run_id, _rendezvous(cluster, loopback(), run_id, file=file))
             return
         interface = choose_interface(cluster)
@@ -79,13 +79,10 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         participant = Participant(cluster, interface, own, listener)
         node = _coordinate(participant, stack) if is_first else _join(participant)
         listener.close()
-        stack.callback(_close, node)
+        for channel in node.links.values():
+            stack.callback(channel.close)
         logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, interface)
         yield node
-
-
-def new_run_id() -> str:
-    return secrets.token_hex(8)
 
 
 def choose_interface(cluster: ClusterSettings) -> str:
@@ -129,7 +126,7 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
         problem: str | None = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
     else:
         address = participant.own.address.rpartition(":")[0]
-        run_id, store = new_run_id(), f"{address}:{stack.enter_context(serving_store(address))}"
+        run_id, store = secrets.token_hex(8), f"{address}:{stack.enter_context(serving_store(address))}"
         coordinator.send_reply({"run": run_id, "store": store, "nodes": coordinator.addresses})
         problem = _peer_problem(cluster, coordinator.joined)
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
@@ -235,7 +232,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
-    """Raise what node 0 found wrong: InputError for a mistake of the user's, TrainingError for a failure."""
+    """Raise what node 0 found wrong: InputError for wrong input, TrainingError for a failure."""
     if "refused" in reply:
         raise InputError(
             f"distributed.master_port: what runs at {place} turned {own.name} away: {printable(reply['refused'])}; "
@@ -274,7 +271,7 @@ def _connect_peers(
 
 
 def _accept_peers(listener: socket.socket, run_id: str, nodes: set[int]) -> dict[int, Channel]:
-    """Connections from these nodes of the run, as far as they come within CONNECT_TIMEOUT."""
+    """Connections from these nodes of the run, that arrive within CONNECT_TIMEOUT."""
     found: dict[int, Channel] = {}
     pending, deadline = PendingConnections(listener), time.monotonic() + CONNECT_TIMEOUT
     while nodes - found.keys() and time.monotonic() < deadline:
@@ -308,8 +305,3 @@ def _rendezvous(
 ) -> Rendezvous:
     limits = {"init_timeout": cluster.init_timeout, "timeout": cluster.timeout}
     return Rendezvous(cluster.num_partitions, interface, file, address, port, **limits, run_id=run_id)
-
-
-def _close(node: Node) -> None:
-    for channel in node.links.values():
-        channel.close()

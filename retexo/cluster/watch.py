@@ -58,7 +58,7 @@ class Worker:
 
 
 def _oom_kills() -> int:
-    """How often this machine's kernel has killed a process for want of memory."""
+    """How often this machine's kernel has killed a process because memory ran out."""
     for line in Path("/proc/vmstat").read_text().splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])
@@ -68,12 +68,12 @@ def _oom_kills() -> int:
 class Watch:
     """The loop of a parent: reads what its workers and the other nodes send, and sends these its own state."""
 
-    def __init__(self, workers: dict[int, Worker], node: Node | None) -> None:
+    def __init__(self, workers: dict[int, Worker], node: Node) -> None:
         self._workers, self._node = workers, node
-        self._links: dict[int, Channel] = dict(node.links) if node is not None else {}
+        self._links: dict[int, Channel] = dict(node.links)
         self._lost: list[Channel] = []
-        self._own = node.rank if node is not None else 0
-        self._timeout = node.cluster.heartbeat_timeout if node is not None else 15.0
+        self._own = node.rank
+        self._timeout = node.cluster.heartbeat_timeout
         self._seconds_silent = dict.fromkeys(self._links, 0.0)
         self._phases = dict.fromkeys(self._links, "start")
         self._failures: list[Failure] = []
@@ -240,7 +240,7 @@ class Watch:
         raise TrainingError("\n".join([sentence, *own[:1]]))
 
     def _name(self, node: int) -> str:
-        return name_of(node, self._node.cluster.ranks_of(node)) if self._node is not None else f"node {node}"
+        return name_of(node, self._node.cluster.ranks_of(node))
 
     def _in_phase(self, node: int) -> str:
         return f"; phase: {self._phases.get(node, 'start')}"

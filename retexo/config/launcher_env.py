@@ -31,6 +31,10 @@ class LauncherEnv:
     run_key: str
     """Tells this run from others of the same launcher."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"rank {self.rank} of {self.launcher}: must be in [0, {self.world_size}); start it anew")
+
     @property
     def one_machine(self) -> bool:
         return self.local_size == self.world_size
@@ -50,19 +54,17 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
 
 def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return _check(
-        LauncherEnv(
-            launcher="torchrun",
-            rank=_number(environ, "RANK"),
-            world_size=_number(environ, "WORLD_SIZE"),
-            local_rank=_number(environ, "LOCAL_RANK", 0),
-            local_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
-            cores=None,
-            master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
-            master_port=_number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None,
-            store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            run_key=f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} attempt {attempt}",
-        )
+    return LauncherEnv(
+        launcher="torchrun",
+        rank=_number(environ, "RANK"),
+        world_size=_number(environ, "WORLD_SIZE"),
+        local_rank=_number(environ, "LOCAL_RANK", 0),
+        local_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
+        cores=None,
+        master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
+        master_port=_number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None,
+        store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        run_key=f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} attempt {attempt}",
     )
 
 
@@ -76,29 +78,18 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
     if port is None and job.isdigit():  # two jobs may share a machine
         port = 10011 + int(job) % 20000
-    return _check(
-        LauncherEnv(
-            launcher="Slurm",
-            rank=_number(environ, "SLURM_PROCID"),
-            world_size=world_size,
-            local_rank=_number(environ, "SLURM_LOCALID", 0),
-            local_size=world_size if len(hosts) <= 1 else local_size,
-            cores=_number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None,
-            master_addr=environ.get("MASTER_ADDR") or (hosts[0] if hosts else "127.0.0.1"),
-            master_port=port,
-            store=False,
-            run_key=f"Slurm {job} step {environ.get('SLURM_STEP_ID', '')}",
-        )
+    return LauncherEnv(
+        launcher="Slurm",
+        rank=_number(environ, "SLURM_PROCID"),
+        world_size=world_size,
+        local_rank=_number(environ, "SLURM_LOCALID", 0),
+        local_size=world_size if len(hosts) <= 1 else local_size,
+        cores=_number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None,
+        master_addr=environ.get("MASTER_ADDR") or (hosts[0] if hosts else "127.0.0.1"),
+        master_port=port,
+        store=False,
+        run_key=f"Slurm {job} step {environ.get('SLURM_STEP_ID', '')}",
     )
-
-
-def _check(launcher_env: LauncherEnv) -> LauncherEnv:
-    if not 0 <= launcher_env.rank < launcher_env.world_size:
-        raise InputError(
-            f"rank {launcher_env.rank} of {launcher_env.launcher}: must be in [0, {launcher_env.world_size}); "
-            "start it anew"
-        )
-    return launcher_env
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -117,8 +108,8 @@ def expand_hosts(text: str) -> list[str]:
     hosts: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names = [""]
-        for plain, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
-            parts = [plain] if plain else _expand_range(inside)
+        for text_part, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
+            parts = [text_part] if text_part else _expand_range(inside)
             _check_length("SLURM_NODELIST", len(hosts) + len(names) * len(parts))
             names = [name + part for name in names for part in parts]
         hosts += names

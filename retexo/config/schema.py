@@ -73,8 +73,8 @@ def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
 def given_type(defined: Setting, hint: Any) -> Any:
     """The type that a setting is given in: lists for tuples, optional where the default is null."""
     nullable = get_origin(hint) is UnionType
-    plain = next(kind for kind in get_args(hint) if kind is not NoneType) if nullable else hint
-    given: Any = list[get_args(plain)[0]] if get_origin(plain) is tuple else plain  # type: ignore[misc]
+    required = next(kind for kind in get_args(hint) if kind is not NoneType) if nullable else hint
+    given: Any = list[get_args(required)[0]] if get_origin(required) is tuple else required  # type: ignore[misc]
     return given | None if nullable or (defined.default is None and given is not Any) else given
 
 

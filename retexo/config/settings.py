@@ -343,7 +343,7 @@ class Settings(Checked):
     given: frozenset[str]
     """Names of the settings that were given on the command line; the others have their defaults."""
     resolved: dict[str, Any]
-    """All settings by name, as plain JSON values."""
+    """All settings by name, as JSON values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
