@@ -34,7 +34,6 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,8 @@ import numpy as np
 import pandas as pd
 from alternative_runs import THREADS, Run
 from scale import data as products
+
+from retexo.config.compose import compose
 
 BELOW = 0.002
 AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")
@@ -60,8 +61,6 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
     """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
-    from retexo.config.compose import compose
-
     graph, split = common.load_graph(compose(settings))
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
@@ -147,28 +146,23 @@ def compare(arguments: argparse.Namespace) -> None:
     print(f"{arguments.graph}: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
           f"{', '.join(f'{name} {version(package)}' for name, package in names.items())}", flush=True)  # fmt: skip
     found = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
+    worlds = sorted({int(method.split()[2]) for method in arguments.methods if method.startswith("ours")})
     for seed in range(arguments.seeds):
-        for _ in run_seed(arguments, seed, found.setdefault(str(seed), {})):
-            if arguments.keep:
-                arguments.keep.write_text(json.dumps(found))
+        runs = found.setdefault(str(seed), {})
+        missing = [method for method in arguments.methods if "error" in runs.get(method, {"error": "not run"})]
+        if not missing:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            settings = [*settings_of(arguments), f"seed={seed}", f"partition_dir={folder}/partitions"]
+            cutting = prepare(settings, Path(folder), worlds)
+            for method in missing:
+                run = measure(Run(method, seed, settings, folder, arguments.budget))
+                runs[method] = {**run, "cutting": cutting, "load": os.getloadavg()[0]}
+                said = {name: run.get(name) for name in ("command", "val", "error")}
+                print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
+                if arguments.keep:
+                    arguments.keep.write_text(json.dumps(found))
     report({seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)}, arguments.methods)
-
-
-def run_seed(arguments: argparse.Namespace, seed: int, runs: dict[str, Any]) -> Iterator[None]:
-    """Add the methods that `runs` does not have, one after the other; yields after each."""
-    missing = [method for method in arguments.methods if "error" in runs.get(method, {"error": "not run"})]
-    if not missing:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        settings = [*settings_of(arguments), f"seed={seed}", f"partition_dir={folder}/partitions"]
-        worlds = sorted({int(method.split()[2]) for method in arguments.methods if method.startswith("ours")})
-        cutting = prepare(settings, Path(folder), worlds)
-        for method in missing:
-            runs[method] = {**measure(Run(method, seed, settings, folder, arguments.budget)), "cutting": cutting}
-            runs[method]["load"] = os.getloadavg()[0]
-            said = {name: runs[method].get(name) for name in ("command", "val", "error")}
-            print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
-            yield
 
 
 def main() -> None:

@@ -1,7 +1,4 @@
-"""What the benchmarks share: arguments, data sets, runs without output, and figures of several runs.
-
-Imports of retexo and DGL are made where they are needed, so that no method of alternatives.py pays for another's.
-"""
+"""What the benchmarks share: arguments, data sets, runs without output, and figures of several runs."""
 
 import argparse
 import contextlib
@@ -14,26 +11,29 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
 import torch
 
-if TYPE_CHECKING:
-    from partitioning.directory.meta import Meta
-    from partitioning.directory.read import PartitionDirectory
-    from partitioning.directory.types import Partition
-    from partitioning.graph_data import GraphData
-    from partitioning.splits import Split
-    from retexo.config.settings import Settings
+from partitioning import datasets, splits
+from partitioning.directory.meta import Meta
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
+from partitioning.graph_data import GraphData
+from partitioning.splits import Split
+from retexo.apps import partition_data
+from retexo.apps import train as train_app
+from retexo.apps.partitions import open_directory
+from retexo.config.settings import Settings
+from retexo.estimate.baselines import Sizes
+from retexo.estimate.traffic import architecture_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gcn", "sage", "gat")
 CORA = ["dataset_name=cora"]
 PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
-SEEDS = {"cora": "seeds", "pubmed": "pubmed_seeds"}
-"""The argument with the number of seeds, by graph."""
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "seeds": {"type": int, "help": "seeds 0, 1, ... of split, parts and parameters"},
     "pubmed": {"type": Path, "help": "PubMed as an npz of the form of dataset_name=file"},
@@ -64,43 +64,32 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
     return {"cora": CORA, "pubmed": ["dataset_name=file", f"dataset_file={pubmed.resolve()}", *PUBMED_SPLIT]}
 
 
-def load_graph(settings: "Settings") -> tuple["GraphData", "Split"]:
+def load_graph(settings: Settings) -> tuple[GraphData, Split]:
     """The graph that settings name, and its split."""
-    from partitioning import datasets, splits
-
     dataset = settings.partition.dataset
     graph = datasets.load(dataset)
     return graph, splits.draw(graph, dataset.split, datasets.recipe(dataset.name).split)
 
 
-def partition(settings: "Settings") -> "Meta":
+def partition(settings: Settings) -> Meta:
     """Make the partitions that settings name, without output."""
-    from retexo.apps import partition_data
-
     with contextlib.redirect_stdout(io.StringIO()):
         return partition_data.run(settings.partition)
 
 
-def train(settings: "Settings", folder: Path | str) -> dict[str, Any]:
+def train(settings: Settings, folder: Path | str) -> dict[str, Any]:
     """Train into a new run directory below a folder, without output; summary.json."""
-    from retexo.apps import train
-
     with contextlib.redirect_stdout(io.StringIO()):
-        return train.run(settings, Path(tempfile.mkdtemp(dir=folder)))
+        return train_app.run(settings, Path(tempfile.mkdtemp(dir=folder)))
 
 
-def read_partitions(settings: "Settings") -> tuple["PartitionDirectory", list["Partition"]]:
-    from retexo.apps.partitions import open_directory
-
+def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:
     directory = open_directory(settings)
     return directory, [directory.read(part) for part in range(directory.num_parts)]
 
 
-def centralized_bytes(settings: "Settings", directory: "PartitionDirectory", partitions: Sequence["Partition"]) -> int:
+def centralized_bytes(settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> int:
     """What it takes to ship all parts to the worker with the largest."""
-    from retexo.estimate.baselines import Sizes
-    from retexo.estimate.traffic import architecture_of
-
     architecture = architecture_of(settings.train, directory, partitions)
     return Sizes.of(settings.train, partitions, architecture).centralized
 
@@ -152,16 +141,6 @@ def accuracies(summaries: Sequence[dict[str, Any]], split: str) -> np.ndarray:
 def with_spread(values: np.ndarray) -> str:
     """Mean and sample standard deviation."""
     return f"{values.mean():.4f} +- {values.std(ddof=1) if len(values) > 1 else float('nan'):.4f}"
-
-
-def mean_rounds(summaries: Sequence[dict[str, Any]]) -> float:
-    """Of all layers together."""
-    return float(np.mean([sum(summary["rounds"]) for summary in summaries]))
-
-
-def median_seconds(summaries: Sequence[dict[str, Any]]) -> float:
-    """Of training."""
-    return float(np.median([summary["seconds"]["train"] for summary in summaries]))
 
 
 def megabytes(summaries: Sequence[dict[str, Any]], *kinds: str) -> float:

@@ -1,10 +1,9 @@
 """How bytes grow with the graph, the cut and the number of parts; and what planning itself takes.
 
-    python benchmarks/growth.py [--nodes 10000 30000 100000] [--parts 4 16 64] [--lean] [--edges 10000000]
+    python benchmarks/growth.py [--nodes 10000 30000 100000] [--parts 4 16 64] [--edges 10000000]
 
 Synthetic graphs (10 edges a node, 128 features, 8 classes, homophily .9; split .08 / .02 / .90), GCN. MB are predicted
-by `app=plan`, with 30 rounds per layer and 10 for lean. `--lean` trains where a good cut pays: bytes and accuracy of
-`+experiment=lean` beside `centralized`. `--edges` times a cover of so many boundary edges on one core.
+by `app=plan`, with 30 rounds per layer and 10 for lean. `--edges` times a cover of so many boundary edges on one core.
 """
 
 import itertools
@@ -61,22 +60,6 @@ def growth(nodes: int, parts: int, method: str, folder: Path) -> dict[str, str]:
     }
 
 
-def lean_against_centralized(folder: Path) -> None:
-    """A graph that falls into parts, with wide features: what leaves its part is little."""
-    graph = ("synthetic.nodes=100000", "synthetic.edges=500000", "synthetic.features=512", "synthetic.classes=16",
-              "synthetic.homophily=0.97", "partition_method=metis", f"partition_dir={folder}")  # fmt: skip
-    settings = settings_of(*graph, "+experiment=lean")
-    meta = common.partition(settings)
-    summary, plain = common.train(settings, folder), common.train(settings_of(*graph, "exchange=plain"), folder)
-    directory, partitions = common.read_partitions(settings)
-    centralized = common.centralized_bytes(settings, directory, partitions)
-    sent = summary["bytes"]["total"]
-    print(f"100,000 nodes, 1,000,000 directed edges, 512 features, METIS: {meta.cut_edges / meta.num_edges:.1%} cut")
-    print(f"lean   {sent / 1e6:>10.2f} MB, test accuracy {summary['test']['accuracy']:.4f}, rounds {summary['rounds']}")
-    print(f"plain  {plain['bytes']['total'] / 1e6:>10.2f} MB, test accuracy {plain['test']['accuracy']:.4f}")
-    print(f"centralized {centralized / 1e6:>10.2f} MB, {centralized / sent:.1f} times lean", flush=True)
-
-
 def planning(edges: int) -> None:
     """Code and cover of one random boundary, unit weights and weights of sparse rows."""
     torch.set_num_threads(1)
@@ -103,7 +86,6 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=[10_000, 30_000, 100_000])
     parser.add_argument("--parts", type=int, nargs="*", default=[4, 8, 16, 64])
     parser.add_argument("--methods", nargs="*", default=["random", "metis"])
-    parser.add_argument("--lean", action="store_true")
     parser.add_argument("--edges", type=int)
     arguments = parser.parse_args()
     print(common.machine())
@@ -112,9 +94,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows[case] = growth(*case, Path(folder))
     print(pd.DataFrame.from_dict(rows, orient="index").to_string())
-    if arguments.lean:
-        with tempfile.TemporaryDirectory() as folder:
-            lean_against_centralized(Path(folder))
     if arguments.edges:
         planning(arguments.edges)
 

@@ -8,7 +8,8 @@
 `--methods` takes names of the comparison or any settings. A seed draws the split, 4 random parts and the parameters;
 methods take turns within a seed, so that what else the machine does affects all of them alike. `choose` shows
 validation accuracy alone; the settings of the other comparisons were chosen by it, and their runs look at the test
-nodes once. Megabytes (1e6), and points of test accuracy more than the first method with their 95 % interval, paired.
+nodes once. Megabytes (1e6); points of test accuracy more than the first method, paired, with their 95 % interval;
+rounds of all layers together; the median of the seconds of training.
 
 Of `bytes`, `plain` is the public scheme: every halo row dense, 200 rounds per layer. `centralized` ships all parts to
 the worker with the largest. The bound is rows of the smallest cover (unit weights) times the bytes of a dense row:
@@ -83,8 +84,8 @@ def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
         if with_test:
             test = common.accuracies(summaries, "test")
             cells |= {"test": common.with_spread(test), "points": points(found, test)}
-        cells |= {"rounds": f"{common.mean_rounds(summaries):.1f}",
-                  "seconds": f"{common.median_seconds(summaries):.2f}"}  # fmt: skip
+        cells["rounds"] = f"{np.mean([sum(summary['rounds']) for summary in summaries]):.1f}"
+        cells["seconds"] = f"{np.median([summary['seconds']['train'] for summary in summaries]):.2f}"
         for name, kinds in {"MB": (), **KINDS}.items():
             cells[name] = f"{common.megabytes(summaries, *kinds):.3f}"
         rows[method] = cells
@@ -119,14 +120,17 @@ def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path
 def main() -> None:
     parser = common.parser(__doc__, seeds=10, pubmed=None, pubmed_seeds=5, models=common.MODELS, options=[])
     parser.add_argument("comparison", choices=COMPARISONS)
+    parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
     parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
     methods = {method: known.get(method, method) for method in arguments.methods or known}
     print(f"{common.machine()}; 4 random parts; options:", *arguments.options or ["the defaults"])
     print(*(f"{method:<20}{options}" for method, options in known.items()), sep="\n")
-    for graph, settings in common.graphs(arguments.pubmed).items():
-        data, seeds = [*settings, *arguments.options], range(getattr(arguments, common.SEEDS[graph]))
+    graphs = {"graph": arguments.data} if arguments.data else common.graphs(arguments.pubmed)
+    for graph, settings in graphs.items():
+        seeds = range(arguments.pubmed_seeds if graph == "pubmed" else arguments.seeds)
+        data = [*settings, *arguments.options]
         for model in arguments.models:
             reference = REFERENCE.get((graph, model)) if arguments.comparison == "accuracy" else None
             print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")

@@ -23,7 +23,7 @@ import socket
 import sys
 import tempfile
 import threading
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -86,11 +86,6 @@ SWEEPS: dict[str, list[dict[str, int | None]]] = {
     "width": [{"width": width} for width in (64, 128, 256, 512)],
     "whole": [{"share": 1, "rounds": None}],
 }
-AXES: dict[str, Callable[[Point], int]] = {
-    "edges": lambda point: point.edges,
-    "parts": lambda point: point.parts,
-    "width": lambda point: point.width,
-}
 PHASES = ("plan", "exchange", "aggregate + embed", "rounds")
 
 
@@ -121,12 +116,7 @@ class Rates:
 
 
 def _least(work: Callable[[], Any]) -> float:
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    return min(timeit.repeat(work, number=1, repeat=5))
 
 
 def _through_a_socket() -> None:
@@ -228,7 +218,7 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
         figure, panels = plt.subplots(1, len(sweeps), figsize=(4.2 * len(sweeps), 4), squeeze=False)
         for sweep, axes in zip(sweeps, panels[0], strict=True):
             shown = {point: runs[point] for point in points(sweep, [model], 20) if point in runs}
-            across = [AXES[sweep](point) for point in shown]
+            across = [getattr(point, sweep) for point in shown]
             for name, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
                 axes.plot(across, [max(run["phase"][name], 1e-2) for run in shown.values()], color=colour,
                           marker=marker, label=name)  # fmt: skip
@@ -273,7 +263,7 @@ def main() -> None:
                         options.keep.write_text(json.dumps([[asdict(each), run] for each, run in runs.items()]))
                 show(point, runs[point])
     if options.figure:
-        draw(runs, [sweep for sweep in options.sweeps if sweep in AXES], options.models[0], options.figure)
+        draw(runs, [sweep for sweep in options.sweeps if sweep != "whole"], options.models[0], options.figure)
 
 
 if __name__ == "__main__":

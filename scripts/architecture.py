@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """The two parts of docs/architecture.md that follow from the code: the picture of the imports, and all modules.
 
-    python scripts/architecture.py            # write them anew
-    python scripts/architecture.py --check    # exit status 1 where they are not those of the code
+    python scripts/architecture.py
 
 What a room (a folder) or a module is for, its docstring's first sentence says. An arrow says that a room imports
 another; those that other arrows imply are left out.
@@ -10,7 +9,6 @@ another; those that other arrows imply are left out.
 
 import ast
 import re
-import sys
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
@@ -107,16 +105,5 @@ def written(page: str) -> str:
     return page
 
 
-def main() -> int:
-    page = PAGE.read_text()
-    made = written(page)
-    if sys.argv[1:] == ["--check"]:
-        if made != page:
-            print(f"{PAGE}: not as the code is; run python scripts/architecture.py", file=sys.stderr)
-        return int(made != page)
-    PAGE.write_text(made)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(written(PAGE.read_text()))

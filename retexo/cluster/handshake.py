@@ -9,11 +9,12 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from partitioning.files import check_types
 from retexo import __version__
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.cluster.pending import PendingConnections
@@ -52,19 +53,13 @@ def name_of(node: int, ranks: list[int] | range) -> str:
 
 def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
     """The NodeInfo of a message; None if there is none in it, or one of another form."""
-    content = message.get("node")
-    if message.get("retexo") != PROTOCOL or not isinstance(content, dict):
+    try:
+        info = NodeInfo(**message["node"])
+        check_types(info)
+    except (KeyError, TypeError, ValueError):
         return None
-    types = {"node": int, "world_size": int, "ranks": list, "settings": dict}
-    if content.keys() != {entry.name for entry in fields(NodeInfo)}:
-        return None
-    if not all(isinstance(value, types.get(name, str)) for name, value in content.items()):
-        return None
-    if not all(isinstance(rank, int) for rank in content["ranks"]):
-        return None
-    if not re.fullmatch(r"[\w.:-]+:[0-9]{1,5}", content["address"]):
-        return None
-    return NodeInfo(**content)
+    fits = all(isinstance(rank, int) for rank in info.ranks) and re.fullmatch(r"[\w.:-]+:[0-9]{1,5}", info.address)
+    return info if message.get("retexo") == PROTOCOL and fits else None
 
 
 def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
