@@ -39,17 +39,12 @@ def assign(graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionS
     return metis(graph, balanced, settings.num_partitions, settings.objective, rng)
 
 
-def memory_needed(method: str, num_edges: int) -> int:
-    """Bytes that a method takes besides the graph, about."""
-    return BYTES_PER_EDGE.get(method, 0) * num_edges
-
-
 def check_memory(method: str, num_edges: int, available: int) -> None:
     """Refuse a graph whose partitioning would not fit: the system would end this program, or another, without a word.
 
     The estimate is good to a quarter, so nothing is refused that it sees within a quarter of what is there.
     """
-    needed = memory_needed(method, num_edges)
+    needed = BYTES_PER_EDGE.get(method, 0) * num_edges
     if needed:
         log.info("partition_method=%s: about %.1f GiB of memory, %.1f are available", method, needed / 2**30,
                  available / 2**30)  # fmt: skip

@@ -95,19 +95,13 @@ def read_frames(path: Path, header: bool | None = None) -> Iterator["pd.DataFram
     Columns are named 0, 1, ... where a csv has no header (None: its first row is numbers). There is one frame at least.
     """
     try:
-        import pandas as pd  # noqa: F401
-    except ImportError:
-        raise InputError(
-            f"{path}: reading tables needs pandas; pip install -e '.[tables]' -c constraints.txt"
-        ) from None
-    try:
         if path.suffix == ".parquet":
             yield from _parquet_frames(path)
         else:
             yield from _csv_frames(path, _has_header(path) if header is None else header)
-    except ImportError:
+    except ImportError as error:  # of pandas, or of pyarrow
         raise InputError(
-            f"{path}: reading parquet needs pyarrow; pip install -e '.[tables]' -c constraints.txt"
+            f"{path}: reading it needs {error.name}; pip install -e '.[tables]' -c constraints.txt"
         ) from None
     except (OSError, ValueError) as error:  # pandas and pyarrow derive their parser errors from these
         reason = (str(error).strip().splitlines() or ["empty"])[0]

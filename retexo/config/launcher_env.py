@@ -70,11 +70,11 @@ def _torchrun(environ: Mapping[str, str]) -> LauncherEnv:
 
 def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     world_size = _number(environ, "SLURM_NTASKS")
-    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
+    host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     job = environ.get("SLURM_JOB_ID", "")
     counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
     node = _number(environ, "SLURM_NODEID", 0)
-    local_size = counts[node] if node < len(counts) else -(-world_size // max(1, len(hosts)))
+    num_nodes = _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
     if port is None and job.isdigit():  # two jobs may share a machine
         port = 10011 + int(job) % 20000
@@ -83,9 +83,9 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
         rank=_number(environ, "SLURM_PROCID"),
         world_size=world_size,
         local_rank=_number(environ, "SLURM_LOCALID", 0),
-        local_size=world_size if len(hosts) <= 1 else local_size,
+        local_size=counts[node] if node < len(counts) else -(-world_size // max(1, num_nodes)),
         cores=_number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None,
-        master_addr=environ.get("MASTER_ADDR") or (hosts[0] if hosts else "127.0.0.1"),
+        master_addr=environ.get("MASTER_ADDR") or host or "127.0.0.1",
         master_port=port,
         store=False,
         run_key=f"Slurm {job} step {environ.get('SLURM_STEP_ID', '')}",
@@ -103,40 +103,21 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     return number
 
 
-def expand_hosts(text: str) -> list[str]:
-    """Slurm's compressed list of hosts: 'a[1-2,07],b' is a1, a2, a07, b."""
-    hosts: list[str] = []
-    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        names = [""]
-        for text_part, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
-            parts = [text_part] if text_part else _expand_range(inside)
-            _check_length("SLURM_NODELIST", len(hosts) + len(names) * len(parts))
-            names = [name + part for name in names for part in parts]
-        hosts += names
-    return hosts
-
-
-def _check_length(variable: str, length: int) -> None:
-    if length > MAX_HOSTS:
-        raise InputError(f"{variable}: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it")
-
-
-def _expand_range(inside: str) -> list[str]:
-    """'1-2,07' is 1, 2, 07; '08-10' keeps its zeros."""
-    numbers: list[str] = []
-    for piece in inside.split(","):
-        first, _, last = piece.partition("-")
-        if not re.fullmatch(r"[0-9]{1,9}", first) or not re.fullmatch(r"[0-9]{1,9}", last or first):
-            raise InputError(f"SLURM_NODELIST: cannot read [{inside[:40]}]")
-        _check_length("SLURM_NODELIST", len(numbers) + int(last or first) - int(first))
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-    return numbers
+def first_host(nodelist: str) -> str:
+    """The first of Slurm's compressed list of hosts: of 'a[07-09],b' it is a07; empty for an empty list."""
+    first = re.match(r"((?:[^,\[]|\[[^\]]*\])*)(?:,|$)", nodelist)
+    host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group(1)) if first else "["
+    if not re.fullmatch(r"[\w.-]*", host):
+        raise InputError(f"SLURM_NODELIST={nodelist[:40]}: cannot read its first host; srun sets it")
+    return host
 
 
 def expand_counts(text: str) -> list[int]:
     """Slurm's tasks by node: '2(x3),1' is 2, 2, 2, 1."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        _check_length("SLURM_TASKS_PER_NODE", len(counts) + int((times or "1")[:9]))
+        length = len(counts) + int((times or "1")[:9])
+        if length > MAX_HOSTS:
+            raise InputError(f"SLURM_TASKS_PER_NODE: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it")
         counts += [int(count[:9])] * int(times or 1)
     return counts

@@ -185,7 +185,7 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
 
 
 def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
-    needed = assign.memory_needed("metis", 1000)
+    needed = 1000 * assign.BYTES_PER_EDGE["metis"]
     assign.check_memory("metis", 1000, int(needed / 1.25) + 1)
     with pytest.raises(InputError):
         assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
