@@ -1,6 +1,6 @@
 """Command line: compose the Hydra configuration, turn it into typed settings, call one app.
 
-Exit status: 0 done; 2 a mistake of the user's, found before anything is started; 1 failed while running; 130 and 143
+Exit status: 0 done; 2 input that cannot be used, found before anything is started; 1 failed while running; 130 and 143
 on Ctrl-C and SIGTERM.
 """
 
