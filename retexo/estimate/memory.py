@@ -1,7 +1,6 @@
 """How much memory a worker will need: what it holds at once, step by step, added up.
 
 The steps are those of retexo.trainers.layerwise on the CPU; the sizes in them come from a partition that is there, or
-from retexo.nn.stage import build_stages
 from a random graph of which only the sizes are known (retexo.estimate.random_graph). The largest worker of 18 runs, of
 all models on 2,708 to 300,000 nodes, took from 5 % less to 18 % more than its partition says. I inner nodes, H halo
 nodes, E edges, F width of a row, D width of a projected row.

@@ -20,7 +20,16 @@ from retexo.comm.traffic import Purpose
 from retexo.exchange.coding.rows import decode_into
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import EMBED, Boundary, ExchangePlan
-from retexo.exchange.selection import DENSE, LocalRows, MessageFormat, Selection, select, write_message
+from retexo.exchange.selection import (
+    DENSE,
+    CutEdges,
+    LocalRows,
+    MessageFormat,
+    Selection,
+    all_rows,
+    select,
+    write_message,
+)
 from retexo.nn.block import Arrival, Sources, Vectors
 
 HEADER = struct.Struct("<BQ")
@@ -134,17 +143,15 @@ class LayerExchange:
         held, all_nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows]
         if self._plan.plain:
             selection = _all_not_held(DENSE, held, edges)
-            return selection, write_message(self.local, selection, all_nodes, edges.source, edges.target)
+            cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets))
+            return selection, write_message(self.local, selection, cut)
         rest = edges.subset(~held[edges.source])
-        nodes, num_targets = all_nodes[rest.rows], len(rest.targets)
-        ends = rest.source, rest.target
-        selection = select(
-            self.local, nodes, *ends, num_targets, partial_sums=self._plan.partial_sums, projected=wave == EMBED
-        )
-        message = write_message(self.local, selection, nodes, *ends)
-        if len(message) > len(nodes) * self._row_bytes:  # of whole sums values cancelled, of what is left they do not
-            selection = Selection(DENSE, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
-            message = write_message(self.local, selection, nodes, *ends)
+        cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets))
+        selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == EMBED)
+        message = write_message(self.local, selection, cut)
+        if len(message) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest they do not
+            selection = all_rows(DENSE, cut)
+            message = write_message(self.local, selection, cut)
         rows, sums = np.zeros(len(edges.rows), bool), np.zeros(len(edges.targets), bool)
         rows[rest.rows], sums[rest.targets] = selection.rows, selection.sums
         return Selection(selection.format, rows, sums), message

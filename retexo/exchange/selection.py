@@ -114,6 +114,20 @@ class LocalRows:
 
 
 @dataclass(frozen=True, eq=False)
+class CutEdges:
+    """Edges from a sender's rows into a receiver's targets; each row and each target has one."""
+
+    nodes: IndexArray
+    """int [L] the inner node of each row."""
+    source: IndexArray
+    """int [E] in [0, L)."""
+    target: IndexArray
+    """int [E] in [0, R)."""
+    num_targets: int
+    """R"""
+
+
+@dataclass(frozen=True, eq=False)
 class Selection:
     """Of the rows and targets of some edges those that something is sent for, and how it is written."""
 
@@ -124,36 +138,23 @@ class Selection:
     """[R] targets for which a partial sum is sent."""
 
 
-def select(
-    local: LocalRows,
-    nodes: IndexArray,
-    source: IndexArray,
-    target: IndexArray,
-    num_targets: int,
-    *,
-    partial_sums: bool,
-    projected: bool,
-) -> Selection:
+def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
+    """Every row, and no sums."""
+    return Selection(message_format, np.ones(len(edges.nodes), bool), np.zeros(edges.num_targets, bool))
+
+
+def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: bool) -> Selection:
     """Choose the format, and with it the rows and partial sums, that take the fewest bytes.
 
-    Args:
-        nodes: int [L] the inner nodes.
-        source, target: int [E] the ends of the edges, in [0, L) and [0, num_targets); each of them occurs.
-        partial_sums: whether a partial sum may be sent for a target.
-        projected: whether the receiver can take rows after the weights.
+    partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
+    the weights.
     """
-    best: tuple[int, Selection] | None = None
-    for each in _candidates(local, nodes, source, target, num_targets, partial_sums, projected):
-        if partial_sums:
-            cover = minimum_cover(source, target, each.row_sizes, each.sum_sizes)
-            selection, size = Selection(each.format, cover.left_mask, cover.right_mask), cover.weight
-        else:
-            selection = Selection(each.format, np.ones(len(nodes), bool), np.zeros(num_targets, bool))
-            size = int(each.row_sizes.sum())
-        if best is None or size < best[0]:
-            best = size, selection
-    assert best is not None
-    return best[1]
+    candidates = _candidates(local, edges, partial_sums, projected)
+    if not partial_sums:
+        return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
+    covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
+    best, cover = min(zip(candidates, covers, strict=True), key=lambda each: each[1].weight)
+    return Selection(best.format, cover.left_mask, cover.right_mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,58 +173,48 @@ class _Candidate:
         return any((own > others).any() for own, others in pairs) or other.format.code < self.format.code
 
 
-def _candidates(
-    local: LocalRows,
-    nodes: IndexArray,
-    source: IndexArray,
-    target: IndexArray,
-    num_targets: int,
-    partial_sums: bool,
-    projected: bool,
-) -> list[_Candidate]:
+def _candidates(local: LocalRows, edges: CutEdges, partial_sums: bool, projected: bool) -> list[_Candidate]:
     """Formats without those that cannot be the best; see select."""
 
     def dense(message_format: MessageFormat, width: int) -> _Candidate:
         size = value_bytes(width, local.rows.dtype, local.precision)
-        return _Candidate(message_format, np.full(len(nodes), size), np.full(num_targets, size))
+        return _Candidate(message_format, np.full(len(edges.nodes), size), np.full(edges.num_targets, size))
 
     candidates = [dense(DENSE, local.rows.shape[1])]
     if projected:
         candidates.append(dense(PROJECTED, local.projected_width))
-    row_sizes = local.sparse_sizes[nodes]
+    row_sizes = local.sparse_sizes[edges.nodes]
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
     if (row_sizes < np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)).any():
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
-            sum_sizes = _sparse_sum_sizes(local, nodes[source], target, num_targets)
+            sum_sizes = _sparse_sum_sizes(local, edges)
         candidates.append(_Candidate(SPARSE, row_sizes, sum_sizes))
     return [each for each in candidates if not any(each.is_beaten(other) for other in candidates if other is not each)]
 
 
-def _sparse_sum_sizes(local: LocalRows, nodes: IndexArray, target: IndexArray, num_targets: int) -> IntArray:
+def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
-    order = np.argsort(target, kind="stable")
-    nodes, target = nodes[order], target[order]
+    order = np.argsort(edges.target, kind="stable")
+    nodes, target = edges.nodes[edges.source[order]], edges.target[order]
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
-    for first in range(0, num_targets, step):
-        end = min(first + step, num_targets)
-        edges = slice(*np.searchsorted(target, (first, end)))
-        sums = local.partial_sums(nodes[edges], target[edges] - first, end - first, projected=False)
+    for first in range(0, edges.num_targets, step):
+        end = min(first + step, edges.num_targets)
+        part = slice(*np.searchsorted(target, (first, end)))
+        sums = local.partial_sums(nodes[part], target[part] - first, end - first, projected=False)
         sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
 
-def write_message(
-    local: LocalRows, selection: Selection, nodes: IndexArray, source: IndexArray, target: IndexArray
-) -> Tensor:
-    """The selected rows, then the selected sums over the edges whose row is not sent; uint8 [B]. As in `select`."""
+def write_message(local: LocalRows, selection: Selection, edges: CutEdges) -> Tensor:
+    """The selected rows, then the selected sums over the edges whose row is not sent; uint8 [B]."""
     projected = selection.format.projected
-    rest = selection.sums[target] & ~selection.rows[source]
+    rest = selection.sums[edges.target] & ~selection.rows[edges.source]
     place = np.cumsum(selection.sums) - 1
     num_sums = int(selection.sums.sum())
-    sums = local.partial_sums(nodes[source[rest]], place[target[rest]], num_sums, projected)
-    vectors = _stack(local.take(nodes[selection.rows], projected), sums)
+    sums = local.partial_sums(edges.nodes[edges.source[rest]], place[edges.target[rest]], num_sums, projected)
+    vectors = _stack(local.take(edges.nodes[selection.rows], projected), sums)
     return encode(vectors, selection.format.row_format(local.precision))
 
 

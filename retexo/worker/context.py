@@ -12,7 +12,7 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
 from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
-from retexo.nn.stage import Architecture, Stage
+from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, save_layer
 from retexo.outputs.run_log import RunLog
 from retexo.sites.resolve_halo import resolve_halo
@@ -21,11 +21,6 @@ from retexo.training.graph_info import GraphInfo
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 from retexo.worker.process import choose_device
-
-
-def make_architecture(settings: TrainSettings, graph_info: GraphInfo) -> Architecture:
-    """The model's shape on this graph."""
-    return Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
 
 
 def make_context(

@@ -23,7 +23,7 @@ from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.recovery import Recovery, state_dir
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.context import make_context
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import configure, serve
@@ -70,7 +70,7 @@ def run(
         start = time.perf_counter()
         comm = Communicator(transport, settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
-        architecture = make_architecture(settings, graph_info)
+        architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
         stages = build_stages(architecture, settings.seed)
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)

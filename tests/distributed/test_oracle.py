@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, graph_info, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, make_graph, run_workers, train_settings, write_partitions
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.graph_data import GraphData
@@ -24,11 +24,11 @@ from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.stage import Stage, build_stages
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 20
@@ -162,7 +162,7 @@ def _train(
 ) -> Any:
     partition, recorder = directory.read(comm.rank), Recorder()
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    architecture = make_architecture(settings, graph_info)
+    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     with LOCK:
         stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     context = make_context(
@@ -311,7 +311,7 @@ def normalised(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    return make_architecture(settings, graph_info(num_features=30, num_classes=4))
+    return Architecture(settings.model, 30, 4)
 
 
 def _after_steps(

@@ -26,11 +26,11 @@ from retexo.config.settings import TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.traffic import architecture_of, estimate_traffic
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
-from retexo.nn.stage import Stage, build_stages
+from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers import bns, end_to_end, network_pass, registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.context import make_context
 
 EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
@@ -82,7 +82,7 @@ def context_of(
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    architecture = make_architecture(settings, graph_info)
+    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     with LOCK:
         stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
     context = make_context(
@@ -199,7 +199,7 @@ def alone(
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
-    architecture = make_architecture(settings, info)
+    architecture = Architecture(settings.model, info.num_features, info.num_classes)
     stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()

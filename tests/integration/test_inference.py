@@ -52,7 +52,7 @@ from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.compatibility import Shape
-from retexo.worker.context import make_architecture, make_context, make_inference_context
+from retexo.worker.context import make_context, make_inference_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -162,7 +162,7 @@ def _logits(
     settings = train_settings("hidden_dim=8", "num_rounds=[4]", f"num_partitions={world_size}", "device=cpu", *case)
     partition, comm = directory.read(rank), Communicator(GlooTransport(rank, world_size))
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    shape = make_architecture(settings, graph_info)
+    shape = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     new = build_stages(shape, 0)
     stages = new if train else open_checkpoint(run_dir).stages()
     context = make_context(

@@ -39,8 +39,16 @@ import torch
 from scipy.sparse import csr_array
 
 from retexo.arrays import IntArray
-from retexo.exchange.coding import dense, sparse
-from retexo.exchange.coding.values import ByteReader, Precision, value_bytes
+from retexo.exchange.coding import sparse
+from retexo.exchange.coding.values import (
+    ByteReader,
+    Precision,
+    as_bytes,
+    code_dtype,
+    dequantise,
+    quantise,
+    value_bytes,
+)
 
 Encoding = Literal["dense", "sparse"]
 Rows = torch.Tensor | csr_array
@@ -78,7 +86,7 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     rows: float32 or float64 [R, D], tensor or CSR (taken a few million cells at a time as a dense block).
     Raises ValueError for any other type or shape, and for values that "int8" cannot hold.
     """
-    write = dense.write if row_format.encoding == "dense" else sparse.write
+    write = _write_dense if row_format.encoding == "dense" else sparse.write
     parts = [write(chunk, row_format.precision) for chunk in _chunks(rows)]
     return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
 
@@ -99,6 +107,20 @@ def decode_into(rows: torch.Tensor, buffer: torch.Tensor, row_format: RowFormat)
     for chunk in _read_chunks(buffer, (rows.shape[0], rows.shape[1]), rows.dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)
+
+
+def _write_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """A chunk of rows [R, D] as uint8 [B]: the scales of "int8", then every value."""
+    codes, scales = quantise(rows, precision)
+    return torch.cat([as_bytes(scales), as_bytes(codes)])
+
+
+def _read_dense(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+    """What `_write_dense` wrote, dtype [R, D]."""
+    num_rows, width = shape
+    scales = reader.take(num_rows if precision == "int8" else 0, torch.float32)
+    codes = reader.take(num_rows * width, code_dtype(dtype, precision))
+    return dequantise(codes, scales, np.full(num_rows, width), dtype).reshape(shape)
 
 
 def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
@@ -122,7 +144,7 @@ def _read_chunks(
     buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat
 ) -> Iterator[torch.Tensor]:
     reader = ByteReader(buffer)
-    read = dense.read if row_format.encoding == "dense" else sparse.read
+    read = _read_dense if row_format.encoding == "dense" else sparse.read
     num_rows, width = shape
     step = _chunk_rows(width)
     for start in range(0, num_rows, step):

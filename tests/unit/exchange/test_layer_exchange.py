@@ -37,11 +37,11 @@ from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution
 from retexo.nn.linear import LinearConvolution
-from retexo.nn.stage import build_stages
+from retexo.nn.stage import Architecture, build_stages
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
-from retexo.worker.context import make_architecture, make_context
+from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
 F64 = torch.float64
@@ -586,7 +586,7 @@ def graph_info_of(whole: Whole, width: int) -> GraphInfo:
 def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
     """Of every worker what each layer embeds, [I, D]."""
     graph_info = graph_info_of(whole, rows.shape[1])
-    architecture = make_architecture(settings, graph_info)
+    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     stages = [stage.double() for stage in build_stages(architecture, 0)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 

@@ -18,6 +18,7 @@ from retexo.exchange.selection import (
     DENSE,
     PROJECTED,
     SPARSE,
+    CutEdges,
     LocalRows,
     MessageFormat,
     Selection,
@@ -43,6 +44,10 @@ class Case:
     num_targets: int
 
     @property
+    def edges(self) -> CutEdges:
+        return CutEdges(self.nodes, self.source, self.target, self.num_targets)
+
+    @property
     def rows(self) -> Tensor:
         return self.local.rows[self.nodes]
 
@@ -55,18 +60,10 @@ class Case:
         return (count * scale[self.nodes]) @ self.rows
 
     def select(self, *, partial_sums: bool = True, projected: bool = False) -> Selection:
-        return select(
-            self.local,
-            self.nodes,
-            self.source,
-            self.target,
-            self.num_targets,
-            partial_sums=partial_sums,
-            projected=projected,
-        )
+        return select(self.local, self.edges, partial_sums=partial_sums, projected=projected)
 
     def write(self, selection: Selection) -> Tensor:
-        return write_message(self.local, selection, self.nodes, self.source, self.target)
+        return write_message(self.local, selection, self.edges)
 
     def targets_left(self, rows: Mask) -> Mask:
         """The targets with an edge from a row that is not sent."""
