@@ -22,7 +22,7 @@ from retexo.training.recovery import Recovery
 from retexo.worker import train as train_worker
 
 
-def timed(rank: int, job: train_worker.Job, parent: Connection) -> None:
+def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
     """A worker that also reports the seconds that it spent writing."""
     spent = [0.0]
 

@@ -67,7 +67,7 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
     with launch.connect_nodes(cluster, shared_settings(settings), prepared.directory.digest()) as node:
-        job = infer.Job(
+        job = infer.InferJob(
             settings=settings.train,
             directory=prepared.directory,
             checkpoint=prepared.checkpoint,

@@ -18,7 +18,7 @@ from retexo.outputs.lock import locks_run_dir
 from retexo.outputs.run_log import check_logger
 from retexo.trainers import registry
 from retexo.worker.process import choose_device, num_threads
-from retexo.worker.train import Job, main
+from retexo.worker.train import TrainJob, main
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     with launch.connect_nodes(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         identity = resume.prepare(source, run_dir, cluster.local_ranks, same, shared)
-        job = Job(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
+        job = TrainJob(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
         summary = {

@@ -77,7 +77,7 @@ class GlooTransport:
 
 
 def _is_of_network(error: RuntimeError) -> bool:
-    """Whether a collective failed because of a peer, and not here, as for want of memory."""
+    """Whether a collective failed because of a peer, and not here, as when memory runs out."""
     # gloo's errors have no type of their own, but name its source file.
     text = re.sub(r"\[enforce fail.*", "", str(error))
     return isinstance(error, dist.DistError) or re.search(r"/transport/|[Cc]onnection|[Tt]imed out", text) is not None

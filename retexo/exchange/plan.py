@@ -18,6 +18,7 @@ W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts
 edge into the receiver), R targets, E edges between them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -179,13 +180,18 @@ def request_halo_nodes(
     counts = torch.bincount(owner, minlength=comm.world_size)
     announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
     lists = np.split(index, np.cumsum(counts.numpy())[:-1])
-    codes = [torch.from_numpy(write_ascending(nodes, size)) for nodes, size in zip(lists, part_sizes, strict=True)]
-    sizes = [code_size(int(count), partition.num_inner) for count in announced]
-    received = comm.all_to_all(codes, sizes, SETUP)
-    return [
-        torch.from_numpy(read_ascending(code.numpy(), int(count), partition.num_inner))
-        for code, count in zip(received, announced, strict=True)
-    ]
+    own = [(int(count), partition.num_inner) for count in announced]
+    return [torch.from_numpy(nodes) for nodes in exchange_ascending(lists, part_sizes, own, comm)]
+
+
+def exchange_ascending(
+    lists: Sequence[IntArray], limits: Sequence[int], announced: Sequence[tuple[int, int]], comm: Communicator
+) -> list[IntArray]:
+    """Send each peer ascending int64 numbers below a limit; by peer, those that it sent: announced are how many, and
+    their limit."""
+    codes = [torch.from_numpy(write_ascending(*each)) for each in zip(lists, limits, strict=True)]
+    received = comm.all_to_all(codes, [code_size(*each) for each in announced], SETUP)
+    return [read_ascending(code.numpy(), *each) for code, each in zip(received, announced, strict=True)]
 
 
 def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
@@ -256,7 +262,7 @@ class _BoundaryCode:
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
-        """The boundary as the owner sees it. Raises ValueError for what is none."""
+        """The boundary as the owner sees it. Raises ValueError for an invalid code."""
         edges = code_size(self.num_edges, self._universe)
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
         node, target = _row_and_target(key, self.num_targets)

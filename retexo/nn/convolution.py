@@ -72,6 +72,8 @@ class Convolution(nn.Module):
     """Whether `source_scale` depends on it."""
     attention_heads: int = 0
     """Attention scores of an edge; 0 for a convolution without attention."""
+    weight: nn.Parameter
+    """[F, D]; a convolution with another name for it defines `neighbour_weight`."""
 
     def __init__(self, num_out: int, dropout: float) -> None:
         """num_out: D. dropout: rate, in [0, 1)."""
@@ -99,7 +101,7 @@ class Convolution(nn.Module):
     @property
     def neighbour_weight(self) -> nn.Parameter:
         """The first weight [F, D] that a neighbour's row, or the sum of several, is multiplied with."""
-        raise NotImplementedError
+        return self.weight
 
     def project(self, rows: Matrix) -> Tensor:
         """A neighbour's row after that weight, without dropout: [n, F] -> [n, D]."""

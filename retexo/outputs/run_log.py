@@ -7,7 +7,6 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from tqdm import tqdm
@@ -50,15 +49,10 @@ class RunLog:
                 self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        if self._file is not None:
-            self._file.close()
-        if self._board is not None:
-            self._board.close()
+    def __exit__(self, *_: object) -> None:
+        for opened in (self._bar, self._file, self._board):
+            if opened is not None:
+                opened.close()
 
     def resume_from(self, layer: int, number: int) -> None:
         """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""

@@ -3,6 +3,7 @@
 import importlib.util
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +46,7 @@ def draw(data: DataSet) -> dict[str, "Figure"]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def accuracy_against_bytes(data: DataSet) -> "Figure | None":
-    return _accuracy_against(data, "bytes total", "bytes sent by all workers (log)")
-
-
-def accuracy_against_seconds(data: DataSet) -> "Figure | None":
-    return _accuracy_against(data, "seconds train", "seconds of training")
-
-
-def _accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None":
+def accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None":
     """A mark for the mean of a method, bars for the sample standard deviations, a dot a run."""
     figure, (axes,) = _new_figure(1, 1, width=7.0)
     by_bytes = measure == "bytes total"
@@ -219,11 +212,11 @@ def _write_numbers(axes: "Axes", table: Any, top: float) -> None:
 FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
     "accuracy-bytes": (
         "Test accuracy against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
-        accuracy_against_bytes,
+        partial(accuracy_against, measure="bytes total", label="bytes sent by all workers (log)"),
     ),
     "accuracy-seconds": (
         "Test accuracy against seconds of training. Mark: mean; bars: sample standard deviations; dots: single runs.",
-        accuracy_against_seconds,
+        partial(accuracy_against, measure="seconds train", label="seconds of training"),
     ),
     "curves": (
         "Validation metric after each round: a line a run; its mark is its last round. Dotted: runs that are not done.",

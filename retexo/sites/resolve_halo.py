@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
@@ -20,7 +19,7 @@ from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.comm.transport import PeerLost
-from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
+from retexo.exchange.plan import exchange_ascending
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
 
 logger = logging.getLogger(__name__)
@@ -47,13 +46,9 @@ def resolve_halo(partition: Partition, part_sizes: tuple[int, ...], comm: Commun
     found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
     dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
     _check(unresolved, dangling, find_duplicate_ids(ids, part_sizes, comm), comm)
-    answers = [torch.from_numpy(write_ascending(np.searchsorted(ids, wanted), len(ids))) for wanted in received]
-    sizes = [code_size(len(wanted), size) for wanted, size in zip(requested, part_sizes, strict=True)]
-    codes = comm.all_to_all(answers, sizes, SETUP)
-    index = [
-        read_ascending(code.numpy(), len(wanted), size)
-        for code, wanted, size in zip(codes, requested, part_sizes, strict=True)
-    ]
+    answers = [np.searchsorted(ids, wanted) for wanted in received]
+    announced = list(zip(map(len, requested), part_sizes, strict=True))
+    index = exchange_ascending(answers, [len(ids)] * comm.world_size, announced, comm)
     return replace(partition, halo_index=torch.from_numpy(np.concatenate(index)), unresolved_halo=None)
 
 
@@ -61,15 +56,11 @@ def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]
     """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
     headers = [torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids]
     announced = [header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)]
-    codes = [
-        torch.from_numpy(write_ascending(each - first, last - first + 1))
-        for each, (_, first, last) in zip(ids, map(Tensor.tolist, headers), strict=True)
-    ]
-    received = comm.all_to_all(codes, [code_size(count, last - first + 1) for count, first, last in announced], SETUP)
-    return [
-        read_ascending(code.numpy(), count, last - first + 1) + first
-        for code, (count, first, last) in zip(received, announced, strict=True)
-    ]
+    own = [header.tolist() for header in headers]
+    lists = [each - first for each, (_, first, _) in zip(ids, own, strict=True)]
+    limits = [last - first + 1 for _, first, last in own]
+    received = exchange_ascending(lists, limits, [(count, last - first + 1) for count, first, last in announced], comm)
+    return [each + first for each, (_, first, _) in zip(received, announced, strict=True)]
 
 
 def _check(unresolved: UnresolvedHalo, dangling: list[IntArray], duplicate: list[IntArray], comm: Communicator) -> None:

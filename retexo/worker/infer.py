@@ -6,14 +6,12 @@ Predictions never cross the network: each worker writes those of its own partiti
 import time
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous, process_group
-from retexo.config.settings import PredictSettings, TrainSettings
+from retexo.comm.process_group import process_group
+from retexo.config.settings import PredictSettings
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.predictions import Predictions, write_part
@@ -24,32 +22,26 @@ from retexo.training.parameters import check_same_parameters
 from retexo.worker.context import make_inference_context
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import configure, serve
+from retexo.worker.process import Job, configure, serve
 
 LOADED_DIFFERENTLY = "workers read other parameters; copy the same checkpoint to every node"
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker is told when it starts."""
+class InferJob(Job):
+    """A worker's part of app=evaluate and app=predict; the model of the settings is the checkpoint's."""
 
-    settings: TrainSettings
-    """Its model is the checkpoint's."""
-    directory: PartitionDirectory
     checkpoint: Checkpoint
-    run_dir: Path
-    rendezvous: Rendezvous
-    settings_digest: str
     predict: PredictSettings | None
     """How predictions are written; None where only scores are wanted, for which fewer rows are sent."""
 
 
-def main(rank: int, job: Job, parent: Connection) -> None:
+def main(rank: int, job: InferJob, parent: Connection) -> None:
     """Entry point of a worker process, as in retexo.worker.train."""
     serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, progress))
 
 
-def run(rank: int, job: Job, progress: Progress | None = None) -> dict[str, Any]:
+def run(rank: int, job: InferJob, progress: Progress | None = None) -> dict[str, Any]:
     """Load the partition and the model, join the group, infer; scores, bytes and times as in summary.json."""
     configure(rank, job.settings)
     memory = MemoryWatch()

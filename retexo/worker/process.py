@@ -8,18 +8,34 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.cluster.cores import usable_cores
 from retexo.cluster.heartbeat import ParentPipe, Progress
+from retexo.comm.process_group import Rendezvous
 from retexo.comm.transport import PeerLost
 from retexo.config.settings import ClusterSettings, TrainSettings
 from retexo.errors import Stopped, TrainingError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told when it starts."""
+
+    settings: TrainSettings
+    directory: PartitionDirectory
+    run_dir: Path
+    rendezvous: Rendezvous
+    settings_digest: str
+    """sha256 (hex) of the settings that have to be the same on every node."""
 
 
 def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:

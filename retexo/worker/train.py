@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from partitioning.directory.read import PartitionDirectory
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import Rendezvous, process_group
-from retexo.config.settings import TrainSettings
+from retexo.comm.process_group import process_group
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
@@ -26,26 +23,20 @@ from retexo.training.recovery import Recovery, state_dir
 from retexo.worker.context import make_context
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import configure, serve
+from retexo.worker.process import Job, configure, serve
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker is told when it starts."""
+class TrainJob(Job):
+    """A worker's part of app=train."""
 
-    settings: TrainSettings
-    directory: PartitionDirectory
-    run_dir: Path
-    rendezvous: Rendezvous
-    settings_digest: str
-    """sha256 (hex) of the settings that have to be the same on every node."""
     identity: str
     """sha256 (hex) of the run that a saved state has to belong to."""
 
 
-def main(rank: int, job: Job, parent: Connection) -> None:
+def main(rank: int, job: TrainJob, parent: Connection) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once its state is saved
@@ -54,7 +45,7 @@ def main(rank: int, job: Job, parent: Connection) -> None:
 
 
 def run(
-    rank: int, job: Job, stop_requested: Callable[[], bool] = lambda: False, progress: Progress | None = None
+    rank: int, job: TrainJob, stop_requested: Callable[[], bool] = lambda: False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
@@ -100,7 +91,7 @@ def run(
 
 
 def _open_recovery(
-    job: Job, comm: Communicator, trainer: registry.Trainer, stop_requested: Callable[[], bool]
+    job: TrainJob, comm: Communicator, trainer: registry.Trainer, stop_requested: Callable[[], bool]
 ) -> tuple[Recovery | None, tuple[int, int]]:
     """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
     settings = job.settings
@@ -115,7 +106,7 @@ def _open_recovery(
     return recovery, first
 
 
-def _save_model(job: Job, architecture: Architecture, trainer: registry.Trainer, *, multilabel: bool) -> None:
+def _save_model(job: TrainJob, architecture: Architecture, trainer: registry.Trainer, *, multilabel: bool) -> None:
     """Write what the checkpoint says beside the layers that are there already."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}

@@ -187,7 +187,7 @@ def _train(rank: int, run: Run) -> Outcome:
         unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
         unittest.mock.patch.object(loop, "flatten_parameters", _noting_result(loop.flatten_parameters, flat)),
     ):
-        job = train.Job(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+        job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
         summary = train.run(rank, job)
     context, stages = contexts[0]
     sent = account(context.comm)

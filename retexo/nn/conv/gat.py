@@ -89,10 +89,6 @@ class GAT(Convolution):
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
 
-    @property
-    def neighbour_weight(self) -> nn.Parameter:
-        return self.weight
-
 
 def _attention(heads: int, width: int) -> Tensor:
     """[1, heads, width], small: attention starts near the mean, which overfits less."""

@@ -47,7 +47,3 @@ class GCN(LinearConvolution):
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
         return self.weighted(aggregate, inputs.projected, self.bias)
-
-    @property
-    def neighbour_weight(self) -> nn.Parameter:
-        return self.weight
