@@ -19,11 +19,11 @@ import pandas as pd
 import torch
 
 from retexo.cluster import launch
-from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import Rendezvous, process_group
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.config.compose import compose
-from retexo.nn.block import InEdges, Sources, Vectors, rows_of
+from retexo.nn.block import HaloRows, InEdges, Sources, rows_of
 from retexo.nn.convolution import Inputs
 from retexo.nn.stage import Architecture, build_stages
 from retexo.training.message import Message
@@ -47,7 +47,7 @@ def floor_seconds() -> float:
     for stage in build_stages(architecture, 0):
         gathered = []
         for mask in (split.train, split.val):
-            nothing = Sources(*(Vectors.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
+            nothing = Sources(*(HaloRows.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
             block = edges.block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
             gathered.append(stage.conv.prepare(block, *rows_of(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
@@ -77,7 +77,7 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
         for size in sizes:
             message = torch.zeros(size)
             for _ in range(ROUNDS):
-                comm.all_reduce([Summand(message)], Purpose("gradients", 0))
+                comm.all_reduce([ReduceInput(message)], MessageTag("gradients", 0))
         parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
 
 

@@ -12,7 +12,7 @@ def verify_directory(path: Path) -> dict[int, str]:
     Returns what is wrong with each damaged part; empty where all is as it was written.
 
     Raises:
-        InputError: the directory is none, or what describes it is damaged.
+        InputError: it is no partition directory, or what describes it is damaged.
     """
     directory = find([path], None)
     damages = {}

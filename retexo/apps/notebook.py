@@ -54,7 +54,7 @@ class Run:
         """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
 
         Without node_ids: for all nodes, sorted by id. With them, only what these reach through the layers is computed.
-        InputError for a directory that is none, or that the model does not fit, and for an id that is not in it.
+        InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
         """
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
         check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")

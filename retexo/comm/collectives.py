@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.comm.traffic import KINDS, OF_ROUNDS, Purpose, TrafficMeter
+from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
 
 
 @dataclass(frozen=True, eq=False)
-class Summand:
+class ReduceInput:
     """A worker's share of a sum over all workers."""
 
     tensor: Tensor
@@ -44,7 +44,7 @@ class Communicator:
         self._transport, self._sleep_time = transport, sleep_time
 
     def all_to_all(
-        self, to_peers: list[Tensor], from_sizes: Sequence[int], purpose: Purpose, *, consume: bool = False
+        self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag, *, consume: bool = False
     ) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
@@ -54,13 +54,13 @@ class Communicator:
         to_peers = to_peers if consume else list(to_peers)
         for peer, tensor in enumerate(to_peers):
             if peer != self.rank and tensor.numel():
-                self.meter.add(purpose, peer, tensor.numel() * tensor.element_size())
-        if self.replay_log is None or purpose.kind in OF_ROUNDS:
-            return self._deliver(to_peers, from_sizes, purpose)
+                self.meter.add(tag, peer, tensor.numel() * tensor.element_size())
+        if self.replay_log is None or tag.kind in OF_ROUNDS:
+            return self._deliver(to_peers, from_sizes, tag)
         sent, dtype = checksum(to_peers), to_peers[0].dtype
         received = self.replay_log.next(sent, dtype, from_sizes)
         if received is None:
-            received = self._deliver(to_peers, from_sizes, purpose)
+            received = self._deliver(to_peers, from_sizes, tag)
             self.replay_log.append(sent, received)
         return received
 
@@ -73,29 +73,29 @@ class Communicator:
         finally:
             self.replay_log = before
 
-    def _deliver(self, to_peers: list[Tensor], from_sizes: Sequence[int], purpose: Purpose) -> list[Tensor]:
+    def _deliver(self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag) -> list[Tensor]:
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
         try:
             return self._transport.swap(to_peers, from_sizes)
         except PeerLost as error:
-            raise PeerLost(f"lost a peer while sending {purpose.kind}: {error}") from error
+            raise PeerLost(f"lost a peer while sending {tag.kind}: {error}") from error
 
-    def all_gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
+    def all_gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
         """The tensors of all workers, of equal shape [...], stacked by rank: [W, ...]."""
         sizes = [tensor.numel()] * self.world_size
-        received = self.all_to_all([tensor.flatten()] * self.world_size, sizes, purpose)
+        received = self.all_to_all([tensor.flatten()] * self.world_size, sizes, tag)
         return torch.cat(received).view(self.world_size, *tensor.shape)
 
-    def gather(self, tensor: Tensor, purpose: Purpose) -> Tensor:
+    def gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
         """At rank 0 the tensors of all workers, of equal shape [...], stacked by rank: [W, ...]; elsewhere [0, ...]."""
         flat = tensor.flatten()
         to_peers = [flat if peer == 0 else flat[:0] for peer in range(self.world_size)]
         incoming = tensor.numel() if self.rank == 0 else 0
-        received = self.all_to_all(to_peers, [incoming] * self.world_size, purpose)
+        received = self.all_to_all(to_peers, [incoming] * self.world_size, tag)
         return torch.cat(received).view(self.world_size if self.rank == 0 else 0, *tensor.shape)
 
-    def all_reduce(self, summands: Sequence[Summand], purpose: Purpose) -> None:
+    def all_reduce(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         """Add up each tensor over all workers, in place, all in one message; the same sums everywhere, bit for bit.
 
         Every worker adds up one chunk of each, in the order of ranks, and sends the sums to all. That is as many bytes
@@ -115,49 +115,49 @@ class Communicator:
             for rank in everyone
         ]
         outgoing = [torch.cat([self._share(summand, rank) for summand in summands]) for rank in everyone]
-        received = self._split(outgoing, shares, purpose)
+        received = self._split(outgoing, shares, tag)
         sums = [
             _add_up(summand, column, size)
             for summand, column, size in zip(summands, zip(*received, strict=True), chunks[self.rank], strict=True)
         ]
-        answers = self._split([torch.cat(sums)] * self.world_size, chunks, purpose)
+        answers = self._split([torch.cat(sums)] * self.world_size, chunks, tag)
         for summand, column in zip(summands, zip(*answers, strict=True), strict=True):
             summand.tensor.copy_(torch.cat([_values(piece, summand.dtype) for piece in column]))
 
-    def _share(self, summand: Summand, rank: int) -> Tensor:
+    def _share(self, summand: ReduceInput, rank: int) -> Tensor:
         """The chunk of this worker's share that a rank adds up, as bytes."""
         if self.rank in summand.zero_ranks:
             return torch.empty(0, dtype=torch.uint8)
         first, end = _bounds(summand, rank, self.world_size)
         return summand.tensor[first:end].detach().to("cpu", summand.dtype).contiguous().view(torch.uint8)
 
-    def _split(self, outgoing: list[Tensor], sizes: list[list[int]], purpose: Purpose) -> list[tuple[Tensor, ...]]:
+    def _split(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[tuple[Tensor, ...]]:
         """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
-        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], purpose)
+        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], tag)
         return [torch.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
-        purpose = Purpose("metrics")
+        tag = MessageTag("metrics")
         own = self.meter.table(num_layers)
         if self.rank != 0:
             own[KINDS.index("metrics"), -1, 0] += own.numel() * own.element_size()
-        return self.gather(own, purpose)
+        return self.gather(own, tag)
 
 
-def _bounds(summand: Summand, rank: int, world_size: int) -> tuple[int, int]:
+def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]:
     """First element, and the end, of the chunk that a rank adds up."""
     size = summand.tensor.numel()
     return size * rank // world_size, size * (rank + 1) // world_size
 
 
-def _chunk(summand: Summand, rank: int, world_size: int) -> int:
+def _chunk(summand: ReduceInput, rank: int, world_size: int) -> int:
     """Bytes of the chunk that a rank adds up."""
     first, end = _bounds(summand, rank, world_size)
     return (end - first) * summand.dtype.itemsize
 
 
-def _add_up(summand: Summand, shares: tuple[Tensor, ...], size: int) -> Tensor:
+def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tensor:
     """The sum of a chunk, `size` bytes, from the shares in the order of ranks; zero ranks have none."""
     values = [_values(share, summand.dtype).to(summand.tensor.dtype) for share in shares if len(share)]
     if not values:

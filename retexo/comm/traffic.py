@@ -24,8 +24,8 @@ WHOLE_RUN = -1
 
 
 @dataclass(frozen=True)
-class Purpose:
-    """What bytes are sent for."""
+class MessageTag:
+    """What a message is for: the traffic meter counts bytes by it."""
 
     kind: str
     layer: int = WHOLE_RUN
@@ -36,7 +36,7 @@ class Purpose:
         assert self.kind in KINDS, self.kind
 
 
-SETUP = Purpose("setup")
+SETUP = MessageTag("setup")
 
 
 class TrafficMeter:
@@ -44,32 +44,32 @@ class TrafficMeter:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self._sent: defaultdict[tuple[Purpose, int], int] = defaultdict(int)
+        self._sent: defaultdict[tuple[MessageTag, int], int] = defaultdict(int)
 
-    def add(self, purpose: Purpose, peer: int, num_bytes: int) -> None:
-        self._sent[purpose, peer] += num_bytes
+    def add(self, tag: MessageTag, peer: int, num_bytes: int) -> None:
+        self._sent[tag, peer] += num_bytes
 
     def of_layer(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
         """What was sent for a layer, as JSON: kind, wave, peer, bytes."""
         return [
-            [purpose.kind, purpose.wave, peer, num_bytes]
-            for (purpose, peer), num_bytes in self._sent.items()
-            if purpose.layer == layer and purpose.kind in kinds
+            [tag.kind, tag.wave, peer, num_bytes]
+            for (tag, peer), num_bytes in self._sent.items()
+            if tag.layer == layer and tag.kind in kinds
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
         """Count what `of_layer` returned in an earlier process."""
         for kind, wave, peer, num_bytes in sent:
-            self._sent[Purpose(kind, layer, wave), peer] = num_bytes
+            self._sent[MessageTag(kind, layer, wave), peer] = num_bytes
 
     @property
-    def entries(self) -> Mapping[tuple[Purpose, int], int]:
-        """Bytes by purpose and peer."""
+    def entries(self) -> Mapping[tuple[MessageTag, int], int]:
+        """Bytes by tag and peer."""
         return self._sent
 
     def table(self, num_layers: int) -> Tensor:
         """int64 [K, L + 1, W] by kind, layer (the last entry is the whole run) and peer."""
         table = torch.zeros(len(KINDS), num_layers + 1, self.world_size, dtype=torch.int64)
-        for (purpose, peer), num_bytes in self._sent.items():
-            table[KINDS.index(purpose.kind), purpose.layer, peer] += num_bytes
+        for (tag, peer), num_bytes in self._sent.items():
+            table[KINDS.index(tag.kind), tag.layer, peer] += num_bytes
         return table

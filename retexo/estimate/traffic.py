@@ -17,11 +17,11 @@ from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
-from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import run_threads
-from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
+from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
-from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.layerwise import layer_exchange, make_layer_objective
@@ -32,7 +32,7 @@ from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 from retexo.worker.measure import measurements
 
-WAVES = {ROUNDS: "rounds", EMBED: "embed"}
+WAVES = {TRAIN_WAVE: "rounds", INFER_WAVE: "embed"}
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ def _dry_run(
         rows = _dry_run_layer(context, layer, stage, rows, steps)
     evaluate(context, rows)
     if graph_info.ogb_name is not None:
-        comm.all_reduce([Summand(torch.zeros(1, dtype=torch.int64))], Purpose("metrics"))
+        comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
 def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[StepMessages]) -> Tensor:
     """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
     exchange = layer_exchange(context, layer, stage, rows)
-    objective = make_layer_objective(context, layer, stage, rows, exchange.run(ROUNDS))
+    objective = make_layer_objective(context, layer, stage, rows, exchange.run(TRAIN_WAVE))
     flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
@@ -156,7 +156,7 @@ def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, ste
         layer > 0 and context.plan.partial_sums
     ):  # which rows will be held then depends on the embeddings: none, at worst
         exchange = layer_exchange(context, layer, stage, rows)
-    exchange.run(EMBED)
+    exchange.run(INFER_WAVE)
     return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
 
 
@@ -168,11 +168,11 @@ def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
 
 
 def _entries(
-    rank: int, sent: Mapping[tuple[Purpose, int], int], settings: TrainSettings, *, validates: bool
+    rank: int, sent: Mapping[tuple[MessageTag, int], int], settings: TrainSettings, *, validates: bool
 ) -> list[Entry]:
-    def entry(purpose: Purpose, receiver: int, num_bytes: int) -> Entry:
-        kind, layer = purpose.kind, None if purpose.layer == WHOLE_RUN else purpose.layer
-        wave = WAVES[purpose.wave] if kind in ("features", "embeddings") else None
+    def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
+        kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
+        wave = WAVES[tag.wave] if kind in ("features", "embeddings") else None
         times = (
             max_count_messages(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
         )

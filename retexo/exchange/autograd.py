@@ -1,7 +1,7 @@
 """The exchange of one layer within end-to-end training: rows and partial sums forward, their gradients backward.
 
 What is sent for a boundary follows from its edges alone: a minimum vertex cover of them where the aggregator adds up,
-else each row once. Both ends compute the same cover, so nothing has to be announced. Vectors are dense.
+else each row once. Both ends compute the same cover, so nothing has to be announced. HaloRows are dense.
 
 I inner nodes; of one layer n rows that this worker has, K vectors that it sends, M that it receives, D wide.
 """
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from retexo.arrays import IndexArray, IntArray, Mask
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.exchange.cover import minimum_cover
 from retexo.exchange.plan import Boundary, ExchangePlan
-from retexo.nn.block import Arrival, Vectors
+from retexo.nn.block import HaloRows, ReceivedMessage
 from retexo.nn.matrix import SparseMatrix
 
 
@@ -31,19 +31,19 @@ class HaloExchange:
     message: SparseMatrix
     """[K, n] makes the vectors for all peers, by rank, of this worker's rows."""
     to_peers: list[int]
-    """Vectors for each peer, and from each."""
+    """HaloRows for each peer, and from each."""
     from_peers: list[int]
-    received: Vectors
+    received: HaloRows
     """Where the vectors that arrive belong; they have no values, [M, 0]."""
 
-    def run(self, rows: Tensor, before: Tensor, comm: Communicator, purpose: Purpose) -> tuple[Tensor, Tensor]:
+    def run(self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag) -> tuple[Tensor, Tensor]:
         """Send rows [n, D] and receive [M, D], which has a gradient.
 
         before: a scalar, the second result of the exchange before this one. It makes all workers go through the
         exchanges in the same order in the backward pass, also those that make nothing of what they receive; so it has
         to enter the loss.
         """
-        received: Tensor = _AllToAll.apply(self.message @ rows, before, self, comm, purpose)  # type: ignore[no-untyped-call]
+        received: Tensor = _AllToAll.apply(self.message @ rows, before, self, comm, tag)  # type: ignore[no-untyped-call]
         return received, received[:0].sum()
 
 
@@ -52,25 +52,25 @@ class _AllToAll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, vectors: Tensor, before: Tensor, exchange: HaloExchange, comm: Communicator, purpose: Purpose
+        ctx: Any, vectors: Tensor, before: Tensor, exchange: HaloExchange, comm: Communicator, tag: MessageTag
     ) -> Tensor:
-        ctx.exchange, ctx.comm, ctx.purpose = exchange, comm, purpose
-        return _all_to_all(vectors, exchange.to_peers, exchange.from_peers, comm, purpose)
+        ctx.exchange, ctx.comm, ctx.tag = exchange, comm, tag
+        return _all_to_all(vectors, exchange.to_peers, exchange.from_peers, comm, tag)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         exchange = ctx.exchange
-        back = _all_to_all(gradient, exchange.from_peers, exchange.to_peers, ctx.comm, ctx.purpose)
+        back = _all_to_all(gradient, exchange.from_peers, exchange.to_peers, ctx.comm, ctx.tag)
         return back, gradient.new_zeros(()), None, None, None
 
 
 def _all_to_all(
-    vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, purpose: Purpose
+    vectors: Tensor, to_peers: list[int], from_peers: list[int], comm: Communicator, tag: MessageTag
 ) -> Tensor:
-    """Vectors [K, D], for the peers by rank -> [M, D], from the peers by rank."""
+    """HaloRows [K, D], for the peers by rank -> [M, D], from the peers by rank."""
     width = vectors.shape[1]
     outgoing = [part.flatten() for part in torch.split(vectors.detach().cpu(), to_peers)]
-    received = comm.all_to_all(outgoing, [count * width for count in from_peers], purpose)
+    received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
     return torch.cat(received).view(-1, width).to(vectors.device)
 
 
@@ -102,14 +102,14 @@ def make_halo_exchange(
         halo, targets = (
             torch.from_numpy(ids) for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
-        arrivals.append(Arrival(halo, targets, read=lambda values: None))
+        arrivals.append(ReceivedMessage(halo, targets, read=lambda values: None))
     message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
     message.sort_indices()
     return HaloExchange(
         SparseMatrix.from_scipy(message, like.device),
         to_peers=[piece.shape[0] for piece in pieces],
         from_peers=[len(part.halo) + len(part.sum_dst) for part in arrivals],
-        received=Vectors.none(plan.num_halo, 0, like.dtype).extended(arrivals),
+        received=HaloRows.none(plan.num_halo, 0, like.dtype).extended(arrivals),
     )
 
 

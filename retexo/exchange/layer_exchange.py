@@ -16,10 +16,10 @@ from torch import Tensor
 
 from retexo.arrays import IndexArray, IntArray, Mask, compact
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.exchange.coding.rows import decode_into
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.plan import EMBED, Boundary, ExchangePlan
+from retexo.exchange.plan import INFER_WAVE, Boundary, ExchangePlan
 from retexo.exchange.selection import (
     DENSE,
     CutEdges,
@@ -30,7 +30,7 @@ from retexo.exchange.selection import (
     select,
     write_message,
 )
-from retexo.nn.block import Arrival, Sources, Vectors
+from retexo.nn.block import HaloRows, ReceivedMessage, Sources
 
 HEADER = struct.Struct("<BQ")
 """The code of the message's format, and the bytes of the message that follows."""
@@ -85,8 +85,8 @@ class LayerExchange:
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
         self._no_sources = Sources(
-            Vectors.none(plan.num_halo, local.rows.shape[1], local.rows.dtype),
-            Vectors.none(plan.num_halo, local.projected_width, local.rows.dtype),
+            HaloRows.none(plan.num_halo, local.rows.shape[1], local.rows.dtype),
+            HaloRows.none(plan.num_halo, local.projected_width, local.rows.dtype),
         )
         self._sources = self._no_sources
 
@@ -104,7 +104,7 @@ class LayerExchange:
             yield sources
             del sources
 
-    def _batches(self, wave: int) -> Iterator[list[Arrival]]:
+    def _batches(self, wave: int) -> Iterator[list[ReceivedMessage]]:
         """Send and receive, a batch of peers at a time."""
         if wave not in self._plan.waves:
             return
@@ -116,7 +116,7 @@ class LayerExchange:
             senders = {(rank - distance) % world_size for distance in distances}
             yield self._exchange(wave, receivers, senders)
 
-    def _exchange(self, wave: int, receivers: Collection[int], senders: Collection[int]) -> list[Arrival]:
+    def _exchange(self, wave: int, receivers: Collection[int], senders: Collection[int]) -> list[ReceivedMessage]:
         selections, messages, outgoing = [], [], []
         for peer, boundary in enumerate(self._plan.outgoing):
             edges = self._edges(boundary, wave) if peer in receivers else EdgeSubset.empty()
@@ -129,7 +129,7 @@ class LayerExchange:
             for peer, boundary in enumerate(self._plan.incoming)
         ]
         sizes, announced = self._exchange_headers(selections, messages, outgoing, incoming)
-        received = self._comm.all_to_all(messages, sizes, Purpose(self._kind, self._layer, wave), consume=True)
+        received = self._comm.all_to_all(messages, sizes, MessageTag(self._kind, self._layer, wave), consume=True)
         for held, edges, selection in zip(self._held_there, outgoing, selections, strict=True):
             held[edges.rows[selection.rows]] |= not selection.format.projected
         return self._arrivals(incoming, announced, received)
@@ -141,13 +141,13 @@ class LayerExchange:
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> tuple[Selection, Tensor]:
         """What this worker sends a peer of all rows and targets of the wave, selected and as bytes."""
         held, all_nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows]
-        if self._plan.plain:
+        if self._plan.all_halo_rows:
             selection = _all_not_held(DENSE, held, edges)
             cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets))
             return selection, write_message(self.local, selection, cut)
         rest = edges.subset(~held[edges.source])
         cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets))
-        selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == EMBED)
+        selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
         message = write_message(self.local, selection, cut)
         if len(message) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest they do not
             selection = all_rows(DENSE, cut)
@@ -174,19 +174,19 @@ class LayerExchange:
         are held: so its size does not depend on values. With exchange=plain all is known.
         """
         held = [mask[edges.rows] for mask, edges in zip(self._held_here, incoming, strict=True)]
-        if self._plan.plain:
+        if self._plan.all_halo_rows:
             known = [_all_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
             return [len(edges.rows) * self._row_bytes for edges in incoming], known
         partial_sums = self._plan.partial_sums
         headers = [_pack_header(*each, partial_sums) for each in zip(selections, messages, outgoing, strict=True)]
         sizes = [_header_size(edges, partial_sums) for edges in incoming]
-        received = self._comm.all_to_all(headers, sizes, Purpose("setup", self._layer))
+        received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._layer))
         unpacked = [_unpack_header(*each, partial_sums) for each in zip(received, held, incoming, strict=True)]
         return [size for size, _ in unpacked], [selection for _, selection in unpacked]
 
     def _arrivals(
         self, incoming: list[EdgeSubset], selections: list[Selection], received: list[Tensor]
-    ) -> list[Arrival]:
+    ) -> list[ReceivedMessage]:
         arrivals = []
         for peer, (edges, selection, message) in enumerate(zip(incoming, selections, received, strict=True)):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
@@ -194,7 +194,7 @@ class LayerExchange:
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
             row_format = selection.format.row_format(self.local.precision)
             read = partial(decode_into, buffer=message, row_format=row_format)
-            arrivals.append(Arrival(halo, sum_dst, read, projected))
+            arrivals.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return arrivals
 

@@ -2,12 +2,12 @@
 
 The boundary rows of a layer cross the network in two waves:
 
-    ROUNDS    before the rounds: for the training and validation nodes, on which the rounds work
-    EMBED     once the layer is frozen: for the other nodes that a later layer or the final test needs
+    TRAIN_WAVE    before the rounds: for the training and validation nodes, on which the rounds work
+    INFER_WAVE    once the layer is frozen: for the other nodes that a later layer or the final test needs
 
 Layer l of L needs its output at the labelled and test nodes, and at all nodes that these reach through the L - l - 1
-layers after it; nothing is sent for other nodes. With a trained network there are no rounds: all goes in EMBED, for the
-nodes with a label to compare with (evaluate) or for every node (predict).
+layers after it; nothing is sent for other nodes. With a trained network there are no rounds: all goes in INFER_WAVE,
+for the nodes with a label to compare with (evaluate) or for every node (predict).
 
 A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
 row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
@@ -32,7 +32,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
-ROUNDS, EMBED = 0, 1
+TRAIN_WAVE, INFER_WAVE = 0, 1
 Use = Literal["train", "evaluate", "predict", "nothing"]
 
 
@@ -54,7 +54,7 @@ class Boundary:
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
         required_layers = self.required_layers[self.target]
-        first, last = (num_layers + 1, num_layers + 1) if wave == ROUNDS else (layer + 1, num_layers)
+        first, last = (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
         return (required_layers >= first) & (required_layers <= last)
 
 
@@ -73,8 +73,8 @@ class ExchangePlan:
     """Inner nodes of the largest part: nobody sends a peer more vectors in a wave."""
     partial_sums: bool
     """Whether partial sums may be sent."""
-    plain: bool
-    """Every row of every halo node, dense, in one wave."""
+    all_halo_rows: bool
+    """exchange=plain: every row of every halo node, dense, in one wave."""
     waves: tuple[int, ...]
     """Those in which something is sent."""
 
@@ -90,9 +90,9 @@ class PlanOptions:
     """Whether every node of the graph is a training, validation or test node, so that all are needed anyway."""
     partial_sums: bool
     """Whether the aggregator adds up."""
-    plain: bool
+    all_halo_rows: bool
     use: Use = "train"
-    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave EMBED.
+    """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave INFER_WAVE.
     nothing: no row will be sent."""
 
     def for_targets(self, *, partial_sums: bool) -> Self:
@@ -101,9 +101,9 @@ class PlanOptions:
 
     @property
     def waves(self) -> tuple[int, ...]:
-        if self.plain:
-            return (ROUNDS,)
-        return (ROUNDS, EMBED) if self.use == "train" else (EMBED,)
+        if self.all_halo_rows:
+            return (TRAIN_WAVE,)
+        return (TRAIN_WAVE, INFER_WAVE) if self.use == "train" else (INFER_WAVE,)
 
 
 def make_plan(
@@ -111,10 +111,10 @@ def make_plan(
 ) -> ExchangePlan:
     """Agree with every other worker on the edges between the two: how many, then which.
 
-    targets: bool [I] nodes whose output is computed, in place of those that options.use stands for (one wave, EMBED).
+    targets: bool [I] nodes whose output is computed, in place of those of options.use (one wave, INFER_WAVE).
     """
     required_layers = _required_layers(partition, options, comm, targets)
-    partial_sums = options.partial_sums and not options.plain
+    partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = _incoming(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
@@ -134,7 +134,7 @@ def make_plan(
         num_halo=partition.num_halo,
         largest_part=max(options.part_sizes),
         partial_sums=partial_sums,
-        plain=options.plain,
+        all_halo_rows=options.all_halo_rows,
         waves=options.waves,
     )
 
@@ -144,7 +144,7 @@ def _required_layers(partition: Partition, options: PlanOptions, comm: Communica
     last = options.num_layers
     if options.use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)
-    if options.plain:
+    if options.all_halo_rows:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
     if targets is None and options.use == "predict":
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.nn.block import InEdges, Sources, Vectors
+from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import as_matrix, row_sums
@@ -90,7 +90,7 @@ class Accumulator:
             self._total[first : first + len(chunk)] += row_sums(values, row, row_ptr, weight)
             first += len(chunk)
 
-    def _add_sums(self, values: Tensor, vectors: Vectors) -> None:
+    def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
         place = torch.full((len(self._edges.in_degree),), -1)
         place[self._nodes] = torch.arange(len(self._nodes))
         target = place[vectors.sum_dst]

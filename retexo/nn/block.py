@@ -23,7 +23,7 @@ EDGES_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
-class Arrival:
+class ReceivedMessage:
     """A message of one peer: rows of R halo nodes, then S partial sums for inner nodes."""
 
     halo: Tensor
@@ -37,7 +37,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class HaloRows:
     """Received rows of halo nodes and partial sums, in one matrix in the order of their arrival."""
 
     values: Tensor
@@ -55,7 +55,7 @@ class Vectors:
         nothing = torch.zeros(0, dtype=torch.int64)
         return cls(torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing)
 
-    def extended(self, arrivals: Sequence[Arrival]) -> "Vectors":
+    def extended(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
         """With the vectors of the arrivals appended; they are F wide."""
         if not arrivals:
             return self
@@ -70,19 +70,19 @@ class Vectors:
             end += count
             sums.append(torch.arange(first_sum, end))
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
-        return Vectors(values, halo, torch.cat(sums), sum_dst)
+        return HaloRows(values, halo, torch.cat(sums), sum_dst)
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
     """All that was received of a layer's input."""
 
-    unprojected: Vectors
+    unprojected: HaloRows
     """Values [n, F]: rows of the layer's input and sums of them."""
-    projected: Vectors
+    projected: HaloRows
     """Values [m, D]: the same after the layer's weights."""
 
-    def extended(self, arrivals: Sequence[Arrival]) -> "Sources":
+    def extended(self, arrivals: Sequence[ReceivedMessage]) -> "Sources":
         """With the arrivals appended, each to the vectors of its kind."""
         projected = [arrival for arrival in arrivals if arrival.projected]
         unprojected = [arrival for arrival in arrivals if not arrival.projected]

@@ -17,7 +17,7 @@ from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import BoundarySample
 from retexo.exchange.plan import ExchangePlan, Use
-from retexo.nn.block import Sources, Vectors
+from retexo.nn.block import HaloRows, Sources
 from retexo.nn.matrix import Matrix, as_matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, network_pass
@@ -88,7 +88,7 @@ def sampled_features(features: Sources, plan: ExchangePlan, sample: BoundarySamp
     halo = torch.full_like(features.unprojected.halo, -1)
     halo[nodes] = torch.arange(len(nodes))
     values = features.unprojected.values[features.unprojected.halo[nodes]] * scale
-    return Sources(Vectors(values, halo, features.unprojected.sums, features.unprojected.sum_dst), features.projected)
+    return Sources(HaloRows(values, halo, features.unprojected.sums, features.unprojected.sum_dst), features.projected)
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from retexo.comm.traffic import WHOLE_RUN
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import EMBED, ROUNDS, ExchangePlan, make_plan
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, ExchangePlan, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.matrix import Matrix, dense
@@ -151,8 +151,8 @@ def exchange_rows(
     precision = layerwise.PRECISIONS[context.settings.exchange.precision]
     exchange = LayerExchange(plan, layer, LocalRows(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
     with context.phase("exchange"):
-        exchange.run(ROUNDS)
-        return exchange.run(EMBED)
+        exchange.run(TRAIN_WAVE)
+        return exchange.run(INFER_WAVE)
 
 
 def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sources:

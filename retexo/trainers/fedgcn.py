@@ -17,7 +17,7 @@ from partitioning.setting_fields import Checked, setting, settings_dataclass, wi
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
-from retexo.nn.block import Vectors
+from retexo.nn.block import HaloRows
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import as_matrix, dense
@@ -92,7 +92,7 @@ def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates
     count = len(nodes) + len(halo)
     steps = [network_pass.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)]
     none = network_pass.no_vectors(context)
-    second = Vectors(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
+    second = HaloRows(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
     for layer in range(1, len(stages)):
         steps.append(
             network_pass.later_step(context, context.edges, required_layers, layer, second if layer == 1 else none)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of
@@ -62,7 +62,7 @@ def run_layer(
     context.clock.progress.at(layer)
     exchange = layer_exchange(context, layer, stage, rows)
     with context.phase("exchange"):
-        sources = exchange.run(ROUNDS)
+        sources = exchange.run(TRAIN_WAVE)
     with context.phase("aggregate"):
         objective = make_layer_objective(context, layer, stage, rows, sources)
     del sources
@@ -167,7 +167,7 @@ def _inputs_from_sums(
     with context.phase("embed"):
         projected = exchange.local.projected if conv.projected_width < rows.shape[1] else None
         accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)
-    arriving = exchange.stream(EMBED)
+    arriving = exchange.stream(INFER_WAVE)
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)
@@ -185,6 +185,6 @@ def _inputs_from_rows(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
-        edges = context.edges.numbered(exchange.run(EMBED))
+        edges = context.edges.numbered(exchange.run(INFER_WAVE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
     return ((chunk, _block_inputs(context, stage, chunk, rows, edges)) for chunk in chunks)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.exchange.autograd import BoundarySample, HaloExchange, make_halo_exchange
 from retexo.exchange.plan import ExchangePlan, require_sources
-from retexo.nn.block import Block, InEdges, Sources, Vectors
+from retexo.nn.block import Block, HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage
@@ -56,7 +56,7 @@ class Pass:
         rows, before = like.new_zeros(0, 0), torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True)
         for layer, (step, stage) in enumerate(zip(self.steps, stages, strict=True)):
             if step.swap is not None:
-                received, before = step.swap.run(rows, before, comm, Purpose(kind, layer))
+                received, before = step.swap.run(rows, before, comm, MessageTag(kind, layer))
                 rows = torch.cat((rows, received if step.scale == 1 else received * step.scale))
             rows = _compute(step, stage, rows)
         return rows[self.select.to(rows.device)], before
@@ -117,7 +117,7 @@ def later_step(
     edges: InEdges,
     required_layers: Tensor,
     layer: int,
-    received: Vectors,
+    received: HaloRows,
     *,
     swap: HaloExchange | None = None,
     scale: float = 1.0,
@@ -128,7 +128,7 @@ def later_step(
     """
     nodes = (required_layers > layer).nonzero()[:, 0]
     width = received.values.shape[1]
-    block = edges.block(nodes, Sources(received, Vectors.none(len(received.halo), width, received.values.dtype)))
+    block = edges.block(nodes, Sources(received, HaloRows.none(len(received.halo), width, received.values.dtype)))
     before = required_layers >= layer
     place = torch.cat((before.cumsum(0) - 1, int(before.sum()) + torch.arange(len(received.values))))
     return Step(len(nodes), None, block.to(context.device), place[block.nodes].to(context.device), swap, scale)
@@ -144,6 +144,6 @@ def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, T
     return required_layers, halo
 
 
-def no_vectors(context: Context) -> Vectors:
+def no_vectors(context: Context) -> HaloRows:
     """No vectors of any halo node."""
-    return Vectors.none(context.partition.num_halo, context.features.shape[1], context.features.dtype)
+    return HaloRows.none(context.partition.num_halo, context.features.shape[1], context.features.dtype)

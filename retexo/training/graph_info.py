@@ -9,9 +9,9 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 
-SETUP = Purpose("setup")
+SETUP = MessageTag("setup")
 
 NO_DIGEST = "0" * 64
 """For workers that are threads of one process: there is nothing to compare."""

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, Summand
-from retexo.comm.traffic import Purpose
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.traffic import MessageTag
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.training.objective import Objective
@@ -57,7 +57,7 @@ class Message:
     def reduce_counts(self, val_counts: Tensor) -> float | None:
         """The validation metric alone."""
         self._fill(0.0, val_counts)
-        self.comm.all_reduce([Summand(self._tail)], Purpose("metrics", self._traffic_layer))
+        self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
         return self._read_tail()
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:
@@ -74,7 +74,7 @@ def build_message(objective: Objective, settings: TrainSettings, comm: Communica
     """The message of an objective's rounds, by gradient.precision and gradient.compression."""
     dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
-    all_reduce = AllReduce(comm, Purpose("gradients", objective.traffic_layer), dtype, zero_ranks)
+    all_reduce = AllReduce(comm, MessageTag("gradients", objective.traffic_layer), dtype, zero_ranks)
     return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.errors import TrainingError
 from retexo.nn.matrix import Matrix, used_columns
 from retexo.training.graph_info import SETUP, digest_to_int
@@ -63,13 +63,13 @@ class FlatParameters:
 def flatten_parameters(objective: Objective, comm: Communicator) -> FlatParameters:
     """The parameters of the module, with the rows of them that can have a gradient on any worker."""
     module = objective.module
-    used = used_rows(*objective.first_inputs(), comm, Purpose("setup", objective.traffic_layer))
+    used = used_rows(*objective.first_inputs(), comm, MessageTag("setup", objective.traffic_layer))
     size = sum(parameter.numel() for parameter in module.parameters())
     return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 
 
 def used_rows(
-    weights: Sequence[nn.Parameter], chunks: Iterable[Sequence[Matrix]], comm: Communicator, purpose: Purpose
+    weights: Sequence[nn.Parameter], chunks: Iterable[Sequence[Matrix]], comm: Communicator, tag: MessageTag
 ) -> dict[nn.Parameter, Tensor]:
     """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
 
@@ -81,7 +81,7 @@ def used_rows(
     for matrices in chunks:
         own |= torch.cat([used_columns(matrix) for matrix in matrices])
     bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
-    union = np.bitwise_or.reduce(comm.all_gather(bits, purpose).numpy(), axis=0)
+    union = np.bitwise_or.reduce(comm.all_gather(bits, tag).numpy(), axis=0)
     used = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))
     return dict(zip(weights, torch.split(used, widths), strict=True))
 

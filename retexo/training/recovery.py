@@ -28,7 +28,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.outputs.files import atomic_write
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Recovery:
         """The newest layer and round that every worker can continue from; one all-gather of 4 int64."""
         layers, rounds = self._intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[:MAX_SAVED_ROUNDS]
-        everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), Purpose("setup"))
+        everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), MessageTag("setup"))
         self.replay_log.truncate(int(everyone[:, 0].min()))
         self._num_layers = int(everyone[:, 1].min())
         common = set.intersection(*(set(row[2:].tolist()) for row in everyone))

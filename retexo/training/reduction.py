@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, Summand
-from retexo.comm.traffic import Purpose
+from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.traffic import MessageTag
 from retexo.config.settings import GradientSettings
 from retexo.training.parameters import FlatParameters, ParameterSlice
 
@@ -28,10 +28,10 @@ class GradientReduction(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AllReduce:
-    """The all-reduce of a round: its purpose, the type that is sent, and who sends nothing."""
+    """The all-reduce of a round: its tag, the type that is sent, and who sends nothing."""
 
     comm: Communicator
-    purpose: Purpose
+    tag: MessageTag
     dtype: torch.dtype | None
     """None: the gradient's own."""
     zero_ranks: frozenset[int]
@@ -39,8 +39,8 @@ class AllReduce:
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
         """Sum over all workers in place: `update` in the type that is sent, `exact` in their own type by all ranks."""
-        summands = [Summand(update, self.dtype, self.zero_ranks), *(Summand(tensor) for tensor in exact)]
-        self.comm.all_reduce(summands, self.purpose)
+        summands = [ReduceInput(update, self.dtype, self.zero_ranks), *(ReduceInput(tensor) for tensor in exact)]
+        self.comm.all_reduce(summands, self.tag)
 
     def rounded(self, update: Tensor) -> Tensor:
         """What the other workers receive of an update."""

@@ -47,7 +47,7 @@ def make_context(
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used,
         partial_sums=conv.linear_aggregation,
-        plain=settings.exchange.mode == "plain",
+        all_halo_rows=settings.exchange.mode == "plain",
         use=use,
     )
     if partition.unresolved_halo is not None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from retexo.comm.collectives import Summand
-from retexo.comm.traffic import Purpose
+from retexo.comm.collectives import ReduceInput
+from retexo.comm.traffic import MessageTag
 from retexo.trainers.context import Context
 from retexo.training.task import Score, ogb_correct, score
 
@@ -15,7 +15,7 @@ def final_scores(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     scores, info, mask = evaluate(context, logits), context.graph_info, context.partition.test_mask
     if info.ogb_name is not None:
         correct = torch.tensor([ogb_correct(info.ogb_name, logits[mask], context.partition.labels[mask])])
-        context.comm.all_reduce([Summand(correct)], Purpose("metrics"))
+        context.comm.all_reduce([ReduceInput(correct)], MessageTag("metrics"))
         scores["test"] = replace(scores["test"], accuracy=int(correct) / max(1, info.num_test))
     return scores
 
@@ -25,7 +25,7 @@ def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     partition = context.partition
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
     counts = torch.stack([context.task.counts(logits[mask], partition.labels[mask]) for mask in masks.values()])
-    context.comm.all_reduce([Summand(counts.view(-1))], Purpose("metrics"))
+    context.comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
     sizes = (context.graph_info.num_train, context.graph_info.num_val, context.graph_info.num_test)
     multilabel = context.task.multilabel
     return {name: score(count, size, multilabel) for name, count, size in zip(masks, counts, sizes, strict=True)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic import KINDS, Purpose
+from retexo.comm.traffic import KINDS, MessageTag
 from retexo.trainers.context import PHASES, Clock
 
 
@@ -17,8 +17,8 @@ def measurements(
 ) -> dict[str, Any]:
     """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
-    slowest = comm.gather(phases, Purpose("metrics"))
-    memory = comm.gather(torch.tensor(peaks), Purpose("metrics"))
+    slowest = comm.gather(phases, MessageTag("metrics"))
+    memory = comm.gather(torch.tensor(peaks), MessageTag("metrics"))
     phase = dict(zip(PHASES, slowest.amax(dim=0).tolist(), strict=True)) if len(slowest) else {}
     return {
         "seconds": {"train": seconds, "phase": phase},

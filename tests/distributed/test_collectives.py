@@ -8,13 +8,13 @@ import torch
 from support import run_workers
 from torch import Tensor
 
-from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.traffic import KINDS, Purpose, TrafficMeter
+from retexo.comm.traffic import KINDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost
 
 WORLD = 4
-SETUP, GRADIENTS = Purpose("setup"), Purpose("gradients", 1)
+SETUP, GRADIENTS = MessageTag("setup"), MessageTag("gradients", 1)
 ROUNDED = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
 EXACT = [1 / 3, 2.0**-40]
 
@@ -30,7 +30,7 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
 
     def all_reduce(comm: Communicator, dtype: torch.dtype = torch.float32) -> list[float]:
         tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype)
-        comm.all_reduce([Summand(tensor)], GRADIENTS)
+        comm.all_reduce([ReduceInput(tensor)], GRADIENTS)
         return tensor.tolist()
 
     def exchange(comm: Communicator) -> list[list[int]]:
@@ -43,7 +43,7 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
         return [part.tolist() for part in comm.all_to_all(to_peers, [0] * world_size, SETUP)]
 
     def account(comm: Communicator) -> Tensor:
-        comm.all_reduce([Summand(torch.zeros(5))], GRADIENTS)
+        comm.all_reduce([ReduceInput(torch.zeros(5))], GRADIENTS)
         return comm.gather_traffic(2)
 
     def several(comm: Communicator, zero_ranks: frozenset[int] = frozenset()) -> list[list[float]]:
@@ -51,14 +51,15 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
         scale = 0.0 if rank in zero_ranks else 2.0**rank
         tensors = [scale * torch.tensor(ROUNDED), torch.tensor(EXACT, dtype=torch.float64), torch.tensor([3])]
         comm.all_reduce(
-            [Summand(tensors[0], torch.bfloat16, zero_ranks), Summand(tensors[1]), Summand(tensors[2])], GRADIENTS
+            [ReduceInput(tensors[0], torch.bfloat16, zero_ranks), ReduceInput(tensors[1]), ReduceInput(tensors[2])],
+            GRADIENTS,
         )
         return [tensor.tolist() for tensor in tensors]
 
     everyone = frozenset(range(world_size))
     for name, zero_ranks in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
         noted(f"silent {name}", lambda comm, zero_ranks=zero_ranks: several(comm, zero_ranks))
-    noted("nothing to add up", lambda comm: comm.all_reduce([Summand(torch.zeros(0))], GRADIENTS))
+    noted("nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS))
     noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
     noted("all_reduce", all_reduce)
     noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))

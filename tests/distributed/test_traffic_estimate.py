@@ -18,12 +18,12 @@ from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.traffic import WHOLE_RUN, Purpose, TrafficMeter
+from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.plan import EMBED, ROUNDS
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
@@ -194,8 +194,8 @@ def _train(rank: int, run: Run) -> Outcome:
     context.comm.meter = TrafficMeter(WORLD)
     for layer, rows in enumerate(embeddings[:-1], 1):
         exchange = layerwise.layer_exchange(context, layer, stages[layer], rows)
-        exchange.run(ROUNDS)
-        exchange.run(EMBED)
+        exchange.run(TRAIN_WAVE)
+        exchange.run(INFER_WAVE)
     rows = [each.numpy() for each in embeddings]
     return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in flat])
 
@@ -217,12 +217,12 @@ def _noting_result(function: Any, noted: list[Any]) -> Any:
 
 
 def account(comm: Communicator) -> Counter[Key]:
-    def key(purpose: Purpose, receiver: int) -> Key:
-        wave = WAVES[purpose.wave] if purpose.kind in ("features", "embeddings") else None
-        layer = None if purpose.layer == WHOLE_RUN else purpose.layer
-        return purpose.kind, layer, wave, comm.rank, receiver
+    def key(tag: MessageTag, receiver: int) -> Key:
+        wave = WAVES[tag.wave] if tag.kind in ("features", "embeddings") else None
+        layer = None if tag.layer == WHOLE_RUN else tag.layer
+        return tag.kind, layer, wave, comm.rank, receiver
 
-    return Counter({key(purpose, receiver): sent for (purpose, receiver), sent in comm.meter.entries.items()})
+    return Counter({key(tag, receiver): sent for (tag, receiver), sent in comm.meter.entries.items()})
 
 
 @dataclass(frozen=True)

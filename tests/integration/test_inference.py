@@ -43,7 +43,7 @@ from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
 from retexo.config.settings import ModelSettings
 from retexo.errors import TrainingError
-from retexo.exchange.plan import EMBED
+from retexo.exchange.plan import INFER_WAVE
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
@@ -396,12 +396,12 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
             settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock()
         )
         layerwise.infer(context, stages)
-        return [(purpose, num_bytes) for (purpose, _), num_bytes in comm.meter.entries.items()]
+        return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}
-    for purpose, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
-        if purpose.kind != "setup":
-            key = (purpose.kind, purpose.layer, purpose.wave)
+    for tag, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
+        if tag.kind != "setup":
+            key = (tag.kind, tag.layer, tag.wave)
             total[key] = total.get(key, 0) + num_bytes
     return total
 
@@ -420,15 +420,15 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     parts = [directory.read(rank) for rank in range(3)]
     everything = sum(part.num_halo for part in parts)
     of_all = sent(directory, tmp_path / "run", "predict")
-    assert {wave for _, _, wave in of_all} == {EMBED}
-    assert of_all["features", 0, EMBED] == 4 * width * everything
+    assert {wave for _, _, wave in of_all} == {INFER_WAVE}
+    assert of_all["features", 0, INFER_WAVE] == 4 * width * everything
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
     of_masked = sent(directory, tmp_path / "run", "evaluate")
     last = min(build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3)  # 2 heads of 3 classes
-    assert of_masked["embeddings", 1, EMBED] <= 4 * last * needed
-    assert of_all["embeddings", 1, EMBED] <= 4 * last * everything
-    assert of_masked["features", 0, EMBED] <= of_all["features", 0, EMBED]
+    assert of_masked["embeddings", 1, INFER_WAVE] <= 4 * last * needed
+    assert of_all["embeddings", 1, INFER_WAVE] <= 4 * last * everything
+    assert of_masked["features", 0, INFER_WAVE] <= of_all["features", 0, INFER_WAVE]
     plain = sent(directory, tmp_path / "run", "predict", "exchange=plain")
     assert sum(of_all.values()) <= sum(plain.values())
 
@@ -439,7 +439,7 @@ def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
     checkpoint_of(tmp_path / "run", KINDS[kind])
     plain = sum(sent(directory, tmp_path / "run", "predict", "exchange=plain").values())
     of_all, of_masked = (sent(directory, tmp_path / "run", use) for use in ("predict", "evaluate"))
-    assert {wave for _, _, wave in (*of_all, *of_masked)} == {EMBED}
+    assert {wave for _, _, wave in (*of_all, *of_masked)} == {INFER_WAVE}
     assert 0 < sum(of_masked.values()) <= sum(of_all.values()) < plain
 
 

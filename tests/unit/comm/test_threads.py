@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from retexo.comm.collectives import Communicator, Summand
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
 from retexo.comm.transport import PeerLost
@@ -47,7 +47,7 @@ def test_all_to_all(world: int) -> None:
 def test_all_reduce_and_gathers(world: int) -> None:
     def work(comm: Communicator) -> Any:
         tensor = torch.tensor([comm.rank + 1.0, 0.5])
-        comm.all_reduce([Summand(tensor)], SETUP)
+        comm.all_reduce([ReduceInput(tensor)], SETUP)
         own = torch.tensor([comm.rank])
         return tensor.tolist(), comm.all_gather(own, SETUP).tolist(), comm.gather(own, SETUP).tolist()
 

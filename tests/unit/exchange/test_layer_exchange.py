@@ -21,13 +21,13 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.comm.traffic import SETUP, Purpose
+from retexo.comm.traffic import SETUP, MessageTag
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import EMBED, ROUNDS, Use, make_plan
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, Use, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import Block, InEdges, Sources, rows_of
@@ -133,23 +133,21 @@ class Side:
     own: Tensor
     """[I, F]"""
     waves: tuple[Sources, Sources]
-    """After ROUNDS and after EMBED."""
+    """After TRAIN_WAVE and after INFER_WAVE."""
     pieces: list[Sources]
-    """What came in EMBED, if it is not kept: then nothing is known after it."""
-    sent: dict[tuple[Purpose, int], int]
-    """Bytes by purpose and peer, without those of the plan."""
+    """What came in INFER_WAVE, if it is not kept: then nothing is known after it."""
+    sent: dict[tuple[MessageTag, int], int]
+    """Bytes by tag and peer, without those of the plan."""
 
     def rows_sent(self, wave: int, peer: int) -> int:
         return sum(
-            size
-            for (purpose, to), size in self.sent.items()
-            if (purpose.wave, to) == (wave, peer) and purpose.kind != "setup"
+            size for (tag, to), size in self.sent.items() if (tag.wave, to) == (wave, peer) and tag.kind != "setup"
         )
 
 
 def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
     linear = case.conv.linear_aggregation
-    plan_options = whole.plan_options(case.num_layers, partial_sums=linear, plain=case.plain, use=case.use)
+    plan_options = whole.plan_options(case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use)
 
     def work(comm: Communicator) -> Side:
         part = whole.partition(comm.rank, rows)
@@ -158,9 +156,9 @@ def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) 
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
         local = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
         exchange = LayerExchange(plan, case.layer, local, comm)
-        first = exchange.run(ROUNDS)
-        pieces = list(exchange.stream(EMBED)) if stream else []
-        waves = first, first if stream else exchange.run(EMBED)
+        first = exchange.run(TRAIN_WAVE)
+        pieces = list(exchange.stream(INFER_WAVE)) if stream else []
+        waves = first, first if stream else exchange.run(INFER_WAVE)
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
         return Side(edges, part.features, waves, pieces, sent)
 
@@ -233,7 +231,7 @@ def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
         for wave, sources in enumerate(side.waves):
             nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
             if len(nodes):
-                got = layer_output(case.conv, side, torch.from_numpy(nodes), [sources], after_rounds=wave == EMBED)
+                got = layer_output(case.conv, side, torch.from_numpy(nodes), [sources], after_rounds=wave == INFER_WAVE)
                 torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
 
 
@@ -266,7 +264,7 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
     for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
         assert side.sent == other.sent
         assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
-        nodes = np.flatnonzero(wanted(whole, case)[EMBED][whole.nodes_of(rank)])
+        nodes = np.flatnonzero(wanted(whole, case)[INFER_WAVE][whole.nodes_of(rank)])
         if len(nodes):
             got = layer_output(case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True)
             torch.testing.assert_close(got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10)
@@ -380,7 +378,7 @@ def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
 
 def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
     """Nodes of others whose row came in the first wave."""
-    return set(whole.halo(rank)[side.waves[ROUNDS].unprojected.halo.numpy() >= 0].tolist())
+    return set(whole.halo(rank)[side.waves[TRAIN_WAVE].unprojected.halo.numpy() >= 0].tolist())
 
 
 @quickly
@@ -408,9 +406,9 @@ def test_a_plain_exchange_sends_every_halo_row_once(
     sides = exchanged(whole, features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, True))
     for owner, asker in pairs(whole):
         rows = {source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))}
-        assert sides[owner].rows_sent(ROUNDS, asker) == 8 * width * len(rows)
-        assert sides[owner].rows_sent(EMBED, asker) == 0
-        assert {purpose.kind for purpose, _ in sides[owner].sent} <= {"features" if place[0] == 0 else "embeddings"}
+        assert sides[owner].rows_sent(TRAIN_WAVE, asker) == 8 * width * len(rows)
+        assert sides[owner].rows_sent(INFER_WAVE, asker) == 0
+        assert {tag.kind for tag, _ in sides[owner].sent} <= {"features" if place[0] == 0 else "embeddings"}
 
 
 @quickly
@@ -438,7 +436,7 @@ def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:
     whole = Whole(np.array([0, 1, 0, 1]), np.array([2, 2, 3, 4]), np.array([TEST, TEST, TRAIN, TEST, TEST]),
                   np.array([0, 0, 1, 1, 1]), 2)  # fmt: skip
     sender, _ = exchanged(whole, features("dense", 5, 3), Layer(convolution("gcn", 3, 3)))
-    assert [sender.rows_sent(wave, 1) for wave in (ROUNDS, EMBED)] == [3 * 8, 2 * 3 * 8]
+    assert [sender.rows_sent(wave, 1) for wave in (TRAIN_WAVE, INFER_WAVE)] == [3 * 8, 2 * 3 * 8]
 
 
 def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
@@ -450,7 +448,7 @@ def test_sums_that_cancel_make_no_wave_longer_than_its_rows() -> None:
     rows[:, ::10] = 0  # else nothing is written sparse
     rows[1] = -rows[0]
     sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
-    assert sender.rows_sent(ROUNDS, 1) <= 2 * 40 * 8
+    assert sender.rows_sent(TRAIN_WAVE, 1) <= 2 * 40 * 8
 
 
 @quickly
@@ -466,8 +464,8 @@ def test_sparse_rows_take_the_bytes_of_their_values(
             sizes = row_sizes(sources.unprojected.values[seen:], RowFormat("sparse"))
             assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
             size, seen = size + int(sizes.sum()), len(sources.unprojected.values)
-        size += 8 * case.conv.projected_width * len(side.waves[EMBED].projected.values)
-        assert sum(other.rows_sent(wave, rank) for other in sides for wave in (ROUNDS, EMBED)) == size
+        size += 8 * case.conv.projected_width * len(side.waves[INFER_WAVE].projected.values)
+        assert sum(other.rows_sent(wave, rank) for other in sides for wave in (TRAIN_WAVE, INFER_WAVE)) == size
 
 
 @quickly
@@ -484,7 +482,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
             edges = cut_edges(whole, owner, asker, mask)
             bits = len({source for source, _ in edges}) + len({target for _, target in edges})
             size += (9 + (-(-bits // 8) if case.conv.linear_aggregation else 0)) if edges else 0
-        assert sides[owner].sent.get((Purpose("setup", place[0]), asker), 0) == size
+        assert sides[owner].sent.get((MessageTag("setup", place[0]), asker), 0) == size
 
 
 # --- rounded rows ------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -520,7 +518,7 @@ def test_rounded_vectors_are_rounded_once(
     case = Layer(convolution(name, width, out), precision=precision)
     rows = features(kind, whole.num_nodes, width, seed)
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        halo, both = whole.halo(rank), (side.waves[EMBED].unprojected, side.waves[EMBED].projected)
+        halo, both = whole.halo(rank), (side.waves[INFER_WAVE].unprojected, side.waves[INFER_WAVE].projected)
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
             assert_near(vectors.values[vectors.halo[came]], own[halo[came]], precision)
@@ -550,7 +548,7 @@ def test_a_row_arrives_alike_at_every_peer(
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), precision=precision)
     known: dict[int, list[float]] = {}
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        vectors = side.waves[EMBED].unprojected
+        vectors = side.waves[INFER_WAVE].unprojected
         for node, place in zip(whole.halo(rank).tolist(), vectors.halo.tolist(), strict=True):
             if place >= 0:
                 values = vectors.values[place].tolist()

@@ -19,8 +19,8 @@ from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.plan import (
-    EMBED,
-    ROUNDS,
+    INFER_WAVE,
+    TRAIN_WAVE,
     Boundary,
     ExchangePlan,
     PlanOptions,
@@ -117,7 +117,7 @@ class Whole:
 
     def plan_options(self, num_layers: int, **changes: Any) -> PlanOptions:
         sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
-        fields = {"all_nodes": bool((self.role != NOTHING).all()), "partial_sums": True, "plain": False}
+        fields = {"all_nodes": bool((self.role != NOTHING).all()), "partial_sums": True, "all_halo_rows": False}
         return PlanOptions(num_layers, sizes, **{**fields, **changes})
 
 
@@ -168,7 +168,7 @@ def plans(whole: Whole, plan_options: PlanOptions) -> tuple[list[ExchangePlan], 
 
     def plan(comm: Communicator) -> tuple[ExchangePlan, int]:
         made = make_plan(whole.partition(comm.rank), plan_options, comm)
-        assert {purpose for purpose, _ in comm.meter.entries} <= {SETUP}
+        assert {tag for tag, _ in comm.meter.entries} <= {SETUP}
         return made, sum(comm.meter.entries.values())
 
     made, sent = zip(*run_threads(whole.num_parts, plan), strict=True)
@@ -186,7 +186,7 @@ def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[
 
 
 uses = st.sampled_from(["train", "evaluate", "predict"])
-variants = st.fixed_dictionaries({"partial_sums": st.booleans(), "plain": st.booleans(), "use": uses})
+variants = st.fixed_dictionaries({"partial_sums": st.booleans(), "all_halo_rows": st.booleans(), "use": uses})
 
 
 @quickly
@@ -242,8 +242,8 @@ def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: 
     required_layers = whole.required_layers(num_layers, use)
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == required_layers[whole.nodes_of(part)].tolist()
-        assert (plan.num_layers, plan.num_halo, plan.plain) == (num_layers, len(whole.halo(part)), False)
-        assert plan.waves == ((ROUNDS, EMBED) if use == "train" else (EMBED,))
+        assert (plan.num_layers, plan.num_halo, plan.all_halo_rows) == (num_layers, len(whole.halo(part)), False)
+        assert plan.waves == ((TRAIN_WAVE, INFER_WAVE) if use == "train" else (INFER_WAVE,))
 
 
 @quickly
@@ -258,12 +258,12 @@ def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_la
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
 def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, plain=True, use=use))
+    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, all_halo_rows=True, use=use))
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
         assert rows.tolist() == list(range(len(whole.halo(part))))
-        assert (plan.partial_sums, plan.plain, plan.waves) == (False, True, (ROUNDS,))
+        assert (plan.partial_sums, plan.all_halo_rows, plan.waves) == (False, True, (TRAIN_WAVE,))
         assert all(len(boundary.source) == len(boundary.rows) for boundary in plan.incoming)
         assert all(len(boundary.targets) == (len(boundary.rows) > 0) for boundary in plan.incoming)
 
@@ -290,7 +290,7 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
     for asker, plan in enumerate(made):
         owners = [owner for owner in range(whole.num_parts) if owner != asker]
         size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
-        if not (plan_options.plain or plan_options.all_nodes or plan_options.use == "predict"):
+        if not (plan_options.all_halo_rows or plan_options.all_nodes or plan_options.use == "predict"):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
@@ -344,10 +344,10 @@ def test_a_plan_by_hand() -> None:
 @pytest.mark.parametrize(
     ("layer", "wave", "edges"),
     [
-        (0, ROUNDS, [True, True, True, False, False]),
-        (1, ROUNDS, [True, True, True, False, False]),
-        (0, EMBED, [False, False, False, True, True]),
-        (1, EMBED, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
+        (0, TRAIN_WAVE, [True, True, True, False, False]),
+        (1, TRAIN_WAVE, [True, True, True, False, False]),
+        (0, INFER_WAVE, [False, False, False, True, True]),
+        (1, INFER_WAVE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
     ],
 )
 def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
@@ -362,7 +362,7 @@ def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: i
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:
-                rounds, embed = (boundary.in_wave(layer, wave, num_layers) for wave in (ROUNDS, EMBED))
+                rounds, embed = (boundary.in_wave(layer, wave, num_layers) for wave in (TRAIN_WAVE, INFER_WAVE))
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
                 assert rounds.tolist() == whole.labelled[target].tolist()
                 assert (rounds | embed).tolist() == embedded[target].tolist()

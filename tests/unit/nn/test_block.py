@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retexo.nn.block import Arrival, Block, InEdges, Sources, Vectors, rows_of
+from retexo.nn.block import Block, HaloRows, InEdges, ReceivedMessage, Sources, rows_of
 
 SRC = torch.tensor([1, 3, 4, 4, 5, 6, 6, 0])
 DST = torch.tensor([0, 0, 1, 1, 1, 0, 2, 2])
@@ -16,14 +16,14 @@ EDGES = InEdges.build(SRC, DST, torch.tensor([3, 3, 2]), OUT_DEGREE, torch.float
 OWN = torch.tensor([[1.0], [2.0], [3.0]])
 
 
-def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> Arrival:
+def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> ReceivedMessage:
     """Rows of halo nodes, counted from 0, and sums."""
     ids = (torch.tensor(nodes, dtype=torch.int64) for nodes in (halo, sum_dst))
-    return Arrival(*ids, read=lambda room: room.copy_(torch.tensor(values, dtype=torch.float32)[:, None]))
+    return ReceivedMessage(*ids, read=lambda room: room.copy_(torch.tensor(values, dtype=torch.float32)[:, None]))
 
 
-def sources(unprojected: list[Arrival], projected: list[Arrival]) -> Sources:
-    return Sources(*(Vectors.none(4, 1, torch.float32).extended(arrivals) for arrivals in (unprojected, projected)))
+def sources(unprojected: list[ReceivedMessage], projected: list[ReceivedMessage]) -> Sources:
+    return Sources(*(HaloRows.none(4, 1, torch.float32).extended(arrivals) for arrivals in (unprojected, projected)))
 
 
 def vectors_of(block: Block, given: Sources) -> Tensor:
@@ -42,14 +42,14 @@ def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
 
 
 def test_no_vectors() -> None:
-    none = Vectors.none(2, 5, torch.float64)
+    none = HaloRows.none(2, 5, torch.float64)
     assert (none.values.shape, none.values.dtype) == ((0, 5), torch.float64)
     assert (none.halo.tolist(), none.sums.tolist(), none.sum_dst.tolist()) == ([-1, -1], [], [])
     assert none.extended([]) is none
 
 
 def test_vectors_stand_in_the_order_of_their_arrival() -> None:
-    first = Vectors.none(4, 1, torch.float32)
+    first = HaloRows.none(4, 1, torch.float32)
     one = first.extended([arrival([0.1, 0.2, 0.3], [2, 0], [1]), arrival([0.4], [], [0])])
     assert one.values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert (one.halo.tolist(), one.sums.tolist(), one.sum_dst.tolist()) == ([1, -1, 0, -1], [2, 3], [1, 0])
@@ -120,7 +120,7 @@ def test_a_block_of_nothing() -> None:
 def test_a_part_without_nodes() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     edges = InEdges.build(none, none, none, none, torch.float32)
-    nothing = Sources(Vectors.none(0, 3, torch.float32), Vectors.none(0, 2, torch.float32))
+    nothing = Sources(HaloRows.none(0, 3, torch.float32), HaloRows.none(0, 2, torch.float32))
     block = edges.block(none, nothing)
     unprojected, projected = rows_of(block, torch.zeros(0, 3), nothing)
     assert (unprojected.shape, projected.shape) == ((0, 3), (0, 2))

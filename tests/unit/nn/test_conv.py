@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from retexo.nn.accumulate import Accumulator
-from retexo.nn.block import InEdges, Sources, Vectors, rows_of
+from retexo.nn.block import HaloRows, InEdges, Sources, rows_of
 from retexo.nn.conv.gat import GAT
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
@@ -24,7 +24,7 @@ SRC = torch.tensor([0, 0, 2, 3, 4, 1, 4])
 DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
 F64 = torch.float64
 
-NOTHING = Sources(Vectors.none(0, WIDTH, F64), Vectors.none(0, OUT, F64))  # one part owns all nodes
+NOTHING = Sources(HaloRows.none(0, WIDTH, F64), HaloRows.none(0, OUT, F64))  # one part owns all nodes
 
 COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
 COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)

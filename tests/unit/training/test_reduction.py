@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
-from retexo.comm.traffic import Purpose
+from retexo.comm.traffic import MessageTag
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.parameters import FlatParameters, used_rows
 from retexo.training.reduction import AllReduce, DenseReduction, PowerSGDReduction, build_reduction, is_compressed
 
-SETUP, GRADIENTS = Purpose("setup", 1), Purpose("gradients", 1)
+SETUP, GRADIENTS = MessageTag("setup", 1), MessageTag("gradients", 1)
 F64 = torch.float64
 TAIL = 8
 NOBODY: frozenset[int] = frozenset()
