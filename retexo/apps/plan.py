@@ -17,6 +17,7 @@ from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
 from retexo.outputs.files import write_json
+from retexo.outputs.lock import locks_run_dir
 from retexo.trainers import registry
 
 MAX_SHOWN = 6
@@ -32,6 +33,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, print the tables, write plan.json into run_dir, and return what it says.
 
@@ -64,7 +66,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
         "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
     }
-    run_dir.mkdir(parents=True, exist_ok=True)
     write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
     return result

@@ -30,7 +30,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
-from retexo.outputs.lock import exclusive_run_dir
+from retexo.outputs.lock import exclusive_run_dir, locks_run_dir
 from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text
@@ -60,6 +60,7 @@ class Outcome:
     text: str
 
 
+@locks_run_dir
 def run(settings: Settings, run_dir: Path) -> None:
     """Make all runs of the sweep that are not done; report on all into run_dir.
 
