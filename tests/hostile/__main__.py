@@ -2,9 +2,9 @@
 
     python tests/hostile [--seed 0] [--count 1650] [--only KIND [--index N]] [--jobs 2] [--limit 120]
 
-prints how many inputs of each kind ended with which status, and lists those that ended with a traceback, a native crash,
-no end within the limit, a process that stayed, a changed input file, or wrong data accepted that could be known wrong.
-Exit status 1 if there are any. An input is made from seed, kind and number alone, so that one can be had again.
+prints how many inputs of each kind ended with which status, and lists those that ended with a traceback, a native
+crash, no end within the limit, a process that stayed, a changed input file, or wrong data accepted that could be known
+wrong. Exit status 1 if there are any. An input is made from seed, kind and number alone, so that one can be had again.
 
 This process imports everything, computes nothing, and forks a child for each input: a crash is the child's.
 """
@@ -37,16 +37,17 @@ from retexo.cluster import launch
 # --- the runner --------------------------------------------------------------------------------------------------------  # noqa: E501
 
 SHARES: dict[str, int] = {
-    "settings": 500, "training": 100, "npz": 180, "csv": 90, "parquet": 70, "npy": 90, "bin": 60, "ours": 170, "theirs": 50,
-    "checkpoint": 120, "sites": 120, "resume": 90, "nodes": 10,
+    "settings": 500, "training": 100, "npz": 180, "csv": 90, "parquet": 70, "npy": 90, "bin": 60, "ours": 170,
+    "theirs": 50, "checkpoint": 120, "sites": 120, "resume": 90, "nodes": 10,
 }  # fmt: skip
 """Inputs of each kind among 1,650; those of LISTS come on top."""
 LISTS: dict[str, tuple[Sequence[Any], Callable[[int, Path], Input]]] = {
     "by hand": (HAND, by_hand), "signals": (SIGNALS, signalled), "writers": (WRITERS, written_twice)
 }  # fmt: skip
 GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
-    **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")}, "settings": settings, "training": training,
-    "ours": ours, "theirs": theirs, "checkpoint": checkpoint, "sites": sites, "resume": resume, "nodes": nodes,
+    **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")}, "settings": settings,
+    "training": training, "ours": ours, "theirs": theirs, "checkpoint": checkpoint, "sites": sites, "resume": resume,
+    "nodes": nodes,
 }  # fmt: skip
 
 
@@ -87,8 +88,12 @@ def judged(given: Input, status: int, said: str, before: dict[str, str]) -> Iter
         yield "names neither file nor setting"
 
 
-def run(inputs: list[tuple[str, int]], options: argparse.Namespace, base: Path) -> Iterator[tuple[str, int, str, str, str]]:
-    """Kind, number, status, what is wrong, and what was done, of each input as it ends."""
+Result = tuple[str, int, str, str, str]
+"""Kind, number, status, what is wrong, and what was done."""
+
+
+def run(inputs: list[tuple[str, int]], options: argparse.Namespace, base: Path) -> Iterator[Result]:
+    """The result of each input as it ends."""
     running: dict[int, tuple[str, int, int, float, Path]] = {}
     waiting = inputs[::-1]
     while waiting or running:
@@ -122,10 +127,11 @@ def ended(one: int, late: bool, place: Path) -> tuple[str, str, str]:
     return name, "late" if late else name if status < 0 else wrong.strip(), said
 
 
-def table(results: list[tuple[str, int, str, str, str]]) -> str:
+def table(results: list[Result]) -> str:
     statuses = sorted({status for _, _, status, _, _ in results})
     counts = Counter((kind, status) for kind, _, status, _, _ in results)
-    rows = [[kind, *(counts[kind, status] for status in statuses)] for kind in dict.fromkeys(kind for kind, *_ in results)]
+    kinds = dict.fromkeys(kind for kind, *_ in results)
+    rows: list[list[Any]] = [[kind, *(counts[kind, status] for status in statuses)] for kind in kinds]
     rows.append(["all", *(sum(counts[kind, status] for kind, *_ in rows) for status in statuses)])
     head = ["inputs", *(f"status {status}" if status.isdigit() else status for status in statuses), "wrong", "all"]
     wrong = Counter(kind for kind, _, _, what, _ in results if what)

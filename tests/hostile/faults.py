@@ -162,7 +162,12 @@ WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("evaluation", LOCKED, ("app=evaluate", *OURS[1:], "checkpoint_dir=run"), (*PREDICT, "checkpoint_dir=run")),
     ("report", LOCKED, REPORT, REPORT),
     ("partition directory", (partition_data, "_make"), CUT, (*CUT, "hydra.run.dir=out2", "partition.seed=3")),
-    ("partition directory, to be overwritten", (partition_data, "_make"), CUT, (*CUT, "hydra.run.dir=out2", "overwrite=true")),
+    (
+        "partition directory, overwritten",
+        (partition_data, "_make"),
+        CUT,
+        (*CUT, "hydra.run.dir=out2", "overwrite=true"),
+    ),
     ("sweep", (sweep, "_run_all"), SWEEP, (*SWEEP, "hydra.run.dir=out2")),
     ("report of a sweep", LOCKED, SWEEP, REPORT),
 ]
@@ -184,7 +189,9 @@ def written_twice(number: int, base: Path) -> Input:
         ended = wait(one, 100)
         told = f"in use by process {one} on" in Path("../output").read_text()
         if (other, ended, told, changed) != (2, 0, True, False):
-            raise AssertionError(f"the second ended with {other}, the first with {ended}; told {told}, changed {changed}")
+            raise AssertionError(
+                f"the second ended with {other}, the first with {ended}; told {told}, changed {changed}"
+            )
         return 0
 
     return Input(said, act, keeps=False)

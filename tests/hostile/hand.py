@@ -56,7 +56,9 @@ def at(path: str, mutation: mutate.Mutation) -> Callable[[], None]:
 
 def wide() -> None:
     """Four parts of 100 nodes and 2,000 features, and a parent whose threads have computed."""
-    dgl_directory(Path("wide", "toy-random-vol-4").absolute(), random_graph(400, 1600, 2000), thirds(400), np.arange(400) % 4)
+    dgl_directory(
+        Path("wide", "toy-random-vol-4").absolute(), random_graph(400, 1600, 2000), thirds(400), np.arange(400) % 4
+    )
     torch.set_num_threads(2)
     (torch.rand(1000, 1000) @ torch.rand(1000, 1000)).sum()
 
@@ -84,15 +86,19 @@ SITES = (*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2")
 CSR = {"feat": None, "feat_data": np.ones(40), "feat_indices": np.zeros(40, int), "feat_indptr": np.arange(41)}
 META, CONFIG = f"parts/{NAME}/meta.json", f"parts/{NAME}/{NAME}.json"
 HAND: list[tuple[Any, ...]] = [
-    ("fine: threads that computed before DGL's files are tried", (*THEIRS, "partition_dir=wide", "num_partitions=4"), wide),
+    ("fine: threads that computed before DGL's files are tried", (*THEIRS, "partition_dir=wide", "num_partitions=4"),
+     wide),
     ("layers beyond a byte", (*OURS, "num_layers=255")),
     ("fine: a short list of rounds", (*OURS, "num_layers=3", "num_rounds=[1]")),
     ("duplicates in a CSR matrix that add up to inf", CUT,
-     with_arrays(**CSR | {"feat_data": np.full(40, 3e38), "feat_indptr": np.r_[0, 2, np.arange(2, 40), 40], "feat_shape": np.array([40, 2])})),
+     with_arrays(**CSR | {"feat_data": np.full(40, 3e38), "feat_indptr": np.r_[0, 2, np.arange(2, 40), 40],
+     "feat_shape": np.array([40, 2])})),
     ("feat_shape beyond all memory", CUT, with_arrays(**CSR, feat_shape=np.array([40, 2**62]))),
     ("predictions with NaN weights", FROM_RUN, nan_weights),
-    *((f"predictions with {what} orig_id", (*FROM_RUN, "partition_dir=theirs"), with_tensors("theirs", orig_id=function))
-      for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0, "negative": lambda ids: -ids - 1,
+    *((f"predictions with {what} orig_id", (*FROM_RUN, "partition_dir=theirs"), with_tensors("theirs",
+     orig_id=function))
+      for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0,
+      "negative": lambda ids: -ids - 1,
                              "float": lambda ids: ids + 0.5}.items()),
     *((f"orig_id sealed {what}", (*FROM_RUN,), with_tensors("parts", orig_id=function))
       for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0}.items()),
@@ -109,20 +115,25 @@ HAND: list[tuple[Any, ...]] = [
         META: OURS, CONFIG: OURS, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES}.items()),
     *((f"{kind.__name__} {path}", arguments, at(path, kind)) for kind in mutate.KINDS[:5] for path, arguments in {
         META: OURS, "toy.npz": CUT, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES,
-        "sites/b/part.npz": SITES, f"theirs/{NAME}/part0/graph.dgl": THEIRS, "run/checkpoint/layer0.safetensors": FROM_RUN,
+        "sites/b/part.npz": SITES, f"theirs/{NAME}/part0/graph.dgl": THEIRS,
+        "run/checkpoint/layer0.safetensors": FROM_RUN,
      }.items() if (kind.__name__, path) != ("remove", META)),
     ("two dst columns", (*CUT, "dataset_file=toy-csv"), two_columns),
     *((f"NUL in {name}", (*given, override(name, "a\0b"))) for name, given in {
         "dataset_file": CUT, "partition_dir": OURS, "checkpoint_dir": FROM_RUN, "hydra.run.dir": OURS, "resume": OURS,
-        "dataset_name": OURS, "split.dir": (*CUT, "split=files"), "partition_file": (*CUT, "partition_method=file")}.items()),
+        "dataset_name": OURS, "split.dir": (*CUT, "split=files"), "partition_file": (*CUT,
+        "partition_method=file")}.items()),
     ("more classes than memory", SITES, lambda: Path("sites/a/site.json").write_text(
         json.dumps(json.loads(Path("sites/a/site.json").read_text()) | {"num_classes": 10**9}))),
     ("a list of nodes as long as a phone book", OURS, lambda: os.environ.update(
-        SLURM_NODELIST="a[1-99999999]", SLURM_JOB_NODELIST="a[1-99999999]", SLURM_PROCID="0", SLURM_NTASKS="2", SLURM_NNODES="2",
-        SLURM_NODEID="0", SLURM_LOCALID="0", SLURM_STEP_ID="0", SLURM_JOB_ID="1", SLURM_STEP_NUM_TASKS="2", SLURM_STEP_NODELIST="a[1-99999999]")),
+        SLURM_NODELIST="a[1-99999999]", SLURM_JOB_NODELIST="a[1-99999999]", SLURM_PROCID="0", SLURM_NTASKS="2",
+        SLURM_NNODES="2",
+        SLURM_NODEID="0", SLURM_LOCALID="0", SLURM_STEP_ID="0", SLURM_JOB_ID="1", SLURM_STEP_NUM_TASKS="2",
+        SLURM_STEP_NODELIST="a[1-99999999]")),
     ("an empty hydra.run.dir", (*OURS, "hydra.run.dir=''")),
     ("a run directory below a file", (*OURS, "hydra.run.dir=toy.npz/run")),
-    ("a member twice", CUT, lambda: mutate.save_npz(Path("toy.npz"), dict(np.load("toy.npz")), mock.Mock(choice=lambda _: "twice"))),
+    ("a member twice", CUT, lambda: mutate.save_npz(Path("toy.npz"), dict(np.load("toy.npz")),
+     mock.Mock(choice=lambda _: "twice"))),
     ("a run directory that is used", (*OURS, "hydra.run.dir=run")),
     ("resume from nothing", (*OURS, "resume=toy.npz")),
     ("resume from a FIFO", (*OURS, "resume=run"), lambda: (Path("run/state").mkdir(), os.mkfifo("run/state/run.json"))),

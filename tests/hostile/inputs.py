@@ -78,7 +78,9 @@ def make_bases(base: Path) -> None:
     write_sites(base / "sites", random_graph(), thirds(40), np.arange(40) % 2, ["a", "b"])
     trained = [main((*OURS, "hydra.run.dir=run"))]
     trained.append(main((*OURS, "partition_dir=theirs", "hydra.run.dir=theirs-run")))
-    trained.append(main((*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2", "hydra.run.dir=sites-run")))
+    trained.append(
+        main((*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2", "hydra.run.dir=sites-run"))
+    )
     trained.append(main((*PREDICT, "checkpoint_dir=run", "hydra.run.dir=predicted")))
     at = Progress.at
 
@@ -106,7 +108,11 @@ def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | Non
         return ""
     place = folder / f"toy-{form}"
     place.mkdir()
-    tables = {"features": arrays["feat"], "labels": arrays["label"], "edges": np.stack([arrays["src"], arrays["dst"]], 1)}
+    tables = {
+        "features": arrays["feat"],
+        "labels": arrays["label"],
+        "edges": np.stack([arrays["src"], arrays["dst"]], 1),
+    }
     for name in mutate.MASKS:
         if name in arrays:
             np.save(place / f"{name[:-5]}.npy", arrays[name])
@@ -118,7 +124,9 @@ def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | Non
 
             columns = ["src", "dst"] if name == "edges" else None
             frame = pd.DataFrame(table, columns=columns).rename(columns=str)
-            frame.to_csv(place / f"{name}.csv", index=False) if form == "csv" else frame.to_parquet(place / f"{name}.parquet")
+            frame.to_csv(place / f"{name}.csv", index=False) if form == "csv" else frame.to_parquet(
+                place / f"{name}.parquet"
+            )
     return ""
 
 
@@ -139,7 +147,9 @@ def defaults() -> dict[str, Any]:
     for path in sorted(CONFIG_DIR.glob("*.yaml")):
         with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             found |= dict(leaves(OmegaConf.to_container(hydra.compose(path.stem))))  # type: ignore[arg-type]
-    return found | dict.fromkeys(("model.head_merge", "optimizer.momentum", "optimizer.lr", "no_such_setting", "split.sed"))
+    return found | dict.fromkeys(
+        ("model.head_merge", "optimizer.momentum", "optimizer.lr", "no_such_setting", "split.sed")
+    )
 
 
 def override(name: str, value: Any) -> str:
@@ -169,7 +179,8 @@ def settings(rng: Random, base: Path) -> Input:
         prefix = rng.choice([""] * 8 + ["+", "++", "~"])
         given.append(prefix + (f"{name}={found}" if raw else override(name, found)))
     app = rng.choice(["train", "train", "train", "partition_data", "plan", "evaluate", "predict", "report"])
-    fixed = {"train": OURS, "plan": OURS, "evaluate": (*PREDICT, "checkpoint_dir=run"), "predict": (*PREDICT, "checkpoint_dir=run"),
+    fixed = {"train": OURS, "plan": OURS, "evaluate": (*PREDICT, "checkpoint_dir=run"), "predict": (*PREDICT,
+    "checkpoint_dir=run"),
              "report": ("report.runs=run", "hydra.run.dir=out")}  # fmt: skip
     own = fixed.get(app, (*DATA, "dataset_file=toy.npz", "partition_dir=made", "hydra.run.dir=out"))
     words = {word for name in chosen for word in (name.split(".")[0], name.split(".")[-1])}
@@ -187,14 +198,17 @@ def training(rng: Random, base: Path) -> Input:
     choices: dict[str, list[Any]] = {
         "num_layers": [1, 2, 3, 6], "hidden_dim": [1, 2, 8, 64], "heads": [1, 2, 8], "dropout": [0, 0.5, 0.999],
         "model": ["gcn", "sage", "gat", "gin"], "num_rounds": [[0], [1], [2, 0], [3, 1, 1]], "local_epochs": [1, 3],
-        "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]], "weight_decay": [0, 1, 1e30], "batch_size": [None, 1, 3, 10**6],
+        "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]], "weight_decay": [0, 1, 1e30], "batch_size": [None, 1, 3,
+        10**6],
         "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"], "gradient": ["sync", "local"],
         "gradient.precision": ["bf16"], "gradient.compression": ["powersgd"], "gradient.rank": [1, 4, 1000],
         "exchange.precision": ["bf16", "int8"], "exchange": ["plain", "exact"], "compute.precision": ["bf16"],
-        "optimizer._target_": [f"torch.optim.{name}" for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam", "Muon", "Adafactor",
+        "optimizer._target_": [f"torch.optim.{name}" for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam",
+        "Muon", "Adafactor",
                                                                   "ASGD", "NAdam", "RMSprop", "Optimizer")],
         "stopping.patience": [1, None], "stopping.min_delta": [0, 1e300], "best_val_model": [False], "log_every": [1],
-        "checkpoint.every": [None, 1, 100], "seed": [0, 2**32 - 1], "cluster.threads": [1, 2], "logger": ["tensorboard"],
+        "checkpoint.every": [None, 1, 100], "seed": [0, 2**32 - 1], "cluster.threads": [1, 2],
+        "logger": ["tensorboard"],
         "measure_dv": [True], "distributed.timeout": [1, 1e6],
     }  # fmt: skip
     given = [override(name, rng.choice(choices[name])) for name in rng.sample(sorted(choices), rng.choice([2, 3, 4]))]
@@ -231,7 +245,8 @@ def data(form: str) -> Callable[[Random, Path], Input]:
 
 def same_parts(base: Path) -> Judge:
     def judge() -> str | None:
-        contents = [[part["content"] for part in json.loads((folder / "parts" / NAME / "meta.json").read_text())["parts"]]
+        contents = [[part["content"]
+        for part in json.loads((folder / "parts" / NAME / "meta.json").read_text())["parts"]]
                     for folder in (base, Path())]  # fmt: skip
         return None if contents[0] == contents[1] else "other data was read"
 

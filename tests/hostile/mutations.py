@@ -1,4 +1,4 @@
-"""Seeded damage to files, JSON, arrays and settings, which tests/hostile.py tries by the thousand, and other tests a few.
+"""Seeded damage to files, JSON, arrays and settings, which this script tries by the thousand.
 
 A mutation of a file is a function of its path and a `random.Random`; it leaves the path in some other state.
 """
@@ -126,7 +126,8 @@ def foreign(path: Path, theirs: Path) -> None:
 INTEGERS = (0, 1, 2, 3, -1, 7, 50, 1000, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**9, 10**30, -(2**63))
 FLOATS = (0.0, 0.5, 1.0, -0.5, 1e-300, 1e9, 1e18, 1e39, 1e300, math.nan, math.inf, -math.inf, -0.0)
 WORDS = (
-    "", "null", "true", "1", "1e3", "nan", "../x", "/", "/etc/passwd", "/dev/zero", "a" * 300, "é", "a\nb", "a\0b", "???",
+    "", "null", "true", "1", "1e3", "nan", "../x", "/etc/passwd", "/dev/zero", "a" * 300, "é", "a\nb", "a\0b",
+    "???",
     "\x1b[31m", "${seed}", "${nowhere}", "${oc.env:NOWHERE}", "gcn", "gat", "local", "files", "fraction", "per_class",
     "file", "parts", "km1", "metis", "powersgd", "bf16", "int8", "plain", "pool", "torch.optim.SGD", "torch.optim.Muon",
     "os.system", "cora", "auto", "none", "cuda", "toy.npz", "whole", "\ud800",
@@ -191,9 +192,11 @@ def edit_arrays(arrays: Arrays, rng: Random) -> str:
         "deep": lambda: array[:, None], "no axis": lambda: np.array(3), "transposed": lambda: array.T,
         "text": lambda: array.astype(str), "bytes": lambda: array.astype("S9"), "objects": lambda: array.astype(object),
         "complex": lambda: array.astype(complex), "time": lambda: array.astype(np.int64).astype("M8[s]"),
-        "uint64": lambda: array.astype(np.int64).astype(np.uint64) + np.uint64(2**63), "int8": lambda: array.astype(np.int8),
+        "uint64": lambda: array.astype(np.int64).astype(np.uint64) + np.uint64(2**63),
+        "int8": lambda: array.astype(np.int8),
         "big endian": lambda: array.astype(array.dtype.newbyteorder(">")), "half precision": lambda: array.astype("f2"),
-        "record": lambda: np.zeros(len(array), [("a", "i8"), ("b", "f4")]), "permuted": lambda: rng_permuted(array, rng),
+        "record": lambda: np.zeros(len(array), [("a", "i8"), ("b", "f4")]), "permuted": lambda: rng_permuted(array,
+        rng),
         "constant": lambda: np.zeros_like(array), "of another": lambda: arrays[rng.choice(sorted(arrays))],
         "missing": lambda: None,
     }  # fmt: skip
@@ -232,7 +235,7 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
 
 
 def is_graph(arrays: Arrays) -> bool:
-    """Whether arrays of form (a) make sense: what may be accepted, said once more and otherwise than partitioning does."""
+    """Whether arrays of form (a) make sense: partitioning's checks, said again in another way."""
     try:
         feat, label = arrays["feat"], arrays["label"]
         masks = [arrays[name].astype(bool) for name in MASKS if name in arrays]
@@ -243,7 +246,8 @@ def is_graph(arrays: Arrays) -> bool:
             bool(np.isfinite(feat.astype(np.float32)).all()), _integers(arrays["src"]), _integers(arrays["dst"]),
             len(arrays["src"]) == len(arrays["dst"]), not len(ends) or 0 <= ends.min() <= ends.max() < len(label),
             _integers(ids), len(np.unique(ids)) == len(ids) == len(label), len(masks) in (0, 3),
-            all(mask.shape == (len(label),) for mask in masks), len(masks) < 3 or (sum(m * 1 for m in masks) <= 1).all(),
+            all(mask.shape == (len(label),) for mask in masks),
+            len(masks) < 3 or (sum(m * 1 for m in masks) <= 1).all(),
             _labels(label),
         ]  # fmt: skip
         return all(good)

@@ -35,7 +35,7 @@ def spawn_by_fork(_path: bytes, arguments: list[str], keep: tuple[int, ...]) -> 
     child = os.fork()
     if child:
         return child
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    for descriptor in (int(entry.name) for entry in list(Path("/proc/self/fd").iterdir())):
         if descriptor > 2 and descriptor not in keep:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -51,8 +51,8 @@ def own_output(path: Path) -> None:
     output = os.open(path, os.O_WRONLY | os.O_CREAT)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
-    sys.stdout = open(1, "w", 1, closefd=False)
-    sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")
+    sys.stdout = open(1, "w", 1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
 
 
 def fork(work: Callable[..., int | None], *arguments: Any) -> int:

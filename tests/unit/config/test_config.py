@@ -102,8 +102,14 @@ def test_published_defaults() -> None:
         ("split.num_val=-1", ["split.num_val=-1"]),
         ("synthetic.nodes=0", ["synthetic.nodes=0"]),
         ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
+        # What tests/hostile has found.
+        *((f"{name}={value}", [name]) for name, value in {
+            "num_layers": 10**9, "hidden_dim": 10**12, "num_partitions": 10**12, "seed": 2**63, "partition.seed": 2**64,
+            "cluster.threads": 10**9, "distributed.timeout": 1e300, "sleep_time": 1e300, "learning_rate": "[1e300]",
+            "weight_decay": 1e300, "synthetic.nodes": 10**30, "num_rounds": "${seed}",
+        }.items()),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
     message = refused(override)
     assert [word for word in words if word not in message] == [], message

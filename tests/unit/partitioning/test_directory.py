@@ -250,6 +250,18 @@ def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
         find([directory.path], 3)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_classes", 1), ("num_classes", "3"), ("num_features", 7), ("task", "multilabel"), ("checksums", []),
+     ("num_nodes", 41), ("parts", []), ("cut_edges", {}), ("request", "x")],
+)  # fmt: skip
+def test_what_the_meta_says_is_compared_with_the_parts(directory: PartitionDirectory, field: str, value: Any) -> None:
+    path = directory.path / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError, match=r"meta\.json"):
+        find([directory.path], 3).read(0)
+
+
 def test_the_number_of_parts(directory: PartitionDirectory) -> None:
     with pytest.raises(InputError, match="3 parts, num_partitions=2"):
         find([directory.path], 2)

@@ -240,3 +240,14 @@ def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.
     forget_cover_rows(folder, cut_edges=30_000_000)
     made(folder)
     assert "rows after the cover not counted (more than 4,000,000 edges cut)" in capsys.readouterr().out
+
+
+def test_a_folder_is_not_searched_for_its_checksum(tmp_path: Path) -> None:
+    """A wrong dataset_file, the root folder for instance, would be read whole before it is refused."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "endless").symlink_to("/dev/zero")
+    (tmp_path / "edges.csv").write_text("0,1")
+    configured = compose(["dataset_name=file", f"dataset_file={tmp_path}"]).partition
+    before = partition_data.requested_settings(configured)
+    (tmp_path / "deep" / "more").write_text("x")
+    assert partition_data.requested_settings(configured) == before
