@@ -18,12 +18,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from safetensors import SafetensorError
+
 from partitioning.errors import InputError
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = (OSError, ValueError, EOFError, LookupError, MemoryError, RuntimeError, SyntaxError, ArithmeticError,
-              zipfile.BadZipFile, zlib.error)  # fmt: skip
+UNREADABLE = (OSError, ValueError, TypeError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError,
+              SyntaxError, ArithmeticError, SafetensorError, zipfile.BadZipFile, zlib.error)  # fmt: skip
 """What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
 
 

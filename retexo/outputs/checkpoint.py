@@ -11,20 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 
 from partitioning.errors import InputError
-from partitioning.files import check_types, file_checksum
+from partitioning.files import UNREADABLE, check_types, file_checksum
 from retexo.config.settings import ModelSettings
 from retexo.nn.registry import check_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.outputs.files import atomic_write, write_json
 
 VERSION = 1
-DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
-"""Errors of reading a file with other content than a checkpoint's."""
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
@@ -93,12 +90,12 @@ def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
         _check_layer(path, content["checksums"])
     try:
         stages = build_stages(architecture, seed=0)
-    except DAMAGED as error:  # more parameters than there is memory for
+    except UNREADABLE as error:  # more parameters than there is memory for
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
     for stage, path in zip(stages, paths, strict=True):
         try:
             stage.eval().load_state_dict(load_file(path))
-        except DAMAGED as error:
+        except UNREADABLE as error:
             raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
     return architecture, stages
 
@@ -118,7 +115,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
     try:
         content = json.loads(path.read_text())
         version = content["version"]
-    except DAMAGED as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: not the description of a checkpoint: {_first_line(error)}") from error
     if version != VERSION:
         raise InputError(
@@ -131,7 +128,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
         check_types(architecture.model)
         check_model(architecture.model)
         content["checksums"].items()
-    except (*DAMAGED, InputError) as error:
+    except (*UNREADABLE, InputError) as error:
         raise InputError(f"{path}: damaged: {_first_line(error)}") from error
     return content, architecture
 

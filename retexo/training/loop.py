@@ -35,11 +35,10 @@ def run_rounds(
         EarlyStopping(settings.stopping.patience, settings.stopping.min_delta),
         flat.values.clone(),
     )
-    if recovery and (finished := recovery.load_layer(layer)):
-        round_state.load_finished(finished)
+    if recovery and recovery.load_layer(layer, round_state.load_finished):
         return round_state.number
-    if recovery and (saved := recovery.load_round(layer)):
-        round_state.load_state_dict(saved)
+    if recovery:
+        recovery.load_round(layer, round_state.load_state_dict)
     _run_until_end(round_state, objective, settings, log, recovery)
     flat.values.copy_(round_state.best)
     if recovery:

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from partitioning.errors import InputError
+from partitioning.files import reading
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog
 from retexo.comm.traffic import MessageTag
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
 """Tensors, numbers, strings and None, in nested dicts and lists."""
+REMEDY = "begin anew in another hydra.run.dir, without resume"
 MAX_SAVED_ROUNDS = 2
 ROUND_BASE = 2**32
 """More rounds than a layer has: a saved round is sent as layer * ROUND_BASE + round."""
@@ -56,7 +58,11 @@ class Recovery:
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.identity, self.every, self.stop_requested = directory, identity, every, stop_requested
-        self.replay_log = ReplayLog(directory / "tape", identity)
+        tape = directory / "tape"
+        try:
+            self.replay_log = ReplayLog(tape, identity)
+        except OSError as error:
+            raise InputError(f"{tape}: cannot be used ({error.strerror}); {REMEDY}") from error
         self._num_layers = 0
         self._round: tuple[int, int] | None = None
 
@@ -85,8 +91,8 @@ class Recovery:
             return False
         try:
             self._read(path)
-        except ValueError as error:
-            logger.warning("%s: %s; it is not used", path, error)
+        except InputError as error:
+            logger.warning("%s", error)
             return False
         return True
 
@@ -99,13 +105,19 @@ class Recovery:
                 found.append(((int(name[1]), int(name[2])), path))
         return sorted(found)
 
-    def load_layer(self, layer: int) -> State | None:
-        """The state of a finished layer; None for one that has to be trained."""
-        return self._read(self.directory / f"layer{layer}.state") if layer < self._num_layers else None
+    def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
+        """Have `load` take the state of a finished layer; False for one that has to be trained."""
+        return layer < self._num_layers and self._load(self.directory / f"layer{layer}.state", load)
 
-    def load_round(self, layer: int) -> State | None:
-        """The state to continue a layer from; None for one that begins with round 0."""
-        return self._read(self._path_of(*self._round)) if self._round and self._round[0] == layer else None
+    def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
+        """Have `load` take the state to continue a layer from; False for one that begins with round 0."""
+        return self._round is not None and self._round[0] == layer and self._load(self._path_of(*self._round), load)
+
+    def _load(self, path: Path, load: Callable[[State], None]) -> bool:
+        """InputError for a state that is intact, and not one that this run can have written."""
+        with reading(path, "state of this run", REMEDY):
+            load(self._read(path))
+        return True
 
     def is_due(self, number: int) -> bool:
         """Whether the state after `number` rounds is to be saved."""
@@ -133,21 +145,18 @@ class Recovery:
             file.write(hashlib.sha256(data).digest())
 
     def _read(self, path: Path) -> State:
-        """ValueError for a file that is damaged, no state, or of another run."""
-        data = path.read_bytes()
-        data, checksum = data[:-32], data[-32:]
-        if hashlib.sha256(data).digest() != checksum:
-            raise ValueError("damaged, its checksum is another")
-        try:
+        """InputError for a file that is damaged, no state, or of another run."""
+        with reading(path, "state", "it is not used"):
+            data = path.read_bytes()
+            data, checksum = data[:-32], data[-32:]
+            if hashlib.sha256(data).digest() != checksum:
+                raise ValueError("damaged, its checksum is another")
             tensors = load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             content = json.loads(header["__metadata__"]["content"])
-        except (SafetensorError, KeyError, TypeError) as error:
-            raise ValueError(f"not a state: {error}") from error
-        if content.get("identity") != self.identity:
-            raise ValueError("of another run")
-        state: State = _unpack(content["state"], tensors)
-        return state
+            if content["identity"] != self.identity:
+                raise ValueError("of another run")
+            return dict(_unpack(content["state"], tensors))
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:

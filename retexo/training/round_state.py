@@ -1,5 +1,7 @@
 """All that the rounds of a layer change: what is saved of it, and loaded into a resumed run. P parameters."""
 
+import copy
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +39,13 @@ class RoundState:
         }
 
     def load_finished(self, saved: dict[str, Any]) -> None:
-        self.number = saved["number"]
+        self.number = operator.index(saved["number"])
         self.local.flat.values.copy_(saved["values"])
         torch.set_rng_state(saved["random"])
         if saved["random_cuda"] is not None:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
         self.message.comm.meter.restore(self.layer, saved["sent"])
+        self.message.comm.meter.table(self.layer + 1)  # raises for peers and kinds that there are none of
 
     def state_dict(self) -> dict[str, Any]:
         """What is saved between two rounds."""
@@ -58,8 +61,12 @@ class RoundState:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.load_finished(saved)
         self.best.copy_(saved["best"])
-        self.stopping.best_round, self.stopping.best_metric = saved["best_round"], saved["best_metric"]
+        self.stopping.best_round, self.stopping.best_metric = operator.index(saved["best_round"]), +saved["best_metric"]
         optimizer = self.local.optimizer
         optimizer.load_state_dict({"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]})
+        trial = copy.deepcopy(optimizer)  # raises what a step would
+        for parameter in (each for group in trial.param_groups for each in group["params"]):
+            parameter.grad = torch.zeros_like(parameter)
+        trial.step()
         for buffer, values in zip(self.message.reduction.buffers(), saved["memory"], strict=True):
             buffer.copy_(values)

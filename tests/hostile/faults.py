@@ -152,7 +152,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 
 LOCKED = (lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
-SWEEP = (*OURS, "sweep.axes={seed:[1]}", "sweep.dir=sweep")
+SWEEP = (*OURS, "sweep.axes={seed:{one:seed=1}}", "sweep.dir=sweep")
 WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of train", LOCKED, OURS, OURS),
     ("a live run resumed", LOCKED, OURS, (*OURS, "resume=auto")),

@@ -375,8 +375,8 @@ def resume(rng: Random, base: Path) -> Input:
         text = json.dumps(header).encode()
         sealed = len(text).to_bytes(8, "little") + text + content[8 + length :]
         path.write_bytes(sealed + hashlib.sha256(sealed).digest())
-    else:
-        said = ", ".join(mutate.damage(place, rng))
+        return Input(said, (*OURS, "resume=auto"), names=("state", "resume"), keeps=False)
+    said = ", ".join(mutate.damage(place, rng))
     judge = same_files("run", base, "checkpoint/*.safetensors")
     return Input(said, (*OURS, "resume=auto"), judge, ("state", "resume"), keeps=False)
 

@@ -5,17 +5,20 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, util
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "tests"), str(ROOT)]
-from support import _hydra_alone  # noqa: E402
+from support import _hydra_alone, group_members, kill_group  # noqa: E402
+
+SPAWN = util.spawnv_passfds
 
 
 def main(arguments: tuple[str, ...]) -> int:
@@ -30,8 +33,10 @@ def main(arguments: tuple[str, ...]) -> int:
     return 1
 
 
-def spawn_by_fork(_path: bytes, arguments: list[str], keep: tuple[int, ...]) -> int:
+def spawn_by_fork(path: bytes, arguments: list[str], keep: tuple[int, ...]) -> int:
     """As multiprocessing.util.spawnv_passfds, of a process that has imported everything."""
+    if threading.current_thread() is not threading.main_thread():
+        return SPAWN(path, arguments, keep)
     child = os.fork()
     if child:
         return child
@@ -88,10 +93,9 @@ def wait(child: int, seconds: float) -> int:
 def end_of_group(group: int, seconds: float = 30) -> bool:
     """Wait until no process of a group is left; afterwards they are killed, and the answer is False."""
     deadline = time.monotonic() + seconds
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(group, 0)
-            time.sleep(0.05)
-        os.killpg(group, signal.SIGKILL)
-        return False
+    while group_members(group):
+        if time.monotonic() > deadline:
+            kill_group(group)
+            return False
+        time.sleep(0.1)
     return True

@@ -70,10 +70,10 @@ def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_facto
     recovery(folder / "0").save_round(0, 3, state)
     again = recovery(folder / "0")
     assert run_threads(1, again.agree) == [(0, 3)]
-    found = again.load_round(0)
-    assert found is not None
-    assert equal(found, state)
-    assert again.load_round(1) is None
+    found: list[dict[str, Any]] = []
+    assert again.load_round(0, found.append)
+    assert equal(found[0], state)
+    assert not again.load_round(1, found.append)
 
 
 def test_the_last_two_rounds_are_saved(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
         (tmp_path / "1" / "step0-2.state").write_bytes(damaged)
         with caplog.at_level(logging.WARNING):
             assert agreed(tmp_path) == [(0, 1)] * 2
-    assert "1/step0-2.state: damaged" in caplog.text
+    assert "1/step0-2.state: not a readable state (damaged" in caplog.text
     (tmp_path / "1" / "step0-2.state").write_bytes(whole)
     assert agreed(tmp_path) == [(0, 2)] * 2
     recovery(tmp_path / "other", OTHER).save_round(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
         assert agreed(tmp_path) == [(0, 1)] * 2
-    assert "1/step0-2.state: of another run" in caplog.text
+    assert "1/step0-2.state: not a readable state (of another run" in caplog.text
 
 
 def test_when_a_state_is_due(tmp_path: Path) -> None:
