@@ -39,7 +39,7 @@ STATUSES = {
 """What a signal may end with; {0, 1} where it is not said: it may come too late to matter."""
 LATE = ("evaluation", "checkpoint")
 """Phases in which rank 1 may have ended before a signal reaches it."""
-RUN = (*OURS, "distributed.heartbeat_timeout=8")
+RUN = (*OURS, "distributed.heartbeat_timeout=8", "distributed.init_timeout=40")
 
 
 def signalled(number: int, base: Path) -> Input:
@@ -152,7 +152,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 
 LOCKED = (lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
-SWEEP = (*OURS, "sweep.axes={seed:{one:seed=1}}", "sweep.dir=sweep")
+SWEEP = (*OURS, "sweep.axes={seed:{one:'seed=1'}}", "sweep.dir=sweep")
 WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of train", LOCKED, OURS, OURS),
     ("a live run resumed", LOCKED, OURS, (*OURS, "resume=auto")),
