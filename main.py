@@ -64,7 +64,9 @@ def main() -> int:
         # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors for it, too.
         if statuses and not isinstance(error, InputError | HydraException | OmegaConfBaseException):
             raise
-        print(f"error: {explain(error)}", file=sys.stderr)
+        said, names = explain(error), [argument.partition("=")[0].lstrip("+~") for argument in sys.argv[1:]]
+        unnamed = not isinstance(error, InputError) and not any(name in said for name in names)
+        print(f"error: {said}{f' (of {chr(32).join(sys.argv[1:])})' if unnamed else ''}", file=sys.stderr)
         return 2
     return max(statuses, default=0)  # none: --help, --cfg
 

@@ -106,7 +106,10 @@ def run(inputs: list[tuple[str, int]], options: argparse.Namespace, base: Path) 
         for descriptor, (kind, number, one, end, place) in list(running.items()):
             late = time.monotonic() > end
             if late or connection.wait([descriptor], 0):
-                yield kind, number, *ended(one, late, place)
+                result = (kind, number, *ended(one, late, place))
+                yield result
+                if result[2] == "1" and options.verbose:
+                    print(result, (place / "output").read_text(errors="replace")[-500:])
                 if options.index is not None:
                     print((place / "output").read_text(errors="replace"))
                 os.close(descriptor)
@@ -147,6 +150,7 @@ def script() -> int:
     parser.add_argument("--only", choices=[*GENERATORS, *LISTS])
     parser.add_argument("--index", type=int)
     parser.add_argument("--base", type=Path, help="a folder for what is damaged, to be used again")
+    parser.add_argument("--verbose", action="store_true", help="show what ends with status 1, too")
     options = parser.parse_args()
     inputs = [(kind, number) for kind, share in SHARES.items() for number in range(round(share * options.count / 1650))]
     step = max(1, round(1650 / options.count)) if options.only is None else 1

@@ -101,6 +101,8 @@ def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | Non
     if form == "npz":
         return mutate.save_npz(folder / "toy.npz", arrays, rng)
     if form == "bin":
+        if {arrays["src"].dtype.kind, arrays["dst"].dtype.kind} != {"i"}:
+            raise TypeError("DGL would make integers of them")
         graph = dgl.graph((arrays.pop("src"), arrays.pop("dst")), num_nodes=len(arrays["label"]))
         for name, array in arrays.items():
             graph.ndata[name] = torch.from_numpy(array)
