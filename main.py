@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 
 def run(config: "DictConfig") -> None:
+    import logging
     from pathlib import Path
 
     from hydra.core.hydra_config import HydraConfig
+
+    # Before the imports that take seconds.
+    logging.getLogger("retexo").info("app=%s dataset_name=%s", config.get("app"), config.get("dataset_name"))
 
     from retexo import apps
     from retexo.config.compose import load
@@ -81,6 +85,7 @@ def is_wrong_path(error: Exception) -> bool:
 def explain(error: Exception) -> str:
     """The message of an error; Hydra's for an unknown key gets the nearest name."""
     from retexo.config.compose import unknown_setting
+    from retexo.config.schema import CONFIG_DIR
 
     if isinstance(error, OSError) and is_wrong_path(error):
         return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)
@@ -89,6 +94,13 @@ def explain(error: Exception) -> str:
     unknown = re.match(r"Could not override '([^']+)'", str(error))
     if unknown:
         return str(unknown_setting(unknown.group(1)))
+    found = re.match(r"Could not append to config. An item is already at '([^']+)'", str(error))
+    if found:
+        return f"+{found.group(1)}: is a setting already; leave the + out"
+    primary = re.match(r"Cannot find primary config '([^']+)'", str(error))
+    if primary:
+        names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
+        return f"--config-name={primary.group(1)}: no such configuration; choose one of {', '.join(names)}"
     cause = error.__cause__
     own = isinstance(error, ValueError | RuntimeError)  # InputError, TrainingError
     text = f"{error}{f': {cause}' if cause is not None and not own else ''}"

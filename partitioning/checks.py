@@ -26,6 +26,7 @@ MANY_CLASSES = 1000
 
 MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
+NO_FEATURES = "for nodes without features save some, [nodes, 1] of their degrees for instance"
 BLOCK = 1 << 16
 """Rows of features that are checked at a time."""
 
@@ -143,6 +144,7 @@ def features_among(arrays: Mapping[str, Array], path: Path) -> Array | CsrParts:
     if missing:
         raise InputError(
             f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all of {', '.join(CSR)}"
+            f"; {NO_FEATURES}"
         )
     return CsrParts(*(arrays[name] for name in CSR))
 

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 KNOWN = ("src", "dst", "feat", *CSR, "label", *MASKS, "node_id")
 FORMS = "an .npz, a folder with edges, features and labels, or a DGL graph file (.bin, .dgl)"
+OF_PYG = "numpy.savez('graph.npz', src=edge_index[0], dst=edge_index[1], feat=x, label=y) writes such an .npz"
 DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 """How every file of dgl.save_graphs begins."""
 
@@ -67,7 +68,8 @@ def load(settings: DatasetSettings) -> GraphData:
     elif path.suffix in (".bin", ".dgl"):
         raw = read_dgl(path)
     else:
-        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}")
+        pickled = "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG if path.suffix == ".pt" else ""
+        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
     return build(replace(raw, name=path.resolve().stem))
 
 
@@ -107,8 +109,10 @@ def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]
     missing = [name for name in needed if name not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"
+        renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in arrays else ""
         raise InputError(
-            f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)} and features; found {found}"
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)} and features; "
+            f"found {found}{renamed}"
         )
     return RawGraph(
         name=path.stem,
@@ -137,7 +141,14 @@ def read_dgl(path: Path) -> RawGraph:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(f"{path}: not a readable DGL graph file ({reason}); write it anew") from None
     if len(graphs) != 1 or len(graphs[0].ntypes) != 1 or len(graphs[0].etypes) != 1:
-        raise InputError(f"{path}: holds {len(graphs)} graphs or several node types; expected one homogeneous graph")
+        raise InputError(
+            f"{path}: holds {len(graphs)} graphs, or several types of nodes or edges; expected one homogeneous graph: "
+            "save dgl.to_homogeneous(graph, ndata=['feat', 'label'])"
+        )
+    unknown = [f"ndata `{name}`" for name in graphs[0].ndata if name not in KNOWN]
+    unknown += [f"edata `{name}`" for name in graphs[0].edata]
+    if unknown:
+        log.warning("%s: %s: left out", path, ", ".join(sorted(unknown)))
     data = {name: tensor.numpy() for name, tensor in graphs[0].ndata.items() if name in KNOWN}
     src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
     where = {name: f"{path}: ndata `{name}`" for name in KNOWN}

@@ -3,6 +3,7 @@
 N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from partitioning.checks import (
 )
 from partitioning.errors import InputError
 from partitioning.graph_data import Endpoints, GraphData
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,7 @@ class RawGraph:
 def build(raw: RawGraph) -> GraphData:
     """Check every array and put the graph together; InputError names file, array, row, value and what is expected."""
     labels, num_classes = check_labels(raw.label, raw.at("label"))
+    _tell_odd_classes(labels, num_classes, raw.at("label"))
     num_nodes = len(labels)
     features = check_features(raw.features, num_nodes, raw.at)
     src, dst = (check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst"))
@@ -61,6 +65,17 @@ def build(raw: RawGraph) -> GraphData:
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
         **check_masks(raw.masks, num_nodes, raw.at),
     )
+
+
+def _tell_odd_classes(labels: NDArray[Any], num_classes: int, where: str) -> None:
+    """Warn of classes that no node has, and of labels that may be meant as one class per node."""
+    if labels.ndim == 2:
+        if (np.nan_to_num(labels, nan=1 / num_classes).sum(axis=1) == 1).all() and num_classes > 1:
+            log.warning("%s: a single 1 in every row, read as multi-label; is label.argmax(axis=1) meant?", where)
+        return
+    absent = np.flatnonzero(np.bincount(labels[labels >= 0], minlength=num_classes) == 0)
+    if len(absent):
+        log.warning("%s: %d of %d classes have no node, the first is %d", where, len(absent), num_classes, absent[0])
 
 
 def narrowed(ends: Endpoints) -> Endpoints:

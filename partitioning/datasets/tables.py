@@ -1,6 +1,7 @@
 """A folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the header."""
 
 import gzip
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, check_integers, check_length, check_unique, refuse
+from partitioning.checks import NO_FEATURES, Array, Ints, check_integers, check_length, check_unique, refuse
 from partitioning.datasets.raw import RawGraph, joined, narrowed
 from partitioning.errors import InputError
 from partitioning.files import reading
@@ -17,6 +18,8 @@ from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 ID_COLUMNS = ("id", "node_id")
 CELLS = 1 << 23
@@ -70,7 +73,8 @@ def _only_file(folder: Path, stem: str, suffixes: tuple[str, ...]) -> Path:
     found = [name for name in names if (folder / name).is_file()]
     if len(found) != 1:
         found_names = ", ".join(found) or "none"
-        raise InputError(f"dataset_file={folder}: expected one of {', '.join(names)}; found {found_names}")
+        hint = f"; {NO_FEATURES}" if stem == "features" and not found else ""
+        raise InputError(f"dataset_file={folder}: expected one of {', '.join(names)}; found {found_names}{hint}")
     return folder / found[0]
 
 
@@ -199,6 +203,9 @@ def _table_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
         if not {"src", "dst"} <= set(columns):
             found = ", ".join(columns)
             raise InputError(f"{path}: has the columns {found}; expected src and dst (or two without a header)")
+        others = [name for name in columns if name not in ("src", "dst")]
+        if others and _first_row(frame) == 0:
+            log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
         yield _first_row(frame), _integer_column(frame, "src", path), _integer_column(frame, "dst", path)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,10 +67,14 @@ class Meta:
     """sha256 of every other file, by its path in the directory."""
     cover_rows: int | None = None
     """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, or read in a way that may not be meant."""
 
     def digest(self) -> str:
         """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
-        content = {name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows")}
+        content = {
+            name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows", "notes")
+        }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, below: str = "") -> Path | None:

@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
+from retexo.cluster.ticker import ticker
 from retexo.config.settings import Settings
 
 
@@ -13,8 +14,9 @@ def run(settings: Settings, run_dir: Path) -> None:
     InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
     """
     name = "sweep" if settings.sweep.axes is not None else settings.app
-    app = import_module(f"retexo.apps.{name}").run
-    if name == "partition_data":
-        app(settings.partition)
-    else:
-        app(settings, run_dir)
+    with ticker.running():
+        app = import_module(f"retexo.apps.{name}").run
+        if name == "partition_data":
+            app(settings.partition)
+        else:
+            app(settings, run_dir)

@@ -51,7 +51,7 @@ def run(settings: PartitionSettings) -> Meta:
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
-    with _timed(seconds, "load"):
+    with _timed(seconds, "load"), _warnings() as notes:
         graph = datasets.load(settings.dataset)
         split = splits.draw(graph, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
@@ -68,6 +68,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         "split": split.describe(),
         "versions": {**{name: version(name) for name in packages}, "retexo": __version__},
         "cover_rows": rows,
+        "notes": notes,
     }
     with _timed(seconds, "write"):
         meta, odd = write(
@@ -75,10 +76,12 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
             num_parts=settings.num_partitions, provenance=provenance, overwrite=settings.overwrite,
         )  # fmt: skip
     _print_report(meta, directory)
-    print(
+    counts = (
         f"{odd.self_loops:,} self loops, which are left out; {odd.duplicates:,} duplicates, which count; "
         f"{odd.isolated:,} isolated nodes"
     )
+    logger.info(counts)
+    print(counts)
     print(
         f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "
         f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
@@ -87,9 +90,23 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
 
 
 @contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What is warned of, besides being logged."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("partitioning").addHandler(handler)
+    try:
+        yield told
+    finally:
+        logging.getLogger("partitioning").removeHandler(handler)
+
+
+@contextlib.contextmanager
 def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     """Note and log how long a phase took, and the peak of memory so far."""
     start = time.perf_counter()
+    logger.info("%s", phase)
     yield
     seconds[phase] = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -227,6 +244,8 @@ def _print_report(meta: Meta, directory: Path) -> None:
     print(" ".join(f"{column:>10}" for column in columns))
     for part, counts in enumerate(meta.parts):
         print(" ".join(f"{value:>10,}" for value in (part, *(getattr(counts, column) for column in columns[1:]))))
+    for note in meta.notes:
+        print(f"note: {note}")
 
 
 def _after_cover(meta: Meta) -> str:

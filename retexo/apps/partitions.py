@@ -50,6 +50,7 @@ def with_parts_found(settings: Settings) -> Settings:
 def open_local(settings: Settings) -> PartitionDirectory:
     """As `open_directory`, with the checksums of this machine's parts checked: InputError for a damaged file."""
     directory = open_directory(settings)
+    logger.info("%s: checking the parts", directory.path)
     directory.verify(settings.train.cluster.local_ranks)
     return directory
 

@@ -76,6 +76,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
+    else:
+        print(f"node {cluster.node_rank}: done, test accuracy {result['test']['accuracy']:.4f}; node 0 has the results")
     return summary
 
 

@@ -5,6 +5,7 @@ without heartbeats counts as dead only when it uses no CPU time either.
 """
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 5
 """least number of heartbeats within distributed.heartbeat_timeout; also at least one per second"""
@@ -25,8 +28,10 @@ def interval(timeout: float) -> float:
 class Progress:
     """The phase, layer and round of a worker; its parent learns a new phase at once, the rest with each heartbeat."""
 
-    def __init__(self, report: Callable[[str], None] | None = None) -> None:
+    def __init__(self, report: Callable[[str], None] | None = None, say: Callable[[str], None] = logger.info) -> None:
         self._report = report
+        self.say = say
+        """Logs a line, where the parent of a worker logs."""
         self._phase, self._layer, self._round = "start", -1, -1
 
     def enter(self, phase: str) -> None:
@@ -61,7 +66,7 @@ class ParentPipe:
 
     def start_heartbeat(self, timeout: float) -> Progress:
         """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
-        progress = Progress(lambda where: self.send({"beat": where}))
+        progress = Progress(lambda where: self.send({"beat": where}), lambda line: self.send({"log": line}))
         threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
         return progress
 

@@ -1,6 +1,7 @@
 """The loop of a node's parent process: it watches the workers and the other nodes until all are done, or one fails."""
 
 import json
+import logging
 import signal
 import time
 from contextlib import suppress
@@ -16,7 +17,10 @@ from retexo.cluster.failure import KINDS, ROOT_CAUSES, Failure, read_failure
 from retexo.cluster.handshake import name_of
 from retexo.cluster.heartbeat import ProcessMonitor, Stopwatch, interval
 from retexo.cluster.rendezvous import Node
+from retexo.cluster.ticker import ticker
 from retexo.errors import TrainingError
+
+logger = logging.getLogger(__name__)
 
 CAUSE_WAIT = 2.0
 """seconds for which failures of other workers are awaited after the first one, to tell the cause from its effects"""
@@ -45,6 +49,8 @@ class Worker:
             return
         if "beat" in message:
             self.phase = message["beat"]
+        elif "log" in message:
+            logger.info(message["log"])
         else:
             self.outcome = message
 
@@ -179,6 +185,7 @@ class Watch:
     def _send_heartbeat(self) -> None:
         phases = {worker.phase for worker in self._workers.values() if worker.outcome is None}
         self._phases[self._own] = ", ".join(sorted(phases)) or "done"
+        ticker.doing = f"workers: {self._phases[self._own]}"
         self._send({"beat": self._phases[self._own]})
 
     def _send(self, message: dict[str, Any], only: int | None = None) -> None:

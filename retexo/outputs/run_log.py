@@ -1,24 +1,19 @@
-"""Loss and validation metric of every round: metrics.jsonl, one line per round, the console, TensorBoard."""
+"""Loss and validation metric of every round: metrics.jsonl, one line per round, the log, TensorBoard."""
 
 import importlib.util
 import json
-import logging
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from tqdm import tqdm
-
 from partitioning.errors import InputError
 from retexo.cluster.heartbeat import Progress
+from retexo.cluster.ticker import LINE_INTERVAL
 from retexo.config.settings import TrainSettings
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-logger = logging.getLogger(__name__)
 
 
 def check_logger(name: str | None) -> None:
@@ -37,20 +32,17 @@ class RunLog:
         self._settings = settings
         self._progress = progress or Progress()
         self._file: TextIO | None = None
-        self._bar: tqdm[Any] | None = None
         self._board: SummaryWriter | None = None
-        self._start = time.perf_counter()
+        self._start = self._said = time.perf_counter()
 
     def __enter__(self) -> Self:
         if self._path is not None:
             self._file = self._path.open("a", buffering=1)  # lines are on disk before the state saved after them
             self._board = _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
-            if sys.stderr.isatty():
-                self._bar = tqdm(total=sum(self._settings.num_rounds), unit="round", leave=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for opened in (self._bar, self._file, self._board):
+        for opened in (self._file, self._board):
             if opened is not None:
                 opened.close()
 
@@ -75,17 +67,18 @@ class RunLog:
         self._progress.at(layer, number)
         if self._file is None:
             return
-        seconds = round(time.perf_counter() - self._start, 4)
+        now = time.perf_counter()
+        seconds = round(now - self._start, 4)
         line = {"layer": layer, "round": number, "train_loss": train_loss, "val_metric": val_metric, "seconds": seconds}
         self._file.write(json.dumps(line) + "\n")
         if self._board is not None:
             _add_to_board(self._board, line)
-        if self._bar is not None:
-            self._bar.update(int(number > 0))
-            self._bar.set_postfix(layer=layer, loss=_short(train_loss), val=_short(val_metric))
-        elif number and number % self._settings.log_every == 0:
-            loss, val = _short(train_loss), _short(val_metric)
-            logger.info("layer %d round %d: training loss %s, validation %s", layer, number, loss, val)
+        due = number > 0 and number % self._settings.log_every == 0
+        if due or train_loss is None or now - self._said >= LINE_INTERVAL:
+            self._said = now
+            known = {"training loss": train_loss, "validation": val_metric}
+            said = ", ".join(f"{name} {value:.4f}" for name, value in known.items() if value is not None)
+            self._progress.say(f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}")
 
 
 def _open_board(run_dir: Path) -> "SummaryWriter":
@@ -99,7 +92,3 @@ def _add_to_board(board: "SummaryWriter", line: dict[str, Any]) -> None:
     for name in ("train_loss", "val_metric"):
         if line[name] is not None:
             board.add_scalar(f"layer {line['layer']}/{name}", line[name], line["round"])
-
-
-def _short(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

@@ -54,6 +54,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown with plus": ((*TRAIN, "+num_round=[5]"), ("num_round", "did you mean num_rounds?")),
     "wrong type": ((*TRAIN, "hidden_dim=wide"), ("hidden_dim", "wide")),
     "unknown config": (("--config-name", "node_classification_gnc", *TRAIN), ("node_classification_gnc",)),
+    "other task": (("--config-name", "link_prediction_gcn"), ("link_prediction_gcn", "choose one of", "node_classification_gcn")),  # noqa: E501
+    "plus": ((*TRAIN, "+dataset_name=cora"), ("+dataset_name", "leave the + out")),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
     "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
     "exchange": ((*TRAIN, "exchange=exakt"), ("exakt",)),
@@ -254,12 +256,17 @@ def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: st
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
-    for ended in two_nodes(place, tmp_path, [place / "parts"] * 2):
+    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2)
+    for ended in nodes:
         assert ended.rc == 0, ended.output
+    logged = (tmp_path / "node0" / "main.log").read_text()
+    assert "app=train dataset_name=file" in logged.splitlines()[0]
+    assert "layer 1 round 6, its last: validation 0." in logged
     arguments = [f"partition_dir={place}/parts", f"dataset_file={place}/toy.npz"]
     one = train.run(compose([*TRAIN, *arguments]), tmp_path / "one")
     two = json.loads((tmp_path / "node0" / "summary.json").read_text())
     assert two["test"] == one["test"]
+    assert f"node 1: done, test accuracy {two['test']['accuracy']:.4f}" in nodes[1].stdout
     assert two["bytes"] == one["bytes"]
     assert two["rounds"] == one["rounds"]
     assert not (tmp_path / "node1" / "summary.json").exists()

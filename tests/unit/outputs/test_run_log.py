@@ -8,6 +8,8 @@ import pytest
 from support import train_settings
 
 from partitioning.errors import InputError
+from retexo.cluster.heartbeat import Progress
+from retexo.outputs import run_log
 from retexo.outputs.run_log import RunLog, check_logger
 
 ROUNDS = ((0, 0, 2.0, 0.25), (0, 1, 1.5, None), (0, 2, None, 0.5), (1, 0, 1.0, 0.75))
@@ -40,6 +42,23 @@ def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
         "layer 0/train_loss": [(0, 2.0), (1, 1.5), (2, 1.25)],
         "layer 0/val_metric": [(0, 0.25), (2, 0.625)],
     }
+
+
+def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many rounds or seconds, and at the end of a layer, however few rounds it has."""
+    for seconds, expected in ((3600.0, [1, 2]), (0.0, [0, 1, 2, 3])):
+        said: list[str] = []
+        monkeypatch.setattr(run_log, "LINE_INTERVAL", seconds)
+        with RunLog(tmp_path, 0, train_settings("log_every=1"), Progress(say=said.append)) as log:
+            for layer, number, loss, metric in ROUNDS:
+                log.round(layer, number, loss, metric)
+        lines = [
+            "layer 0 round 0: training loss 2.0000, validation 0.2500",
+            "layer 0 round 1: training loss 1.5000",
+            "layer 0 round 2, its last: validation 0.5000",
+            "layer 1 round 0: training loss 1.0000, validation 0.7500",
+        ]
+        assert said == [lines[place] for place in expected]
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -1,0 +1,50 @@
+"""A line of the log every few seconds, whatever this process does or waits for."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LINE_INTERVAL = 5.0
+"""Seconds without a line after which one is logged."""
+logger = logging.getLogger(__name__)
+
+
+class Ticker(logging.Handler):
+    """Knows what goes on: the last line of the log, or what a loop that waits says in `doing`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doing, self._last = "", 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._last = time.monotonic()
+        if record.name != __name__:
+            self.doing = record.getMessage()
+
+    @contextmanager
+    def running(self, interval: float = LINE_INTERVAL + 1) -> Iterator[None]:  # lines with more in them go first
+        """Log what goes on whenever nothing was logged for `interval` seconds."""
+        ended, start = threading.Event(), time.monotonic()
+        self._last = start
+
+        def tick() -> None:
+            while not ended.wait(interval / 10):
+                if time.monotonic() - self._last >= interval:
+                    logger.info("%.0f s so far; %s", time.monotonic() - start, self.doing)
+
+        root = logging.getLogger()
+        root.addHandler(self)
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            root.removeHandler(self)
+
+
+ticker = Ticker()
+"""The one of this process."""
