@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import shlex
 import shutil
 import socket
 from collections.abc import Callable
@@ -14,13 +13,11 @@ import numpy as np
 import pytest
 import torch
 from support import (
-    ROOT,
     Ended,
     dgl_directory,
     finish,
     make_graph,
     random_graph,
-    run_cli,
     run_main,
     run_workers,
     save_npz,
@@ -631,38 +628,3 @@ def test_mistakes_end_with_status_2_and_one_line(ended: dict[str, Ended], name: 
     assert "Traceback" not in ended[name].output
     for word in COMMANDS[name][1]:
         assert word in errors[0]
-
-
-# --- what is written about it ------------------------------------------------------------------------------------------  # noqa: E501
-
-
-def block(path: str, heading: str, language: str = "") -> str:
-    """The first code block in a language below a heading of a document."""
-    below = (ROOT / path).read_text().split(f"\n{heading}\n", 1)[1]
-    return below.split(f"```{language}\n", 1)[1].split("```", 1)[0]
-
-
-@pytest.mark.timeout(300)  # three commands
-def test_the_commands_and_the_example_of_the_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In their order, as they are written, but for few rounds."""
-    cora = compose(["dataset_name=cora", "partition_dir=data/partitions"]).partition
-    monkeypatch.chdir(tmp_path)
-    partition_data.run(cora)
-    lines = block("README.md", "## Using what was trained").replace("\\\n", " ").splitlines()
-    words = [shlex.split(line.removeprefix("python main.py")) for line in lines]
-    assert [next(word for word in command if word.startswith("app=")) for command in words] == [
-        "app=train", "app=evaluate", "app=predict",
-    ]  # fmt: skip
-    for command, run_dir in zip(words, ("outputs/cora", "evaluated", "predicted"), strict=True):
-        rounds = ["num_rounds=[2]"] if "app=train" in command else []
-        ended = run_cli(*command, *rounds, "device=cpu", f"hydra.run.dir={run_dir}", cwd=tmp_path)
-        assert ended.rc == 0, ended.output
-    assert len((tmp_path / "predicted" / "predictions.csv").read_text().splitlines()) == 2708 + 1
-    capsys.readouterr()
-    exec(block("docs/inference.md", "## In a notebook", "python"), {})
-    assert capsys.readouterr().out.startswith("[  31336 1061127]")
-    join = shlex.split(block("docs/inference.md", "## On the command line"))[2]
-    exec(join.replace("RUN_DIR", "predicted").replace("parquet", "csv"), {})
-    assert capsys.readouterr().out == "[]\n"

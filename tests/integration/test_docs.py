@@ -1,0 +1,120 @@
+"""Every command of README.md and docs/*.md is run in a fresh folder, for few rounds, or listed with the reason why not.
+
+A command is a line in a fenced block, joined with those that its backslashes continue, that begins with a program. The
+commands of a page are run in their order; a page that goes on from another is run in that one's folder.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, random_graph, run_main, save_npz
+
+PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
+CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
+SMALL = ("num_rounds=[2]", "device=cpu")
+MACHINES = "needs several machines; "
+HOURS = "takes up to hours; its page has what it said"
+NOT_RUN = {
+    "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
+    "bash scripts/test.sh": "runs this test",
+    r".* distributed\.master_addr=": MACHINES + "tests/distributed/multinode has them as namespaces of the network",
+    r"python scripts/launch\.py": MACHINES + "tests/integration/test_launch_script.py runs it with an ssh of its own",
+    "torchrun": "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments",
+    "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
+    r"python benchmarks/": HOURS,
+    r"python main\.py \+experiment=paper": HOURS,
+    r"python scripts/estimate\.py --constants": "FILE and RUN_DIR are of a machine of its own",
+}
+"""Regular expressions that a command is matched with from its beginning, and why it is not run."""
+LONG = (r"python main\.py .*\+experiment=seeds5",)
+"""Run with --all."""
+
+
+def fenced(page: str) -> list[tuple[str, str]]:
+    """Language and text of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands_of(page: str) -> list[str]:
+    """The commands of a page; a block of a shell has nothing else."""
+    found = []
+    for language, text in fenced(page):
+        for line in re.sub(r" *\\\n *", " ", text).splitlines():
+            words = line.split()
+            if words and words[0] in PROGRAMS and language in ("", "bash", "sh"):
+                found.append(line)
+            elif language in ("bash", "sh"):
+                assert not words or line.startswith("#"), f"{page}: {line}: not known as a command"
+    return found
+
+
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
+COMMANDS = {page: commands_of(page) for page in PAGES}
+
+
+def reason(command: str) -> str | None:
+    return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, command)), None)
+
+
+def is_long(command: str) -> bool:
+    return any(re.match(pattern, command) for pattern in LONG)
+
+
+def test_what_is_not_run_is_in_the_documents() -> None:
+    every = [command for commands in COMMANDS.values() for command in commands]
+    assert len(every) > 40
+    for pattern in (*NOT_RUN, *LONG):
+        assert any(re.match(pattern, command) for command in every), f"{pattern}: no such command"
+
+
+FOLDERS = {
+    first: [page for page in PAGES if CONTINUES.get(page, page) == first]
+    for first in PAGES
+    if first not in CONTINUES and any(reason(command) is None for command in COMMANDS[first])
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", FOLDERS)
+def test_commands_in_a_fresh_folder(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    save_npz(folder / "mygraph.npz", random_graph())
+    wanted = [command for page in FOLDERS[first] for command in COMMANDS[page] if reason(command) is None]
+    if not request.config.getoption("--all"):
+        wanted = [command for command in wanted if not is_long(command)]
+    if not wanted:
+        pytest.skip("takes long; --all runs it")
+    for number, command in enumerate(wanted):
+        run(command, folder, number)
+    for page in FOLDERS[first]:
+        for language, text in fenced(page):
+            if language == "python" and "load_run" in text:
+                exec(text, {})
+
+
+def run(command: str, folder: Path, number: int) -> None:
+    """Run one command of the documents for few rounds; it has to end with status 0."""
+    words = shlex.split(command.replace("RUN_DIR", "predicted").replace("'parquet'", "'csv'"), comments=True)
+    if words[1] == "-c":
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(words[2], {})
+        assert said.getvalue() == "[]\n", f"{command}: {said.getvalue()}"
+    elif words[1] == "main.py":
+        run_dir = "predicted" if "app=predict" in words else f"runs/{number}"
+        named = [] if any(word.startswith("hydra.run.dir=") for word in words) else [f"hydra.run.dir={run_dir}"]
+        ended = run_main(*words[2:], *SMALL, *named, cwd=folder)
+        assert ended.rc == 0, f"{command}\n{ended.output}"
+    else:
+        script = [sys.executable, str(ROOT / words[1]), *words[2:]]
+        done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
