@@ -19,6 +19,7 @@ from typing import Any
 
 from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
+from retexo.cluster.ticker import ticker
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
@@ -78,6 +79,7 @@ def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
         for process in processes:
             process.start()
 
+    ticker.doing = "starting the workers"
     with ThreadPoolExecutor(1) as pool:
         try:
             pool.submit(start_all).result(timeout)

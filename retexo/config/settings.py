@@ -269,7 +269,7 @@ class TrainSettings(Checked):
         is_seed=True,
     )  # fmt: skip
     log_every: int = setting(
-        "log_every", 100, "rounds between two lines of the log", at_least(1), per_node=True, compared=False
+        "log_every", 100, "most rounds between two lines of the log", at_least(1), per_node=True, compared=False
     )
     measure_dv: bool = setting("measure_dv", False, "print the table of bytes, always counted", compared=False)
     sleep_time: float = setting("sleep_time", 0.0, "seconds of latency added per sequential hop", *seconds(0))
