@@ -113,4 +113,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import rounds  # workers import what they run from a module
+
+    rounds.main()

@@ -4,5 +4,5 @@
 class InputError(ValueError):
     """A setting, file or directory of the user's cannot be used; the message names it, its value and the remedy.
 
-    `main.py` prints the message without a traceback and exits with status 2.
+    The command prints the message without a traceback and exits with status 2.
     """

@@ -24,9 +24,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from hydra.errors import HydraException  # noqa: E402
-
-from main import explain  # noqa: E402
 from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
 from retexo.apps.partitions import open_directory  # noqa: E402
@@ -197,8 +194,8 @@ def main() -> int:
             if not options.no_copy:
                 copy_parts(launch, folder)
             return run(launch, folder, options.python)
-    except (InputError, HydraException) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)

@@ -2,13 +2,14 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from retexo.cluster.ticker import ticker
 from retexo.config.settings import Settings
 
 
-def run(settings: Settings, run_dir: Path) -> None:
-    """Run the app that the settings name; what it writes goes to run_dir or, for partitions, to partition_dir.
+def run(settings: Settings, run_dir: Path) -> Any:
+    """Run the app that the settings name, and return what it does; its files go to run_dir or to partition_dir.
 
     Each app is a module of this folder, loaded when it is run: what one needs, another need not have installed. Raises
     InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
@@ -16,7 +17,4 @@ def run(settings: Settings, run_dir: Path) -> None:
     name = "sweep" if settings.sweep.axes is not None else settings.app
     with ticker.running():
         app = import_module(f"retexo.apps.{name}").run
-        if name == "partition_data":
-            app(settings.partition)
-        else:
-            app(settings, run_dir)
+        return app(settings.partition) if name == "partition_data" else app(settings, run_dir)

@@ -1,5 +1,6 @@
 """What `app=evaluate` and `app=predict` have in common: from settings and a checkpoint to the workers' results."""
 
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from partitioning.errors import InputError
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
+from retexo.apps.summary import byte_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.settings import ModelSettings, PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
@@ -79,7 +80,7 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
         run_dir.mkdir(parents=True, exist_ok=True)
         results = launch.run_workers(cluster.local_ranks, infer.main, job, node)
     result: dict[str, Any] = results[cluster.local_ranks.start]
-    result["seconds"]["total"] = seconds_of_process()
+    result["seconds"]["total"] = time.time() - settings.started
     return {
         "run_id": node.run_id,
         "checkpoint": str(prepared.checkpoint.directory),

@@ -1,17 +1,18 @@
-"""A trained run in a notebook: load it, predict for node ids; one process, no process group.
+"""From Python, in a script or a notebook: what `retexo` does, and a trained run to predict with (docs/python.md).
 
-    from retexo.predictor import load_run
-
-    run = load_run("outputs/2026-01-31/12-00-00")
+    run = retexo.load_run("outputs/2026-01-31/12-00-00")
     table = run.predict("data/partitions/cora-random-vol-4", node_ids=[31336, 1061127])
     table.classes, table.probabilities
 
-The parts of the directory are threads that exchange rows as the workers of app=predict do.
+A loaded run is one process without a process group: the parts of the directory are threads that exchange rows as the
+workers of app=predict do.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,11 @@ from torch import Tensor
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
+from retexo import apps
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.config.compose import compose
+from retexo.config.compose import compose, compose_run
+from retexo.config.flatten import flatten
 from retexo.config.settings import TrainSettings
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
@@ -33,6 +36,25 @@ from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.context import make_inference_context
+
+
+def run(settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None) -> Any:
+    """What the app returns that `retexo` runs with these settings; retexo/__init__.py says how they are given."""
+    overrides = (
+        [f"{name}={_text(value)}" for name, value in flatten(settings).items()]
+        if isinstance(settings, Mapping)
+        else settings
+    )
+    return apps.run(*compose_run(list(overrides), config_name, config_dir))
+
+
+def _text(value: Any) -> str:
+    """A value as Hydra reads it on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, str | Path):
+        return "'" + str(value).replace("'", "\\'") + "'"
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def load_run(checkpoint_dir: str | Path) -> "Run":

@@ -1,15 +1,7 @@
-"""What apps say at the end of a run: its seconds, and the table that is printed."""
+"""The table that apps print at the end of a run."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
-
-import psutil
-
-
-def seconds_of_process() -> float:
-    """Since this process was started, its imports included."""
-    return time.time() - psutil.Process().create_time()
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
 from retexo.cluster.launch import terminate_as_exit
 from retexo.config.compose import compose
-from retexo.config.schema import CONFIG_DIR
+from retexo.config.schema import PACKAGE
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.outputs.lock import exclusive_run_dir, locks_run_dir
@@ -35,7 +36,6 @@ from retexo.report import figures
 from retexo.report.runs import differing_settings, read_summary
 from retexo.report.tables import byte_text
 
-MAIN = CONFIG_DIR.parent / "main.py"
 GRACE = 10.0
 """Seconds that a run has to end after Ctrl-C, which the terminal sends to it, too."""
 
@@ -47,7 +47,7 @@ class Planned:
     name: str
     """Its place on the axes, and its directory below the sweep's."""
     arguments: list[str]
-    """Of main.py, but for the app and the run directory."""
+    """Of the command, but for the app and the run directory."""
     settings: Settings
     partitions: Path
 
@@ -113,25 +113,24 @@ def plan(settings: Settings) -> list[Planned]:
 
 
 def merged(arguments: Sequence[str]) -> list[str]:
-    """One choice of experiments, as Hydra takes no second; of several --config-name the last, in front."""
-    config = [argument for argument in arguments if argument.startswith("--config-name=")]
+    """One choice of experiments, as Hydra takes no second; of several --config-name the last. Options are in front."""
+    options = {argument.partition("=")[0]: argument for argument in arguments if argument.startswith("--")}
     experiments = [argument for argument in arguments if argument.startswith(("+experiment=", "experiment="))]
     names = [name.strip() for argument in experiments for name in argument.partition("=")[2].strip("[]").split(",")]
     joined = [f"+experiment=[{','.join(dict.fromkeys(names))}]"] if names else []
-    return [*config[-1:], *joined, *(argument for argument in arguments if argument not in (*config, *experiments))]
+    rest = [argument for argument in arguments if not argument.startswith("--") and argument not in experiments]
+    return [*options.values(), *joined, *rest]
 
 
 def _planned(name: str, arguments: list[str]) -> Planned:
     """Compose a run's settings, and give it a partition_dir that all runs on the same partitions share."""
-    config = arguments[0].partition("=")[2]
+    options = dict(
+        argument[2:].replace("-", "_", 1).split("=", 1) for argument in arguments if argument.startswith("--")
+    )
     try:
-        settings = compose(arguments[1:], config)
+        settings = compose([argument for argument in arguments if not argument.startswith("--")], **options)
         request = json.dumps(requested_settings(settings.partition), sort_keys=True)
     except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("hydra", "omegaconf"):
-            raise
         raise InputError(f"{name}: {error}") from error
     base = Path(settings.partition.dir) / hashlib.sha256(request.encode()).hexdigest()[:12]
     partitions = directory_of(replace(settings.partition, dir=str(base)))
@@ -206,10 +205,15 @@ def _clear(directory: Path) -> None:
 
 
 def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
-    """Run main.py to its end, its output to the log; when the sweep is stopped, the run is."""
+    """Run `retexo` to its end, its output to the log; when the sweep is stopped, the run is."""
+    path = (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))  # the same code, wherever it lies
     with log.open("a") as file:
         process = subprocess.Popen(
-            [sys.executable, str(MAIN), *arguments], stdout=file, stderr=subprocess.STDOUT, pass_fds=[lock]
+            [sys.executable, "-P", "-m", "retexo", *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            pass_fds=[lock],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         )
         try:
             return process.wait()
@@ -223,7 +227,7 @@ def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
 
 
 def _reason(log: Path) -> str:
-    """The last error that main.py told, or where to look."""
+    """The last error that the command told, or where to look."""
     lines = log.read_text(errors="replace").splitlines()
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return told[-1] if told else f"see {log}"

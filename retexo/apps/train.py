@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from retexo.apps import resume
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, print_rows, seconds_of_process
+from retexo.apps.summary import byte_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.settings import ClusterSettings, Settings
 from retexo.errors import TrainingError
@@ -70,7 +71,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
                 _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
             raise
     result = results[cluster.local_ranks.start]
-    result["seconds"]["total"] = seconds_of_process()
+    result["seconds"]["total"] = time.time() - settings.started
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory

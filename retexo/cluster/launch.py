@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from retexo.cluster import rendezvous
@@ -76,8 +76,14 @@ def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
     """
 
     def start_all() -> None:
-        for process in processes:
-            process.start()
+        # Workers would import __main__, a script of the user's, and so run it again; all they need is in modules.
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            for process in processes:
+                process.start()
+        finally:
+            sys.modules["__main__"] = main
 
     ticker.doing = "starting the workers"
     with ThreadPoolExecutor(1) as pool:

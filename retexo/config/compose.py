@@ -1,10 +1,15 @@
-"""Settings from the command line: besides main.py the only module that knows Hydra."""
+"""Settings from the command line: besides the command the only module that knows Hydra."""
 
 import difflib
+import re
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -18,6 +23,9 @@ from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, build, defaults, t
 from retexo.config.settings import DISTRIBUTED_APPS, Settings
 from retexo.config.table import help_text
 
+BASE = "node_classification"
+"""The configuration where none is named."""
+
 # What the files in conf/ refer to; both have to be there before Hydra composes anything.
 ConfigStore.instance().store(name="defaults", node=defaults())
 for (group, name), options in OPTIONS.items():
@@ -25,19 +33,42 @@ for (group, name), options in OPTIONS.items():
 OmegaConf.register_new_resolver("settings_help", lambda: help_text().replace("$", "$$"), replace=True)
 
 
-def compose(overrides: Sequence[str] = (), config_name: str = "node_classification") -> Settings:
-    """Settings for Python callers: as `python main.py --config-name CONFIG_NAME OVERRIDES` would have them.
+def compose(overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None) -> Settings:
+    """Settings for Python callers: as `retexo --config-name CONFIG_NAME --config-dir CONFIG_DIR OVERRIDES` has them.
 
-    Raises InputError, and Hydra's exceptions for overrides that it refuses.
+    Raises InputError.
     """
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
+    return compose_run(overrides, config_name, config_dir)[0]
 
-    outer = GlobalHydra.instance().hydra  # of main.py, where an app composes; Hydra allows one at a time
+
+def compose_run(
+    overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
+) -> tuple[Settings, Path]:
+    """As `compose`, and the run directory that the command would have: hydra.run.dir."""
+    import hydra
+    from hydra._internal.hydra import Hydra  # the public functions take no second folder
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.version import setbase
+
+    search_path = create_config_search_path(str(CONFIG_DIR))
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise InputError(f"--config-dir={config_dir}: no such folder; give one that has configuration files")
+        search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema"))
+    outer = GlobalHydra.instance().hydra  # of the command, where an app composes; Hydra allows one at a time
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return load(hydra.compose(config_name, list(overrides)), overrides, config_name)
+        setbase("1.3")
+        Hydra.create_main_hydra2("main", search_path)
+        config = hydra.compose(config_name, list(overrides), return_hydra_config=True)
+        run_dir = Path(config.hydra.run.dir)
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        return load(config, overrides, config_name, config_dir), run_dir
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(refusal(error)) from None
     finally:
         GlobalHydra.instance().hydra = outer
 
@@ -45,13 +76,15 @@ def compose(overrides: Sequence[str] = (), config_name: str = "node_classificati
 def load(
     config: DictConfig,
     overrides: Sequence[str] = (),
-    config_name: str = "node_classification",
+    config_name: str = BASE,
+    config_dir: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """Turn a composed configuration into Settings; InputError names the first thing that is wrong with it.
 
     `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
     """
+    started = time.time() if environ is None else psutil.Process().create_time()
     environ = environ or {}
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     try:
@@ -66,14 +99,16 @@ def load(
         raise InputError(f"{error.full_key or _unfit(config)}: {reason}") from error
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
+    own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
     others = {
         "num_partitions": values["num_partitions"],  # ClusterSettings has it, too
         "launcher_env": launcher_env,
         "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
-        "arguments": (f"--config-name={config_name}", *overrides),
+        "arguments": (f"--config-name={config_name}", *own, *overrides),
         "given": given,
         "resolved": resolved,
         "options": options,
+        "started": started,
     }
     settings = build(Settings, _placed(values, launcher_env, given), others)
     check_optimizer(settings.train.optimizer)
@@ -123,6 +158,22 @@ def _unfit(config: DictConfig) -> str:
 def _names() -> list[str]:
     """Dotted names of all settings, and their groups."""
     return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})
+
+
+def refusal(error: Exception) -> str:
+    """What Hydra says, on one line; for an unknown key the nearest name."""
+    unknown = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown:
+        return str(unknown_setting(unknown.group(1)))
+    found = re.match(r"Could not append to config. An item is already at '([^']+)'", str(error))
+    if found:
+        return f"+{found.group(1)}: is a setting already; leave the + out"
+    primary = re.match(r"Cannot find primary config '([^']+)'", str(error))
+    if primary:
+        names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
+        return f"--config-name={primary.group(1)}: no such configuration; choose one of {', '.join(names)}"
+    text = str(error) if error.__cause__ is None else f"{error}: {error.__cause__}"
+    return "; ".join(line.strip() for line in text.splitlines())
 
 
 def unknown_setting(name: str) -> InputError:

@@ -14,7 +14,9 @@ from partitioning.setting_fields import Setting, definitions
 from partitioning.settings import PartitionSettings
 from retexo.config.settings import Settings
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"
+PACKAGE = Path(__file__).resolve().parents[1]
+CONFIG_DIR = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
+"""conf/: in an installed package within it, in a checkout beside it."""
 T = TypeVar("T")
 DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defined, hint in definitions(Settings)}
 """Every setting with its type, by dotted name."""

@@ -339,11 +339,13 @@ class Settings(Checked):
     report: ReportSettings
     sweep: SweepSettings
     arguments: tuple[str, ...]
-    """The command line that makes these settings: --config-name=NAME, then the overrides."""
+    """The command line that makes these settings: --config-name=NAME, --config-dir=DIR if any, then the overrides."""
     given: frozenset[str]
     """Names of the settings that were given on the command line; the others have their defaults."""
     resolved: dict[str, Any]
     """All settings by name, as JSON values."""
+    started: float
+    """Unix time: of a command, when its process was started."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,8 +32,8 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum
 from partitioning.graph_data import GraphData
+from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train
-from retexo.apps.notebook import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
