@@ -3,15 +3,13 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import MASKS, ROOT, Ended, Masks, finish, kill_group, random_graph, save_npz, start_cli, thirds
+from support import MASKS, Ended, Masks, finish, random_graph, save_npz, start_cli, thirds
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -218,20 +216,3 @@ def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: 
     settings = ("num_partitions=3", "parts_per_node=1", "node_rank=1", f"dataset_file={folders[0]}")
     with pytest.raises(InputError, match=r"no folder of site east \(rank 1\), only of north \(rank 0\); set node_rank"):
         train.run(compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]), tmp_path / "run")
-
-
-@pytest.mark.timeout(300)
-def test_the_example_of_three_sites(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1",
-                   "PYTHONPATH": str(ROOT)}  # fmt: skip
-    process = subprocess.Popen(
-        ["bash", str(ROOT / "scripts" / "three_sites.sh"), str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        ended = finish(process, timeout=240)
-    finally:
-        kill_group(process.pid)
-    assert ended.rc == 0, ended.output
-    assert "bytes sent" in ended.stdout
-    assert json.loads((tmp_path / "run-north" / "summary.json").read_text())["status"] == "done"

@@ -1,6 +1,6 @@
 """Cut the bundled Cora graph into site folders, as if each site had always held its own: to try dataset_name=parts.
 
-python scripts/make_sites.py FOLDER NAME NAME ...
+python examples/make_sites.py FOLDER NAME NAME ...
 """
 
 import sys

@@ -1,0 +1,55 @@
+"""The scripts of examples/, and the lines of Python of docs/python.md, as they are written but for few rounds."""
+
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, finish, kill_group
+
+
+def test_a_graph_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["own_graph.py"])
+    runpy.run_path(str(ROOT / "examples" / "own_graph.py"), run_name="__main__")
+    accuracy, nodes = capsys.readouterr().out.splitlines()[-2:]
+    assert float(accuracy.split()[2].rstrip(",")) > 0.8, "features alone give 0.65"
+    assert nodes.startswith("nodes [0 1 2] classes [0 1 2] ")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "results"), [("several_machines", "node0"), ("sites", "run-north")])
+def test_several_nodes(tmp_path: Path, name: str, results: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    process = subprocess.Popen(
+        ["bash", str(ROOT / "examples" / f"{name}.sh"), str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
+        env={**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        ended = finish(process, timeout=240)
+    finally:
+        kill_group(process.pid)
+    assert ended.rc == 0, ended.output
+    assert "bytes sent" in ended.stdout
+    assert json.loads((tmp_path / results / "summary.json").read_text())["status"] == "done"
+
+
+@pytest.mark.long
+def test_the_page_on_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = (ROOT / "docs" / "python.md").read_text().partition("```python\n")[2].partition("```")[0]
+    exec(lines, {})
+    accuracy, classes = capsys.readouterr().out.splitlines()[-2:]
+    assert float(accuracy.split()[0]) > 0.6
+    assert len(classes.strip("[]").split()) == 2
