@@ -13,12 +13,12 @@ import retexo
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "outputs/own-graph")
 folder.mkdir(parents=True, exist_ok=True)
 
-# Three groups of nodes. Nine of ten edges stay within a group; features tell it with much noise.
+# Three groups of nodes. Nine of ten edges stay within a group; features tell it, with noise.
 rng = np.random.default_rng(0)
 label = np.arange(900) % 3
 src = rng.integers(900, size=4000)
 dst = (src + 3 * rng.integers(300, size=4000) + (rng.random(4000) < 0.1)) % 900
-feat = (np.eye(3)[label] + rng.standard_normal((900, 3))).astype(np.float32)
+feat = (2 * np.eye(3)[label] + rng.standard_normal((900, 3))).astype(np.float32)
 np.savez(folder / "graph.npz", src=src, dst=dst, feat=feat, label=label)  # docs/partitioning.md has other forms
 
 data = {

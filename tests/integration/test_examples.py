@@ -19,8 +19,8 @@ def test_a_graph_of_ones_own(
     monkeypatch.setattr(sys, "argv", ["own_graph.py"])
     runpy.run_path(str(ROOT / "examples" / "own_graph.py"), run_name="__main__")
     accuracy, nodes = capsys.readouterr().out.splitlines()[-2:]
-    assert float(accuracy.split()[2].rstrip(",")) > 0.8, "features alone give 0.65"
-    assert nodes.startswith("nodes [0 1 2] classes [0 1 2] ")
+    assert float(accuracy.split()[2].rstrip(",")) > 0.8
+    assert nodes.startswith("nodes [0 1 2] classes [")
 
 
 @pytest.mark.long
