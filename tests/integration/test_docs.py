@@ -29,6 +29,8 @@ NOT_RUN = {
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
     r"python main\.py \+experiment=paper": HOURS,
+    "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
+    "retexo --help|eval": "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py",
     r"python scripts/estimate\.py --constants": "FILE and RUN_DIR are of a machine of its own",
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
