@@ -34,5 +34,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all"):
         return
     for item in items:
-        if "long" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="takes long; --all runs it"))
+        marker = item.get_closest_marker("long")
+        if marker is not None:
+            item.add_marker(pytest.mark.skip(reason=f"--all runs it: {marker.args[0]}"))

@@ -140,7 +140,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def pairs() -> list[Any]:
     every = [(fault, phase) for fault in FAULTS for phase in PHASES if fault != "full disk" or phase in WRITING]
     assert set(every) >= USUAL
-    return [pytest.param(*pair, marks=[] if pair in USUAL else pytest.mark.long) for pair in every]
+    long = pytest.mark.long("this fault runs in another phase, this phase with another fault")
+    return [pytest.param(*pair, marks=[] if pair in USUAL else long) for pair in every]
 
 
 @pytest.mark.parametrize(("fault", "phase"), pairs())
@@ -181,7 +182,7 @@ def test_a_fault_in_a_phase(
         assert summary["resumed"] == {"layer": 1, "round": kept}
 
 
-@pytest.mark.long
+@pytest.mark.long("fifty runs of what others run once")
 @pytest.mark.timeout(1200)
 def test_fifty_runs_in_a_row_leave_nothing_behind(
     parts: Path, whole: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

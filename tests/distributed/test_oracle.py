@@ -31,7 +31,7 @@ from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
-ROUNDS = 20
+ROUNDS = 8
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",

@@ -32,7 +32,8 @@ from retexo.config.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")
-LONG = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu", "hydra.run.dir=run")
+ENDLESS = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu",
+           "hydra.run.dir=run")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def start_long(place: Path, folder: Path, *arguments: str) -> tuple[subprocess.P
     """Start a training that does not end by itself; it, and its workers once they train."""
     shutil.copytree(place / "parts", folder / "parts")
     shutil.copy(place / "toy.npz", folder / "toy.npz")
-    process = start_cli(*LONG, *arguments, cwd=folder)
+    process = start_cli(*ENDLESS, *arguments, cwd=folder)
     metrics = folder / "run" / "metrics.jsonl"
     try:
         wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), 60, "training")
@@ -204,7 +205,13 @@ def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
         kill_group(process.pid)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"])
+LONG = pytest.mark.long("Ctrl-C is sent to the whole group below")
+SIGNALS = [
+    pytest.param(signal.SIGTERM, 143, id="TERM"), pytest.param(signal.SIGINT, 130, id="INT", marks=LONG)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_ends_everything(place: Path, tmp_path: Path, number: signal.Signals, status: int) -> None:
     process, _ = start_long(place, tmp_path)
     try:
@@ -256,9 +263,13 @@ def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: st
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
-    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2)
-    for ended in nodes:
+    """And record one run id."""
+    for ended in two_nodes(place, tmp_path, [place / "parts"] * 2):
         assert ended.rc == 0, ended.output
+        assert "interface lo" in ended.output
+    files = ("node0/summary.json", "node0/config.json", "node1/config.json")
+    (run_id,) = {json.loads((tmp_path / name).read_text())["run_id"] for name in files}
+    assert len(run_id) == 16
     logged = (tmp_path / "node0" / "main.log").read_text()
     assert "app=train dataset_name=file" in logged.splitlines()[0]
     assert "layer 1 round 6, its last: validation 0." in logged
@@ -272,6 +283,7 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "node1" / "summary.json").exists()
 
 
+@pytest.mark.long("two_nodes_that_differ in test_cluster.py refuse in this process")
 def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_path: Path) -> None:
     other = run_main("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
     assert other.rc == 0, other.output

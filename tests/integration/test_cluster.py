@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,10 @@ from support import (
     wait_until,
     write_partitions,
 )
+
+from partitioning.errors import InputError
+from retexo.apps import train
+from retexo.config.compose import compose
 
 TRAIN = ("app=train", "dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2",
          "hidden_dim=8", "device=cpu", "cluster.threads=1")  # fmt: skip
@@ -105,7 +110,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LONG_FAULTS = pytest.mark.long("test_watch.py has it of nodes that are threads")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ("stop a worker", "terminate a node") else LONG_FAULTS) for name in FAULTS],
+)
 def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, name: str) -> None:
     victim, what, number, sentence = FAULTS[name]
     with nodes(place, tmp_path, *LONG) as processes:
@@ -162,30 +173,25 @@ def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 # --- one run over all nodes --------------------------------------------------------------------------------------------  # noqa: E501
 
 
-def test_the_nodes_record_one_run_id(place: Path, tmp_path: Path) -> None:
-    with nodes(place, tmp_path, *SHORT) as processes:
-        for process in processes:
-            ended = finish(process)
-            assert ended.rc == 0, ended.output
-            assert "interface lo" in ended.output
-    ids = {
-        json.loads((tmp_path / name).read_text())["run_id"]
-        for name in ("node0/summary.json", "node0/config.json", "node1/config.json")
-    }
-    assert len(ids) == 1
-    assert len(ids.pop()) == 16
+@pytest.mark.parametrize("what", ["setting", "partitioning"])
+def test_two_nodes_that_differ_end_before_anything_is_started(place: Path, tmp_path: Path, what: str) -> None:
+    """The parents, in threads; neither comes as far as its workers."""
+    own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"
+    if what == "partitioning":
+        write_partitions(tmp_path / "parts", random_graph(), thirds(40), [node // 20 for node in range(40)], 2)
+        own, says = (f"partition_dir={tmp_path}/parts",), "another partitioning"
+    common = (*SHORT, f"partition_dir={place}/parts", "parts_per_node=1", "distributed.interface=lo",
+              f"distributed.master_port={free_port()}")  # fmt: skip
+    both = [compose([*common, *own * node, f"node_rank={node}"]) for node in (0, 1)]
 
+    def run(node: int) -> str:
+        with pytest.raises(InputError) as refused:
+            train.run(both[node], tmp_path / f"node{node}")
+        return str(refused.value)
 
-def test_another_setting_on_a_node_ends_both_before_anything_is_started(place: Path, tmp_path: Path) -> None:
-    with nodes(place, tmp_path, *SHORT) as (first, second):
-        port = psutil.Process(first.pid).cmdline()
-        kill_group(second.pid)
-        changed = [argument.replace("hidden_dim=8", "hidden_dim=16") for argument in port[2:]]
-        changed = [argument.replace("node0", "node1").replace("node_rank=0", "node_rank=1") for argument in changed]
-        other = finish(start_cli(*changed, cwd=place))
-        for ended in (finish(first), other):
-            assert ended.rc == 2, ended.output
-            assert "node 1 (rank 1) has other settings than node 0: hidden_dim=16 instead of 8" in error_of(ended)
+    with ThreadPoolExecutor(2) as pool:
+        for message in pool.map(run, (0, 1)):
+            assert f"node 1 (rank 1) has {says}" in message
     assert not (tmp_path / "node0" / "summary.json").exists()
 
 
@@ -205,6 +211,7 @@ def torchrun(place: Path, processes: int, *arguments: str, options: tuple[str, .
     )  # fmt: skip
 
 
+@pytest.mark.long("the run that is started again needs nothing else, either")
 def test_torchrun_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     process = torchrun(place, 2, *SHORT, f"hydra.run.dir={tmp_path}/run")
     ended = finish(process)
@@ -216,6 +223,7 @@ def test_torchrun_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     wait_until(lambda: not group_members(process.pid), 10, "no process left")
 
 
+@pytest.mark.long("a death of a node, as above, and torchrun, as below")
 def test_a_death_under_torchrun(place: Path, tmp_path: Path) -> None:
     process = torchrun(place, 2, *LONG, f"hydra.run.dir={tmp_path}/node0")
     try:

@@ -10,7 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, finish, group_members, kill_group, random_graph, thirds, wait_until, write_partitions
+from support import (
+    ROOT,
+    Ended,
+    finish,
+    group_members,
+    kill_group,
+    random_graph,
+    run_main,
+    thirds,
+    wait_until,
+    write_partitions,
+)
 
 SSH = """#!/bin/sh
 # ssh -o BatchMode=yes HOST COMMAND
@@ -46,21 +57,37 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launch(place: Path, *arguments: str) -> subprocess.Popen[str]:
+def command(*arguments: str) -> tuple[str, ...]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     here = ("distributed.interface=lo", "distributed.master_addr=127.0.0.1", f"distributed.master_port={port}")
+    return "--python", sys.executable, "hosts.txt", *arguments, *here
+
+
+def environment(place: Path) -> dict[str, str]:
+    return {"PATH": f"{place}/bin:{os.environ['PATH']}", "FAKE": str(place), "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}  # fmt: skip
+
+
+def launch(place: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "launch.py"), "--python", sys.executable, "hosts.txt",
-         *arguments, *here],
+        [sys.executable, str(ROOT / "scripts" / "launch.py"), *command(*arguments)],
         cwd=place,
-        env={**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}", "FAKE": str(place), "OMP_NUM_THREADS": "1",
-             "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **environment(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
+
+
+def refused(place: Path, *arguments: str) -> Ended:
+    """How the same command ends within this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return run_main(*command(*arguments), cwd=place, env=environment(place), script="scripts/launch.py")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def files(folder: Path) -> set[str]:
@@ -133,7 +160,7 @@ MISTAKES = {
 def test_mistakes(place: Path, name: str) -> None:
     hosts, arguments, words = MISTAKES[name]
     (place / "hosts.txt").write_text(hosts)
-    ended = finish(launch(place, "app=train", *DATA, *arguments))
+    ended = refused(place, "app=train", *DATA, *arguments)
     assert ended.rc == 2, ended.output
     assert words in ended.stderr
     assert "Traceback" not in ended.output
@@ -144,6 +171,6 @@ def test_without_rsync(place: Path) -> None:
     (place / "bin" / "rsync").unlink()
     if shutil.which("rsync"):
         pytest.skip("this machine has an rsync of its own")
-    ended = finish(launch(place, "app=train", *DATA))
+    ended = refused(place, "app=train", *DATA)
     assert ended.rc == 2, ended.output
     assert "--no-copy" in ended.stderr

@@ -198,6 +198,7 @@ def change(folder: Path, **arrays: Any) -> None:
     np.savez(folder / ARRAYS, **{**kept, **arrays})
 
 
+@pytest.mark.long("test_resolve_halo.py has the refusal, test_watch.py the end of all nodes")
 def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
     folders = alone(tmp_path)
     src, owner = np.load(folders[1] / ARRAYS)["src"], np.load(folders[1] / ARRAYS)["src_owner"]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import finish, group_members, random_graph, run_cli, save_npz, start_cli, thirds, wait_until
+from support import finish, group_members, random_graph, run_main, save_npz, start_cli, thirds, wait_until
 
 SWEEP = (
     "dataset_name=file",
@@ -38,7 +38,7 @@ def test_a_sweep_is_stopped_and_goes_on(tmp_path: Path) -> None:
     assert status(second) != "done"
     made = (first / "summary.json").stat().st_mtime_ns
 
-    again = run_cli(*SWEEP, "hydra.run.dir=second", cwd=tmp_path, timeout=150)
+    again = run_main(*SWEEP, "hydra.run.dir=second", cwd=tmp_path)
     assert again.rc == 0, again.output
     assert "runs: 2 runs, 1 of them done before" in again.stdout
     assert "[2/2] s1: done, test accuracy 0." in again.stdout
