@@ -264,7 +264,8 @@ def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: st
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
     """And record one run id."""
-    for ended in two_nodes(place, tmp_path, [place / "parts"] * 2):
+    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2)
+    for ended in nodes:
         assert ended.rc == 0, ended.output
         assert "interface lo" in ended.output
     files = ("node0/summary.json", "node0/config.json", "node1/config.json")
