@@ -211,7 +211,12 @@ def test_a_layer_equals_that_of_the_whole_graph(
     assert_as_whole(whole, rows, case, name)
 
 
-@pytest.mark.parametrize(("num_parts", "nodes", "plain"), [(16, 200, False), (16, 200, True), (64, 256, False)])
+LONG = pytest.mark.long("16 parts, but 64")
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "nodes", "plain"), [(16, 200, False), (16, 200, True), pytest.param(64, 256, False, marks=LONG)]
+)
 def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: bool) -> None:
     """With a few nodes in each part, so that some pairs have an edge and others have none; a part has no node."""
     rng = np.random.default_rng(num_parts)

@@ -89,7 +89,10 @@ def cora() -> tuple[GraphData, np.ndarray]:
     return graph, splits.draw(graph, dataset.split, datasets.recipe("cora").split).train
 
 
-@pytest.mark.parametrize("balanced", [True, False])
+LONG = pytest.mark.long("the same search with one balance less")
+
+
+@pytest.mark.parametrize("balanced", [True, pytest.param(False, marks=LONG)])
 def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
     graph, training = cora()
     mask = training if balanced else None
