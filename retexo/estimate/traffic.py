@@ -27,7 +27,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.layerwise import layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
-from retexo.training.parameters import check_same_parameters, flatten_parameters
+from retexo.training.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 from retexo.worker.measure import measurements
@@ -152,6 +152,7 @@ def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, ste
         with _counted_apart(context.comm, each.meter):
             build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
     build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
+    check_same_result(context.comm, objective)
     if (
         layer > 0 and context.plan.partial_sums
     ):  # which rows will be held then depends on the embeddings: none, at worst

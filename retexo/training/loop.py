@@ -12,7 +12,7 @@ from retexo.outputs.run_log import RunLog
 from retexo.training.best_round import EarlyStopping
 from retexo.training.message import build_message
 from retexo.training.objective import Objective
-from retexo.training.parameters import flatten_parameters
+from retexo.training.parameters import check_same_result, flatten_parameters
 from retexo.training.recovery import Recovery
 from retexo.training.round_state import RoundState
 from retexo.training.update import LocalOptimizer, build_optimizer, build_update_rule
@@ -24,7 +24,8 @@ def run_rounds(
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
     It ends with the parameters of the best validation round, the same on every worker. recovery: None to save nothing.
-    Raises Stopped once any worker is told to end, TrainingError where the loss is not finite, PeerLost.
+    Raises Stopped once any worker is told to end, TrainingError where the loss is not finite or the workers' parameters
+    are not the same in the end, PeerLost.
     """
     layer, flat = objective.layer, flatten_parameters(objective, comm)
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
@@ -36,11 +37,13 @@ def run_rounds(
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished):
+        check_same_result(comm, objective)
         return round_state.number
     if recovery:
         recovery.load_round(layer, round_state.load_state_dict)
     _run_until_end(round_state, objective, settings, log, recovery)
     flat.values.copy_(round_state.best)
+    check_same_result(comm, objective)
     if recovery:
         recovery.save_layer(layer, round_state.finished())
     return round_state.number

@@ -86,15 +86,28 @@ def used_rows(
     return dict(zip(weights, torch.split(used, widths), strict=True))
 
 
-DRAWN_DIFFERENTLY = "workers drew other initial parameters from the same seed; use the same torch everywhere"
+CODE_PATH = (
+    "the processors of their nodes round differently: give all nodes the same device, torch and code path, as by "
+    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 in the environment of each"
+)
+DRAWN_DIFFERENTLY = f"drew other initial parameters than rank 0 from the same seed; {CODE_PATH}"
 
 
-def check_same_parameters(comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY) -> None:
-    """TrainingError, with the message `otherwise`, unless all workers hold the same parameters; 8 bytes per worker."""
+def check_same_parameters(
+    comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY, purpose: Purpose = SETUP
+) -> None:
+    """TrainingError, which names ranks and says `otherwise`, unless all workers hold the same; 8 bytes per worker."""
     digest = hashlib.sha256()
     for module in modules:
         for parameter in module.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
-    values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), SETUP)[:, 0]
-    if bool((values != values[0]).any()):
-        raise TrainingError(otherwise)
+    with comm.without_replay_log():  # a resumed run compares what it holds
+        values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), purpose)[:, 0]
+    if differing := (values != values[0]).nonzero()[:, 0].tolist():
+        raise TrainingError(f"rank(s) {', '.join(map(str, differing))} {otherwise}")
+
+
+def check_same_result(comm: Communicator, objective: Objective) -> None:
+    """The same of what rounds trained: these take the same steps everywhere, PowerSGD's QR among them."""
+    otherwise = f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH}"
+    check_same_parameters(comm, [objective.module], otherwise, Purpose("setup", objective.traffic_layer))

@@ -24,7 +24,7 @@ from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 
-LOADED_DIFFERENTLY = "workers read other parameters; copy the same checkpoint to every node"
+LOADED_DIFFERENTLY = "read other parameters than rank 0; copy the same checkpoint to every node"
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ def test_layers(trained: Any) -> None:
     rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
     columns = [WORLD * (WORLD - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)]  # which of them are used, in bits
     gradients = [(parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
+    digest = WORLD * (WORLD - 1) * 8  # of the parameters in the end
     assert summary["bytes"]["by_layer"] == [
-        rows[layer] + gradients[layer] + last_metrics + columns[layer] for layer in (0, 1)
+        rows[layer] + gradients[layer] + last_metrics + columns[layer] + digest for layer in (0, 1)
     ]
 
 
@@ -78,9 +79,9 @@ def test_every_sum_is_the_total(trained: Any) -> None:
 
 
 def test_setup_is_small(trained: Any) -> None:
-    """Facts and a digest of the parameters; for the plan two counts, a code of the rows and a need; used columns."""
+    """Facts, digests of the parameters; for the plan two counts, a code of the rows and a need; used columns."""
     directory, summary = trained
-    each_pair = (10 + 1 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
+    each_pair = (10 + 1 + 2 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
     codes = sum(code_size(count, directory.meta.parts[owner].nodes) for owner, count in boundary_rows(directory))
     assert summary["bytes"]["by_kind"]["setup"] == WORLD * (WORLD - 1) * each_pair + codes
 

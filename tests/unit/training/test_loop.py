@@ -1,6 +1,7 @@
 """The rounds of a layer: which messages they take, and with which parameters they end."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +18,12 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import as_matrix
 from retexo.nn.stage import Stage
+from retexo.training import reduction
 from retexo.training.loop import run_rounds
 from retexo.training.message import Message
 from retexo.training.objective import LabelledNodes, LayerObjective
 from retexo.training.task import NodeClassification
+from retexo.training.update import LocalOptimizer
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
@@ -103,7 +106,7 @@ def messages(workers: list[Seen]) -> tuple[int, int]:
     step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * unsent
     alone = ONE_ALL_REDUCE * Message.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
-    assert sent["setup"] == WORLD * (WORLD - 1)  # which of the 4 rows are used
+    assert sent["setup"] == WORLD * (WORLD - 1) * (1 + 8)  # which of the 4 rows are used; a digest of the result
     return sent["gradients"] // step, sent["metrics"] // alone
 
 
@@ -216,3 +219,29 @@ def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
     settings = settings_of(None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD")
     with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
         train_layer(settings, [0.5] * 10)
+
+
+@pytest.mark.parametrize("compression", ["none", "powersgd"])
+def test_a_worker_whose_rounding_differs_is_named(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its optimiser's, or its QR's: a millionth in one entry."""
+    step, right = LocalOptimizer.backward, reduction._LowRankGradient.right
+
+    def other_step(self: LocalOptimizer) -> float:
+        if self.objective.train.nodes.numel() == 0:  # of rank 2, which trains on none
+            self.flat.values[0] += 1e-6
+        return step(self)
+
+    def other_qr(self: Any, left_sum: Tensor, all_reduce: reduction.AllReduce) -> Tensor:
+        if all_reduce.comm.rank == 2:
+            left_sum = left_sum + torch.eye(len(left_sum))[0] * left_sum[0] * 1e-6
+        return right(self, left_sum, all_reduce)
+
+    if compression == "none":
+        monkeypatch.setattr(LocalOptimizer, "backward", other_step)
+    else:
+        monkeypatch.setattr(reduction._LowRankGradient, "right", other_qr)
+    settings = settings_of(None, 3, f"gradient.compression={compression}", "gradient.rank=1")
+    with pytest.raises(
+        TrainingError, match=r"rank\(s\) 2 came to other parameters .* in layer 0; .*ATEN_CPU_CAPABILITY"
+    ):
+        train_layer(settings, [0.1, 0.2, 0.3, 0.4])
