@@ -99,6 +99,10 @@ class PartitionSettings(Checked):
         "overwrite", False, "replace a partition directory made with other settings",
         of_partitioner=True, compared=False,
     )  # fmt: skip
+    verify: bool = setting(
+        "verify", False, "app=partition_data: check the directory that is there, and write nothing",
+        of_partitioner=True, compared=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

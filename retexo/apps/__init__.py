@@ -15,6 +15,8 @@ def run(settings: Settings, run_dir: Path) -> Any:
     InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
     """
     name = "sweep" if settings.sweep.axes is not None else settings.app
+    app = import_module(f"retexo.apps.{name}")
     with ticker.running():
-        app = import_module(f"retexo.apps.{name}").run
-        return app(settings.partition) if name == "partition_data" else app(settings, run_dir)
+        if name == "partition_data":
+            return (app.verify if settings.partition.verify else app.run)(settings.partition)
+        return app.run(settings, run_dir)

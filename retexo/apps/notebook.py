@@ -79,6 +79,7 @@ class Run:
         InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
         """
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
+        opened.verify(range(opened.num_parts))
         check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
         partitions = [opened.read(part) for part in range(opened.num_parts)]
         every = torch.cat([partition.node_ids for partition in partitions]).numpy()

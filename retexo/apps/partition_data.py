@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioning import assign, datasets, hypergraph, splits
 from partitioning.directory.meta import Meta
+from partitioning.directory.verify import verify_directory
 from partitioning.directory.write import CHUNK, write, writing
 from partitioning.errors import InputError
 from partitioning.files import check_path, file_checksum
@@ -46,6 +47,19 @@ def run(settings: PartitionSettings) -> Meta:
     with writing(directory):
         found = _existing(directory, request, settings.overwrite)  # another process may have made it
         return _make(settings, directory, request) if found is None else found
+
+
+def verify(settings: PartitionSettings) -> None:
+    """Check the partition directory that the settings name, or partition_dir itself; InputError for a damaged one."""
+    named = directory_of(settings)
+    path = named if named.exists() else Path(settings.dir)
+    damages = verify_directory(path)
+    meta = Meta.read(path)
+    if meta is not None:
+        _print_report(meta, path)
+    if damages:
+        raise InputError("; ".join(damages.values()))
+    print(f"{path}: all parts {'are as meta.json says' if meta else 'can be read; nothing says what they should hold'}")
 
 
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:

@@ -264,6 +264,15 @@ def test_a_gcn_by_hand(tmp_path: Path) -> None:
     np.testing.assert_allclose(table.probabilities, torch.softmax(logits, 1), rtol=1e-4, atol=1e-5)
 
 
+def test_a_changed_part_is_refused(tmp_path: Path) -> None:
+    run = load_run(checkpoint_of(tmp_path / "run", architecture()))
+    directory = write_partitions(tmp_path, random_graph(), thirds(40), scattered(40, 2), 2)
+    with (directory.path / "part1" / "graph.dgl").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(InputError, match=r"part1/graph\.dgl: its checksum"):
+        run.predict(directory.path)
+
+
 def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
     """New nodes are predicted; nodes that no new edge reaches are as before."""
     run, before = load_run(checkpoint_of(tmp_path / "run", architecture("sage"))), random_graph()

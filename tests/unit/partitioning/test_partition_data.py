@@ -11,8 +11,10 @@ import pytest
 from support import finish, random_graph, run_main, save_npz, start_cli, thirds
 
 from partitioning import assign, datasets, hypergraph
+from partitioning.dgl_import import dgl
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
+from partitioning.files import file_checksum
 from retexo.apps import partition_data
 from retexo.config.compose import compose
 from retexo.exchange.cover import minimum_cover
@@ -43,6 +45,31 @@ def test_the_same_settings_use_what_is_there(folder: Path) -> None:
     before = modified(folder)
     assert made(folder) == first
     assert modified(folder) == before
+
+
+def test_verify_checks_what_is_there(folder: Path) -> None:
+    made(folder)
+    parts = folder / "parts" / "toy-random-vol-2"
+    named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
+    command = "app=partition_data", "verify=true", *named
+    whole = run_main(*command, cwd=folder)
+    assert (whole.rc, "all parts are as meta.json says" in whole.stdout) == (0, True)
+    file = parts / "part1" / "node_feat.dgl"
+    tensors = dgl.data.utils.load_tensors(str(file))
+    tensors["_N/label"] = tensors["_N/label"].flip(0).contiguous()
+    dgl.data.utils.save_tensors(str(file), tensors)
+    before = modified(folder)
+    damaged = run_main(*command, cwd=folder)
+    assert (damaged.rc, f"{file.relative_to(folder)}: its checksum" in damaged.stderr) == (2, True)
+    meta = json.loads((parts / "meta.json").read_text())
+    meta["checksums"]["part1/node_feat.dgl"] = file_checksum(file)
+    assert modified(folder) == before
+    (parts / "meta.json").write_text(json.dumps(meta))
+    for arguments, status in ((command, 2), (("app=train", "num_rounds=[1]", *named), 1)):
+        changed = run_main(*arguments, cwd=folder)
+        assert (changed.rc, "part 1: holds something else than meta.json says" in changed.stderr) == (status, True)
+    (parts / "meta.json").unlink()
+    assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
 
 
 @pytest.mark.parametrize("override", ["partition.seed=5", "split.seed=6", "symmetrize=true"])
