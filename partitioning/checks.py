@@ -86,6 +86,8 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
 
 
 def check_unique(ids: Ints, where: str) -> None:
+    if len(ids) and ids.min() < 0:
+        raise InputError(f"{where}: row {ids.argmin()} is {ids.min()}; expected ids from 0 on")
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])

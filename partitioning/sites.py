@@ -228,8 +228,6 @@ def _checked_ids(arrays: Mapping[str, Array], path: Path) -> Ints:
         raise InputError(f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
     ids = _required(arrays, "node_id", path)
     check_unique(ids, _at(path, "node_id"))
-    if len(ids) and ids.min() < 0:
-        raise InputError(f"{_at(path, 'node_id')}: row {ids.argmin()} is {ids.min()}; expected ids from 0 on")
     return ids
 
 

@@ -23,7 +23,9 @@ from partitioning.checks import (
     check_length,
     check_mask,
     check_multilabel,
+    check_node_ids,
     check_split,
+    check_unique,
 )
 from partitioning.dgl_probe import check_readable
 from partitioning.directory.meta import Meta, content_digest
@@ -83,8 +85,9 @@ class PartitionDirectory:
         """Check all files of these parts: by checksum, or, where nobody took one, by reading them."""
         if self.meta is None:
             check_readable([file for part in parts for file in _files_of(self, part)])
-            for part in parts:
-                self.read(part)
+            ids = [self.read(part).node_ids for part in parts]
+            if ids:
+                check_unique(torch.cat(ids).numpy(), f"{self.path}: orig_id")
             return
         for part in parts:
             path = self.meta.first_damaged(self.path, below=f"part{part}/")
@@ -315,10 +318,11 @@ def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, 
     check_length(labels, len(inner), f"{where}: labels")
     masks = {name: check_mask(_required(arrays, (name,), where), len(inner), f"{where}: {name}") for name in MASKS}
     check_split(masks, is_labelled(labels), where)
+    node_ids = arrays.get("orig_id", inner.numpy())
     checked = {"features": features, "labels": labels, **masks}
     return {
         **{name: torch.from_numpy(array) for name, array in checked.items()},
-        "node_ids": tensors.get("orig_id", inner),
+        "node_ids": torch.from_numpy(check_node_ids(node_ids, len(inner), f"{where}: orig_id")),
     }
 
 

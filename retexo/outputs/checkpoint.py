@@ -97,6 +97,8 @@ def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
             stage.eval().load_state_dict(load_file(path))
         except UNREADABLE as error:
             raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
+        if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
+            raise InputError(f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate")
     return architecture, stages
 
 

@@ -7,7 +7,7 @@ costs no message of its own. It also says whether a worker was told to stop: the
 
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
-from retexo.errors import Stopped
+from retexo.errors import Stopped, TrainingError
 from retexo.outputs.run_log import RunLog
 from retexo.training.best_round import EarlyStopping
 from retexo.training.message import build_message
@@ -24,8 +24,8 @@ def run_rounds(
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
     It ends with the parameters of the best validation round, the same on every worker. recovery: None to save nothing.
-    Raises Stopped once any worker is told to end, TrainingError where the loss is not finite or the workers' parameters
-    are not the same in the end, PeerLost.
+    Raises Stopped once any worker is told to end, PeerLost, and TrainingError where the loss or a parameter is not
+    finite, or the workers' parameters are not the same in the end.
     """
     layer, flat = objective.layer, flatten_parameters(objective, comm)
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
@@ -43,6 +43,8 @@ def run_rounds(
         recovery.load_round(layer, round_state.load_state_dict)
     _run_until_end(round_state, objective, settings, log, recovery)
     flat.values.copy_(round_state.best)
+    if not bool(flat.values.isfinite().all()):
+        raise TrainingError(f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate")
     check_same_result(comm, objective)
     if recovery:
         recovery.save_layer(layer, round_state.finished())

@@ -12,6 +12,7 @@ from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import process_group
 from retexo.config.settings import PredictSettings
+from retexo.errors import TrainingError
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.predictions import Predictions, write_part
@@ -63,6 +64,8 @@ def run(rank: int, job: InferJob, progress: Progress | None = None) -> dict[str,
         with clock.phase("evaluate"):
             scores = final_scores(context, inferred.logits)
         if job.predict is not None:
+            if not bool(inferred.logits.isfinite().all()):
+                raise TrainingError("some predictions are NaN or infinite; look for very large values in the features")
             found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel)
             write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)
         seconds = time.perf_counter() - start

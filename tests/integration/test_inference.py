@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support import (
     Ended,
     dgl_directory,
@@ -512,6 +513,14 @@ def swap(checkpoint: Path) -> None:
     edit(checkpoint, lambda content: content.update(checksums=checksums))
 
 
+def not_a_number(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "layer1.safetensors")
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    save_file(tensors, checkpoint / "layer1.safetensors")
+    checksums = {path.name: file_checksum(path) for path in checkpoint.glob("layer*.safetensors")}
+    edit(checkpoint, lambda content: content.update(checksums=checksums))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "version": (lambda at: edit(at, lambda content: content.update(version=7)), ("model.json", "version 7")),
     "no json": (lambda at: (at / "model.json").write_text("{"), ("model.json",)),
@@ -523,6 +532,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "no task": (lambda at: edit(at, lambda content: content.pop("multilabel")), ("model.json", "multilabel")),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
+    "nan": (not_a_number, ("layer1.safetensors", "NaN")),
     "swapped": (swap, ("layer1.safetensors", "not a layer of this model")),
 }  # fmt: skip
 

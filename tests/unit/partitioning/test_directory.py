@@ -334,6 +334,35 @@ def test_other_contents_are_found_though_the_checksums_were_made_anew(directory:
     assert list(verify_directory(directory.path)) == [1]
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (lambda ids: ids[1:], "expected"),
+        (lambda ids: ids.clone().index_fill_(0, torch.tensor([1]), int(ids[0])), "row 1 is"),
+        (lambda ids: -1 - ids, "expected ids from 0 on"),
+        (lambda ids: ids + 0.5, "expected integers"),
+    ],
+    ids=["short", "doubled", "negative", "float"],
+)
+def test_ids_that_no_prediction_can_have(directory: PartitionDirectory, changed: Any, says: str) -> None:
+    file = directory.path / "part1" / "node_feat.dgl"
+    tensors = dgl.data.utils.load_tensors(str(file))
+    dgl.data.utils.save_tensors(str(file), tensors | {"_N/orig_id": changed(tensors["_N/orig_id"])})
+    (directory.path / "meta.json").unlink()
+    with pytest.raises(InputError, match=f"part 1: orig_id.*{says}"):
+        find([directory.path], 3).verify(range(3))
+
+
+def test_an_id_in_two_parts_that_nobody_describes(directory: PartitionDirectory) -> None:
+    first, file = (directory.path / f"part{part}" / "node_feat.dgl" for part in (0, 1))
+    tensors = dgl.data.utils.load_tensors(str(file))
+    tensors["_N/orig_id"][0] = dgl.data.utils.load_tensors(str(first))["_N/orig_id"][0]
+    dgl.data.utils.save_tensors(str(file), tensors)
+    (directory.path / "meta.json").unlink()
+    with pytest.raises(InputError, match=r"orig_id: row .* an id that an earlier row has"):
+        find([directory.path], 3).verify(range(3))
+
+
 def test_other_edges_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
     path = directory.path / "part2" / "graph.dgl"
     structure = dgl.load_graphs(str(path))[0][0]
