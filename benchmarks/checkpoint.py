@@ -1,9 +1,10 @@
 """What `resume` costs: seconds spent on writing the state of a run, as a share of its training time.
 
-    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null]
+    python benchmarks/checkpoint.py [--repeats 5] [--every 10 20 50 null none] [--pubmed ../shared/datasets/pubmed.npz]
 
-Cora, GCN, 4 random parts and workers, the project's defaults. Measured in rank 0 around every write of a state and of
-the replay log, so that the noise of the rest has no part in it; the median over the repeats, and the whole range.
+Cora or PubMed, GCN, 4 random parts and workers, the project's defaults; none is checkpoint=none. Measured in rank 0
+around every write of a state and of the replay log, so that the noise of the rest has no part in it; the median over
+the repeats, and the whole range; and the bytes that rank 0 has on disk in the end.
 """
 
 import tempfile
@@ -18,7 +19,7 @@ import pandas as pd
 from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
 from retexo.config.compose import compose
-from retexo.training.recovery import Recovery
+from retexo.training.recovery import Recovery, state_dir
 from retexo.worker import train as train_worker
 
 
@@ -40,26 +41,30 @@ def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
         around(f) for f in (Recovery.save_round, Recovery.save_layer, ReplayLog.append)
     )
     run = train_worker.run
-    train_worker.run = lambda *arguments: {**run(*arguments), "writing": spent[0]}
+    place = state_dir(job.run_dir, rank)
+    train_worker.run = lambda *arguments: {
+        **run(*arguments), "writing": spent[0], "kept": sum(file.stat().st_size for file in place.rglob("*"))
+    }  # fmt: skip
     train_worker.main(rank, job, parent)
 
 
 def main() -> None:
-    parser = common.parser(__doc__, repeats=5)
-    parser.add_argument("--every", nargs="+", default=["null", "50", "20", "10"])
+    parser = common.parser(__doc__, repeats=5, pubmed=None)
+    parser.add_argument("--every", nargs="+", default=["none", "null", "50", "20", "10"])
     arguments = parser.parse_args()
     train.main = timed
     print(f"{common.machine()}; {arguments.repeats} repeats")
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [*common.CORA, f"partition_dir={folder}", "app=train"]
+        overrides = [*common.one_graph(arguments.pubmed)[1], f"partition_dir={folder}", "app=train"]
         common.partition(compose(overrides))
         for _ in range(arguments.repeats):
             for every in arguments.every:
-                summary = common.train(compose([*overrides, f"checkpoint.every={every}"]), folder)
+                option = "checkpoint=none" if every == "none" else f"checkpoint.every={every}"
+                summary = common.train(compose([*overrides, option]), folder)
                 writing, training = summary["writing"], summary["seconds"]["train"]
-                found.append((every, 1000 * writing, training, 100 * writing / training))
-    table = pd.DataFrame(found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %"])
+                found.append((every, 1000 * writing, training, 100 * writing / training, summary["kept"] / 1e6))
+    table = pd.DataFrame(found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %", "MB"])
     print(table.groupby("checkpoint.every", sort=False).agg(["median", "min", "max"]).round(2).to_string())
 
 

@@ -52,7 +52,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     resume.check_same(source, run_dir, same, shared)
     with launch.connect_nodes(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
-        identity = resume.prepare(source, run_dir, cluster.local_ranks, same, shared)
+        kept = settings.train.checkpoint.keep
+        identity = resume.prepare(source, run_dir, cluster.local_ranks, same, shared) if kept else ""
         job = TrainJob(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})

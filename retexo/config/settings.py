@@ -139,6 +139,9 @@ class ExchangeSettings(Checked):
 class CheckpointSettings(Checked):
     """What is kept of a run that is not done, besides every finished layer."""
 
+    keep: bool = setting(
+        "checkpoint.keep", True, "false, or checkpoint=none: keep nothing to go on from", compared=False
+    )
     every: int | None = setting(
         "checkpoint.every", None, "rounds between two states that are kept; null: none within a layer", at_least(1),
         per_node=True, compared=False,
@@ -278,6 +281,12 @@ class TrainSettings(Checked):
         Check(lambda value: value == "tensorboard", "choose tensorboard, or leave it out", ("tensorboard",)),
         compared=False,
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("resume", self.resume), ("checkpoint.every", self.checkpoint.every)):
+            if value is not None and not self.checkpoint.keep:
+                raise InputError(f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of them out")
 
 
 @settings_dataclass

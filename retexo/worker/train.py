@@ -95,6 +95,8 @@ def _open_recovery(
 ) -> tuple[Recovery | None, tuple[int, int]]:
     """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
     settings = job.settings
+    if not settings.checkpoint.keep:
+        return None, (0, 0)
     if not trainer.RESUMES:
         if settings.resume and comm.rank == 0:
             logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)

@@ -245,6 +245,21 @@ def test_a_directory_without_state(parts: Path, whole_runs: dict[tuple[str, ...]
     assert (done / "summary.json").read_bytes() == before
 
 
+def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death then ends the run, which says so, and nothing can go on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 16))
+        with pytest.raises(TrainingError, match="rank 1"):
+            train.run(settings(parts, "checkpoint=none"), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.jsonl", "summary.json"]
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+    with pytest.raises(InputError, match="holds summary"):
+        train.run(settings(parts, "resume=auto"), tmp_path)
+    for setting in ("resume=auto", "checkpoint.every=2"):
+        with pytest.raises(InputError, match=f"^{setting}: checkpoint=none"):
+            settings(parts, "checkpoint=none", setting)
+
+
 def test_a_full_disk(
     parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
