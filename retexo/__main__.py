@@ -23,11 +23,14 @@ def run(config: "DictConfig") -> None:
     # Before the imports that take seconds.
     logging.getLogger("retexo").info("app=%s dataset_name=%s", config.get("app"), config.get("dataset_name"))
 
+    from partitioning.errors import InputError
     from retexo import apps
     from retexo.config.compose import load
     from retexo.config.settings import DISTRIBUTED_APPS
 
     hydra = HydraConfig.get()
+    if not hydra.run.dir:
+        raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
     fresh = "torch" not in sys.modules  # not a notebook's or a test's process, nor the second job of --multirun
     config_dir = next((each.path for each in hydra.runtime.config_sources if each.provider == "command-line"), None)
     settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), config_dir, os.environ)

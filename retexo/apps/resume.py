@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.files import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.config.flatten import flatten
 from retexo.config.options import default
@@ -46,7 +47,7 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
     if resume != "auto" or not path.is_file():
         return None
     try:
-        summary: dict[str, Any] = json.loads(path.read_text())
+        summary = read_json(path)
         if summary["status"] != "done":
             return None
         made_with = without(dict(summary["settings"]), PER_NODE)
@@ -97,9 +98,9 @@ def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`run` and `settings` of the run that a state is of; InputError where they cannot be read."""
     path = source / RUN_FILE
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         return dict(found["run"]), dict(found["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged; begin anew in another hydra.run.dir, without resume") from error
 
 

@@ -27,10 +27,11 @@ def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
     """Take one step with it."""
     import torch
 
-    parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]  # as a layer has them
     try:
-        optimizer = uncompiled(cls)([parameter], lr=0.1, **optimizer_arguments(settings))
-        parameter.grad = torch.ones_like(parameter)
+        optimizer = uncompiled(cls)(parameters, lr=0.1, **optimizer_arguments(settings))
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
         optimizer.step()
     except Exception as error:  # whatever the class makes of the user's values
         raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error

@@ -28,6 +28,7 @@ MAX_THREADS = 1024
 MAX_LAYERS = 254
 """The exchange plan counts up to one more in a byte."""
 MAX_WIDTH = 1_000_000
+MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""
 
@@ -261,7 +262,7 @@ class TrainSettings(Checked):
     trainer: TrainerSettings
     num_rounds: tuple[int, ...] = setting(
         "num_rounds", [200, 200, 200], "most rounds of each layer; a short list goes on with its last entry",
-        at_least(0), per_layer=True,
+        at_least(0), at_most(MAX_ROUNDS), per_layer=True,
     )  # fmt: skip
     learning_rate: tuple[float, ...] = setting(
         "learning_rate", [0.003, 0.003, 0.003], "of each layer; likewise", *RATE, per_layer=True
@@ -337,8 +338,8 @@ class Settings(Checked):
     partition: PartitionSettings
     train: TrainSettings
     plan_rounds: tuple[int, ...] | None = setting(
-        "plan.rounds", None, "app=plan: rounds of each layer to predict for, besides num_rounds", at_least(0),
-        per_layer=True, compared=False,
+        "plan.rounds", None, "app=plan: rounds of each layer to predict for, besides num_rounds",
+        at_least(0), at_most(MAX_ROUNDS), per_layer=True, compared=False,
     )  # fmt: skip
     checkpoint_dir: str | None = setting(
         "checkpoint_dir", None, "app=evaluate, app=predict: the run directory of the trained model, or its checkpoint/",

@@ -11,6 +11,7 @@ from partitioning.errors import InputError
 from retexo.cluster.heartbeat import Progress
 from retexo.cluster.ticker import LINE_INTERVAL
 from retexo.config.settings import TrainSettings
+from retexo.errors import TrainingError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -50,11 +51,16 @@ class RunLog:
         """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
         if self._file is None or self._path is None:
             return
-        lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
-        kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
+        text = self._path.read_text().splitlines(keepends=True)
+        try:
+            lines = [json.loads(line) for line in text if line.endswith("}\n")]
+            kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
+            seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise TrainingError(f"{self._path}: damaged ({error}); go on without it: delete it") from error
         self._file.truncate(0)
         self._file.writelines(json.dumps(line) + "\n" for line in kept)
-        self._start -= kept[-1]["seconds"] if kept else 0
+        self._start -= seconds
         if self._board is not None:  # made again from the lines that are kept
             self._board.close()
             shutil.rmtree(self._path.parent / "tensorboard")

@@ -68,9 +68,9 @@ def _run_until_end(
         val_counts = objective.val_counts()
         loss = None
         # Where this may be the end, the counts go first, alone: an update that nobody applies is not sent.
-        ends = number == limit or (objective.graph_info.num_val > 0 and stopping.out_of_patience(number))
+        ends = number >= limit or (objective.graph_info.num_val > 0 and stopping.out_of_patience(number))
         metric = message.reduce_counts(val_counts) if ends else None
-        ends = number == limit or (ends and metric is not None and not stopping.is_better(metric))
+        ends = number >= limit or (ends and metric is not None and not stopping.is_better(metric))
         if not ends:
             loss, metric = message.reduce_update(update_rule.compute(), val_counts)
         log.round(round_state.layer, number, loss, metric)

@@ -245,6 +245,15 @@ def test_a_directory_without_state(parts: Path, whole_runs: dict[tuple[str, ...]
     assert (done / "summary.json").read_bytes() == before
 
 
+def test_json_without_end(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    for name in ("summary.json", "state/run.json"):
+        (tmp_path / name).write_text("[" * 200_000)
+    assert resume.finished("auto", tmp_path, {}) is None
+    with pytest.raises(InputError, match=r"run\.json: damaged"):
+        resume.check_same("auto", tmp_path, {}, {})
+
+
 def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A death then ends the run, which says so, and nothing can go on."""
     with monkeypatch.context() as patched:

@@ -74,6 +74,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "-5")),
     "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
+    "no run directory": ((*TRAIN, "hydra.run.dir=''"), ("hydra.run.dir=''",)),
     "contradiction": ((*TRAIN, "split.seed=99"), ("split.seed", "99")),
     "optimizer": ((*TRAIN, "optimizer._target_=os.system"), ("os.system", "torch.optim")),
     "port": ((*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"), ("master_port={port}",)),  # noqa: E501
@@ -90,7 +91,7 @@ def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
 
         def run(name: str) -> tuple[Ended, int]:
             arguments = [argument.replace("{port}", str(port)) for argument in MISTAKES[name][0]]
-            if name != "used":
+            if not any(argument.startswith("hydra.run.dir=") for argument in arguments):
                 arguments.append(f"hydra.run.dir=runs/{name.replace(' ', '-')}")
             return (run_cli if name == "missing" else run_main)(*arguments, cwd=place), port
 
