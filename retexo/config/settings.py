@@ -141,7 +141,7 @@ class CheckpointSettings(Checked):
     """What is kept of a run that is not done, besides every finished layer."""
 
     keep: bool = setting(
-        "checkpoint.keep", True, "false, or checkpoint=none: keep nothing to go on from", compared=False
+        "checkpoint.keep", True, "false, or checkpoint=none: nothing to go on from", per_node=True, compared=False
     )
     every: int | None = setting(
         "checkpoint.every", None, "rounds between two states that are kept; null: none within a layer", at_least(1),
