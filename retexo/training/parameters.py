@@ -94,7 +94,7 @@ DRAWN_DIFFERENTLY = f"drew other initial parameters than rank 0 from the same se
 
 
 def check_same_parameters(
-    comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY, purpose: Purpose = SETUP
+    comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY, tag: MessageTag = SETUP
 ) -> None:
     """TrainingError, which names ranks and says `otherwise`, unless all workers hold the same; 8 bytes per worker."""
     digest = hashlib.sha256()
@@ -102,7 +102,7 @@ def check_same_parameters(
         for parameter in module.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
     with comm.without_replay_log():  # a resumed run compares what it holds
-        values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), purpose)[:, 0]
+        values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), tag)[:, 0]
     if differing := (values != values[0]).nonzero()[:, 0].tolist():
         raise TrainingError(f"rank(s) {', '.join(map(str, differing))} {otherwise}")
 
@@ -110,4 +110,4 @@ def check_same_parameters(
 def check_same_result(comm: Communicator, objective: Objective) -> None:
     """The same of what rounds trained: these take the same steps everywhere, PowerSGD's QR among them."""
     otherwise = f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH}"
-    check_same_parameters(comm, [objective.module], otherwise, Purpose("setup", objective.traffic_layer))
+    check_same_parameters(comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer))
