@@ -32,7 +32,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
-EPOCHS, LAYERS, WIDTH = 8, 3, 8
+EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
     f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
