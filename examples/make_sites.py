@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from partitioning import datasets, splits
+from partitioning.errors import InputError
 from partitioning.sites import write_sites
 from retexo.config.compose import compose
 
@@ -26,4 +27,8 @@ def main(base: Path, names: list[str]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2:])
+    try:
+        main(Path(sys.argv[1]), sys.argv[2:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from tokenize import TokenError
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -25,7 +26,7 @@ from partitioning.errors import InputError
 log = logging.getLogger(__name__)
 
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError,
-              SyntaxError, ArithmeticError, SafetensorError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+              SyntaxError, TokenError, ArithmeticError, SafetensorError, zipfile.BadZipFile, zlib.error)  # fmt: skip
 """What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
 
 

@@ -3,11 +3,22 @@
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import SEED, Checked, at_least, at_most, one_of, setting, settings_dataclass, within
+from partitioning.setting_fields import (
+    SEED,
+    Check,
+    Checked,
+    at_least,
+    at_most,
+    one_of,
+    setting,
+    settings_dataclass,
+    within,
+)
 
 MAX_PARTITIONS = 100_000
 """Each is a folder of three files; more are a slip of the finger."""
 MAX_COUNT = at_most(2**32 - 1)
+SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
 
 
 @settings_dataclass
@@ -38,10 +49,10 @@ class SplitSettings(Checked):
     num_val: int | None = setting("split.num_val", None, "per_class: for validation", at_least(0), of_partitioner=True)
     num_test: int | None = setting("split.num_test", None, "per_class: for the test", at_least(0), of_partitioner=True)
     train: Any = setting(
-        "split.train", None, "fraction: share in [0, 1]; files: node indices (npy, csv)", of_partitioner=True
+        "split.train", None, "fraction: share in [0, 1]; files: node indices (npy, csv)", SHARE, of_partitioner=True
     )
-    val: Any = setting("split.val", None, "likewise", of_partitioner=True)
-    test: Any = setting("split.test", None, "likewise", of_partitioner=True)
+    val: Any = setting("split.val", None, "likewise", SHARE, of_partitioner=True)
+    test: Any = setting("split.test", None, "likewise", SHARE, of_partitioner=True)
     dir: str | None = setting(
         "split.dir", None, "files: folder with train, val (or valid) and test (npy, csv)", of_partitioner=True
     )

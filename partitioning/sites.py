@@ -59,7 +59,7 @@ from partitioning.datasets.file import read_arrays
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
-from partitioning.files import check_path, file_checksum, read_json
+from partitioning.files import check_path, exclusive, file_checksum, read_json
 from partitioning.graph_data import MASKS, GraphData, is_labelled
 from partitioning.setting_fields import one_of
 
@@ -335,29 +335,33 @@ def write_sites(
     assignment: NDArray[np.int64],
     names: list[str],
 ) -> list[Path]:
-    """Cut a graph that one place holds into site folders base/NAME, by assignment int64 [N] to ranks; the folders."""
-    folders = []
-    for rank, name in enumerate(names):
-        nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
-        description: dict[str, Any] = {"version": VERSION, "site": name, "sites": names}
-        if graph.multilabel:
-            description |= {"task": "multilabel", "num_classes": graph.num_classes}
-        rows = graph.features[nodes]
-        arrays: dict[str, Any] = {"feat": rows}
-        if isinstance(rows, sp.csr_array):
-            arrays = dict(zip(CSR, (rows.data, rows.indices, rows.indptr, np.array(rows.shape)), strict=True))
-        arrays |= {mask: values[nodes] for mask, values in masks.items()}
-        folder = base / name
-        folder.mkdir(parents=True)
-        (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-        np.savez_compressed(
-            folder / ARRAYS,
-            node_id=graph.node_ids[nodes],
-            src=graph.node_ids[graph.src[incoming]],
-            dst=graph.node_ids[graph.dst[incoming]],
-            src_owner=assignment[graph.src[incoming]],
-            label=graph.labels[nodes],
-            **arrays,
-        )
-        folders.append(folder)
+    """Cut a graph that one place holds into site folders base/NAME, by assignment int64 [N] to ranks; the folders.
+
+    InputError where a folder is there, or another process writes them.
+    """
+    folders = [base / name for name in names]
+    with exclusive(base / ".lock", str(base)):
+        for rank, folder in enumerate(folders):
+            if folder.exists():
+                raise InputError(f"{folder}: exists; choose another place")
+            nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
+            description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
+            if graph.multilabel:
+                description |= {"task": "multilabel", "num_classes": graph.num_classes}
+            rows = graph.features[nodes]
+            arrays: dict[str, Any] = {"feat": rows}
+            if isinstance(rows, sp.csr_array):
+                arrays = dict(zip(CSR, (rows.data, rows.indices, rows.indptr, np.array(rows.shape)), strict=True))
+            arrays |= {mask: values[nodes] for mask, values in masks.items()}
+            folder.mkdir(parents=True)
+            (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+            np.savez_compressed(
+                folder / ARRAYS,
+                node_id=graph.node_ids[nodes],
+                src=graph.node_ids[graph.src[incoming]],
+                dst=graph.node_ids[graph.dst[incoming]],
+                src_owner=assignment[graph.src[incoming]],
+                label=graph.labels[nodes],
+                **arrays,
+            )
     return folders

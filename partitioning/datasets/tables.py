@@ -172,7 +172,8 @@ def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
         return np.empty(0, dtype=np.int64)
     if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
         return cells.to_numpy()
-    numbers = pd.to_numeric(cells, errors="coerce")
+    times = cells.dtype.kind in "mM"  # which pandas takes for nanoseconds
+    numbers = pd.to_numeric(cells.astype(str) if times else cells, errors="coerce")
     wrong = np.flatnonzero(numbers.isna())
     if len(wrong):
         row = int(wrong[0])

@@ -134,4 +134,4 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
 
 
 def _shown(value: Any) -> str:
-    return f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if isinstance(value, dict) else str(value)
+    return f"{value.get('name')} (sha256 {str(value.get('sha256'))[:8]})" if isinstance(value, dict) else str(value)

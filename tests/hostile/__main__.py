@@ -81,7 +81,7 @@ def judged(given: Input, status: int, said: str, before: dict[str, str]) -> Iter
             yield "accepted" if given.refused else given.judge()
         except Exception as error:
             yield f"accepted, and {error!r}"
-    error = said[said.rfind("error: ") :] if "error: " in said else ""
+    error = "\n".join(line for line in said.splitlines() if line.startswith("error: "))
     if status == 2 and not error.removeprefix("error: ").strip():
         yield "no words"
     if status == 2 and given.names and not any(name in error for name in given.names):

@@ -15,6 +15,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from inputs import CUT, OURS, PREDICT, Input, same_files
 from processes import end_of_group, fork, main, wait
 
@@ -153,6 +154,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 LOCKED = (lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
 SWEEP = (*OURS, "sweep.axes={seed:{one:'seed=1'}}", "sweep.dir=sweep")
+MAKE_SITES = ("scripts/make_sites.py", "sites", "a", "b")
 WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of train", LOCKED, OURS, OURS),
     ("a live run resumed", LOCKED, OURS, (*OURS, "resume=auto")),
@@ -169,6 +171,7 @@ WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
         (*CUT, "hydra.run.dir=out2", "overwrite=true"),
     ),
     ("sweep", (sweep, "_run_all"), SWEEP, (*SWEEP, "hydra.run.dir=out2")),
+    ("folders of sites", (np, "savez_compressed"), MAKE_SITES, MAKE_SITES),
     ("report of a sweep", LOCKED, SWEEP, REPORT),
 ]
 

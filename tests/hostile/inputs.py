@@ -231,7 +231,9 @@ def data(form: str) -> Callable[[Random, Path], Input]:
             with contextlib.suppress(Exception):  # what cannot be written so
                 edited = mutate.edit_arrays(arrays, rng)
                 edited = f"{edited} {write_form(Path(), form, dict(arrays), rng)}"
-                return Input(edited, arguments, lambda: None if mutate.is_graph(arrays) else "no graph", ("toy",))
+                return Input(
+                    edited, arguments, lambda: None if mutate.is_graph(arrays) else "no graph", ("toy", "split")
+                )
             shutil.rmtree(name, ignore_errors=True)
         if (base / name).is_dir():
             shutil.copytree(base / name, name)
@@ -240,7 +242,9 @@ def data(form: str) -> Callable[[Random, Path], Input]:
             shutil.copy(base / name, "data")
             arguments = (*arguments, f"dataset_file=data/{name}")
         said = mutate.damage(Path(name if (base / name).is_dir() else "data").resolve(), rng)
-        return Input(", ".join(said), arguments, same_parts(base) if form == "npz" else readable, ("toy", "part"))
+        return Input(
+            ", ".join(said), arguments, same_parts(base) if form == "npz" else readable, ("toy", "part", "split")
+        )
 
     return kind
 
@@ -257,7 +261,7 @@ def same_parts(base: Path) -> Judge:
 
 def readable() -> str | None:
     """What was written is right in itself, say the checks of whoever reads it."""
-    found = find([Path("parts") / NAME], 2)
+    found = find([*Path("parts").iterdir()], 2)
     found.verify(range(2))
     return None if [found.read(part) for part in range(2)] else "nothing"
 
@@ -405,7 +409,8 @@ def nodes(rng: Random, base: Path) -> Input:
         port = free.getsockname()[1]
     both = [
         (*OURS, f"node_rank={rank}", f"distributed.master_port={port}", "parts_per_node=1",
-         f"partition_dir={folder}", f"hydra.run.dir=out{rank}", "distributed.init_timeout=60")
+         f"partition_dir={folder}", f"hydra.run.dir=out{rank}",
+         "distributed.init_timeout=60", "distributed.interface=lo")
         for rank, folder in enumerate(("parts", "others"))
     ]  # fmt: skip
     same = (place / "meta.json").read_bytes() == (base / "parts" / NAME / "meta.json").read_bytes()

@@ -237,6 +237,9 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
 def is_graph(arrays: Arrays) -> bool:
     """Whether arrays of form (a) make sense: partitioning's checks, said again in another way."""
     try:
+        arrays = {
+            name: array.astype(np.float64) if array.dtype.kind in "OSU" else array for name, array in arrays.items()
+        }
         feat, label = arrays["feat"], arrays["label"]
         masks = [arrays[name].astype(bool) for name in MASKS if name in arrays]
         ends = np.concatenate([arrays["src"], arrays["dst"]])

@@ -18,14 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "tests"), str(ROOT)]
 from support import _hydra_alone, group_members, kill_group  # noqa: E402
 
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+)  # of what is started
 SPAWN = util.spawnv_passfds
 
 
 def main(arguments: tuple[str, ...]) -> int:
-    """main.py in this process; what it raises instead of exiting is printed as Python does."""
-    with mock.patch.object(sys, "argv", ["main.py", *arguments]), _hydra_alone():
+    """main.py, or a script that is named, in this process; what it raises is printed, not raised."""
+    command = arguments if arguments[0].endswith(".py") else ("main.py", *arguments)
+    with mock.patch.object(sys, "argv", [*command]), _hydra_alone():
         try:
-            runpy.run_path(str(ROOT / "main.py"), run_name="__main__")
+            runpy.run_path(str(ROOT / command[0]), run_name="__main__")
+            return 0
         except SystemExit as ended:
             return ended.code if isinstance(ended.code, int) else 1
         except BaseException:

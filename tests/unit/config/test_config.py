@@ -103,6 +103,7 @@ def test_published_defaults() -> None:
         ("partition.seed=-1", ["partition.seed=-1"]),
         ("split.kind=any", ["split=any", "per_class"]),
         ("split.num_val=-1", ["split.num_val=-1"]),
+        ("split.test={a:1}", ["split.test=", "a share in [0, 1]"]),
         ("synthetic.nodes=0", ["synthetic.nodes=0"]),
         ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
         # What tests/hostile has found.

@@ -5,6 +5,7 @@ import pickle
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -454,3 +455,22 @@ def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path):
     (tmp_path / "toy.bin").write_bytes(content)
     with pytest.raises(InputError, match=r"toy\.bin: DGL's reader crashes"):
         load(tmp_path / "toy.bin")
+
+
+def test_times_are_no_numbers(tmp_path):
+    """pandas would make nanoseconds of them."""
+    tables = {"features": {"a": pd.to_datetime([0, 1])}, "labels": {"label": [0, 1]}, "edges": {"src": [0], "dst": [1]}}
+    for name, columns in tables.items():
+        pd.DataFrame(columns).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(InputError, match=r"features\.parquet: column `a`, row 0 is .*; expected a number"):
+        load(tmp_path)
+
+
+def test_an_npy_whose_header_ends_too_early(tmp_path):
+    np.save(tmp_path / "features.npy", np.ones((2, 2)))
+    content = (tmp_path / "features.npy").read_bytes()
+    (tmp_path / "features.npy").write_bytes(content.replace(b"}", b" "))
+    np.save(tmp_path / "labels.npy", np.arange(2))
+    np.save(tmp_path / "edges.npy", np.zeros((1, 2), int))
+    with pytest.raises(InputError, match=r"features\.npy: not a readable npy array"):
+        load(tmp_path)
