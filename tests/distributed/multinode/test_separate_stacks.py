@@ -162,7 +162,7 @@ def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(one_node: One
     """Both nodes end within 20 s, and name the other; resumed, the run ends as one that was never cut."""
     directory, _ = one_node(3)
     kept = ("checkpoint.every=5", "resume=auto", "distributed.heartbeat_timeout=5")
-    longer = ("hidden_dim=16", "num_rounds=[60]", *kept)
+    longer = ("num_rounds=[60]", *kept)
     settings = compose(
         ["dataset_name=cora", "num_partitions=3", f"partition_dir={directory.parent}", *TRAINING, *longer],
         "node_classification_gcn",
