@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitioning.errors import InputError
 from retexo.apps.resume import check_unused
 from retexo.config.settings import Settings
 from retexo.outputs.lock import locks_run_dir
@@ -22,30 +21,30 @@ from retexo.report.tables import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+HYDRA_FOLDERS = ("outputs", "multirun")
+"""Where Hydra puts single runs, and those of --multirun."""
 STATUSES = ("done", "failed", "unfinished", "damaged")
 
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> Path:
     """Report on the runs below report.runs; return the page, run_dir/report.html."""
-    if settings.report.runs is None:
-        raise InputError("report.runs=null: app=report needs report.runs=DIR, a folder that holds run directories")
-    return make(Path(settings.report.runs), run_dir)
+    return make(run_dir, *map(Path, [settings.report.runs] if settings.report.runs else HYDRA_FOLDERS))
 
 
-def make(folder: Path, run_dir: Path) -> Path:
-    """Read the runs below a folder and write report.html, report.md, csv files and figures/ into run_dir.
+def make(run_dir: Path, *folders: Path) -> Path:
+    """Read the runs below folders and write report.html, report.md, csv files and figures/ into run_dir.
 
     Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report already.
     """
     figures.check_installed()
     page_path = run_dir / "report.html"
     check_unused(run_dir, (page_path.name,))
-    runs = read_runs(folder)
+    runs = read_runs(*folders)
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        _write(Path(name), folder, runs, data_sets)
+        _write(Path(name), " and ".join(map(str, folders)), runs, data_sets)
         for made in sorted(Path(name).iterdir(), key=lambda path: path.name == page_path.name):  # the page last
             shutil.rmtree(run_dir / made.name, ignore_errors=True)
             made.replace(run_dir / made.name)
@@ -56,7 +55,7 @@ def make(folder: Path, run_dir: Path) -> Path:
     return page_path
 
 
-def _write(out: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
+def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
     (out / "figures").mkdir()
     sections = [
         Section(data.name, _tables(data), _pictures(data, f"{place}-{_slug(data.name)}", out / "figures"))
@@ -67,7 +66,7 @@ def _write(out: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[Dat
     last = [table for table in (remains, notes) if table is not None]
     if last:
         sections.append(Section("Remarks", last, plain=True))
-    introduction = f"{_counts(runs)}, read from {folder}."
+    introduction = f"{_counts(runs)}, read from {folders}."
     title = "Training runs"
     (out / "report.html").write_text(page(title, introduction, sections, _made_with(runs)), encoding="utf-8")
     (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
@@ -81,7 +80,7 @@ def _write(out: Path, folder: Path, runs: Sequence[Run], data_sets: Sequence[Dat
 
 
 def _tables(data: DataSet) -> list[Table]:
-    found = [tables.results_table(data), tables.comparison_table(data)]
+    found = [tables.results_table(data), tables.bytes_table(data), tables.comparison_table(data)]
     return [table for table in found if table is not None]
 
 
@@ -92,11 +91,14 @@ def _slug(name: str) -> str:
 def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
     """Draw the figures of a data set; each also goes into the folder, as svg and as pdf."""
     pictures = []
+    narrow = figures.draw(data, figures.NARROW)
     for kind, figure in figures.draw(data).items():
         stem = f"{name}-{kind}"
         for suffix in ("svg", "pdf"):
             (folder / f"{stem}.{suffix}").write_bytes(_rendered(figure, suffix))
-        pictures.append(Picture(stem, figures.FIGURES[kind][0], (folder / f"{stem}.svg").read_bytes()))
+        svg = (folder / f"{stem}.svg").read_bytes()
+        spans = figure.get_figwidth() > figures.WIDE / 2
+        pictures.append(Picture(stem, figures.FIGURES[kind][0], svg, _rendered(narrow[kind], "svg"), spans))
     return pictures
 
 

@@ -78,7 +78,7 @@ def run(settings: Settings, run_dir: Path) -> None:
         todo = [one for one, was_done in zip(planned, done, strict=True) if not was_done]
         outcomes = _run_all(folder, todo, len(planned), lock)
     if sum(done) or any(outcome.kind == "done" for outcome in outcomes.values()):
-        report.make(folder, run_dir)
+        report.make(run_dir, folder)
     _print_remains(outcomes)
     failed = sum(outcome.kind == "failed" for outcome in outcomes.values())
     if failed:

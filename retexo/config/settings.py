@@ -163,7 +163,9 @@ class ClusterSettings(Checked):
     """On which machines and devices the workers run."""
 
     num_partitions: int
-    parts_per_node: int = setting("parts_per_node", None, "workers of each node; null: all on this node", at_least(1))
+    parts_per_node: int = setting(
+        "parts_per_node", None, "workers of each node; null: all on this node", at_least(1), compared=False
+    )
     node_rank: int = setting("node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False)
     device: str = setting("device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda"))
     threads: int | None = setting(
@@ -306,7 +308,10 @@ class PredictSettings(Checked):
 class ReportSettings(Checked):
     """What app=report reads, and how a run is called in it."""
 
-    runs: str | None = setting("report.runs", None, "app=report: the folder below which runs are read", compared=False)
+    runs: str | None = setting(
+        "report.runs", None, "app=report: the folder below which runs are read; null: outputs and multirun",
+        compared=False,
+    )  # fmt: skip
     label: str | None = setting("report.label", None, "app=train: what reports call the method, besides its model")
 
 

@@ -1,6 +1,7 @@
 """The figures of one data set, by matplotlib; colours of Okabe and Ito (2008), safe for colour-blind readers."""
 
 import importlib.util
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from partitioning.errors import InputError
 from retexo.report.groups import DataSet
 from retexo.report.runs import Run
+from retexo.report.statistics import Sample
 from retexo.report.tables import byte_text, measured
 
 if TYPE_CHECKING:
@@ -21,8 +23,14 @@ MARKERS = "os^DvPX"
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "retexo", "axes.axisbelow": True}
 NAME_WIDTH = 34
 """Characters of a method's name a line."""
+WIDE, NARROW = 11.8, 3.9
+"""Inches across the page in a window of 1,200 px, and of 400."""
 MAX_TICKS = 6
-LEGEND_LINE = 0.19
+STEPS = [digit * 10.0**power for power in (-4, -3, -2, -1) for digit in (1, 2, 5)]
+"""Between ticks of accuracy."""
+UNKNOWN_ERROR = 0.01
+"""Standard error of an accuracy that is taken where one draw, or equal ones, tell none."""
+LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
 """Inches."""
 MAX_NUMBERS = 8
 """Parts up to which the bytes of each pair are written into the heat map."""
@@ -37,18 +45,18 @@ def check_installed() -> None:
         )
 
 
-def draw(data: DataSet) -> dict[str, "Figure"]:
-    """All figures that there is something for, by name."""
+def draw(data: DataSet, width: float = WIDE) -> dict[str, "Figure"]:
+    """All figures that there is something for, by name; width: inches across the page."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
-        figures = {name: make(data) for name, (_, make) in FIGURES.items()}
+        figures = {name: make(data, width) for name, (_, make) in FIGURES.items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None":
+def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
     """A mark for the mean of a method, bars for the sample standard deviations, a dot a run."""
-    figure, (axes,) = _new_figure(1, 1, width=7.0)
+    figure, (axes,) = _panels(1, width, 3.6)
     by_bytes = measure == "bytes total"
     drawn: dict[int, str] = {}
     without_bytes = []
@@ -62,7 +70,7 @@ def accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None"
         colour, marker = _look(place)
         pairs = [(run.measures[measure], run.measures["test accuracy"]) for run in method.done]
         dots = [(a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)]
-        axes.scatter([x for x, _ in dots], [y for _, y in dots], s=7, color=colour, alpha=0.45, linewidths=0)
+        axes.scatter([x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0)
         axes.errorbar(
             across.mean, up.mean, xerr=_left_of(across.mean, across.spread, by_bytes), yerr=up.spread, color=colour,
             marker=marker, markersize=7, capsize=2, linewidth=1, linestyle="none",
@@ -71,13 +79,27 @@ def accuracy_against(data: DataSet, measure: str, label: str) -> "Figure | None"
     if not drawn:
         return None
     remark = f"\n0 bytes, so not on this axis: {', '.join(without_bytes)}" if without_bytes else ""
-    axes.set(xlabel=label + remark, ylabel="test accuracy", title=data.name)
+    axes.set(xlabel=label + remark, ylabel="test accuracy", title=_wrapped(data.name))
     if by_bytes:
         _log_bytes(axes)
     else:
         axes.set_xlim(left=0)
+    _accuracy_ticks(axes, [measured(data.methods[place], "test accuracy") for place in drawn])
     _legend(figure, _handles(drawn))
     return figure
+
+
+def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
+    """Ticks no finer than the largest standard error, and four steps or more: what is less does not look like much."""
+    errors = [values.spread / values.n**0.5 for values in samples if values.spread is not None]
+    low, high = axes.dataLim.intervaly
+    least = max(max(errors, default=0) or UNKNOWN_ERROR, (high - low) / MAX_TICKS)
+    step = next((step for step in STEPS if step >= least), STEPS[-1])
+    first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)  # no mark on the frame
+    spare = max(0, 4 - (last - first))
+    first, last = first - spare // 2, last + spare - spare // 2
+    axes.set_ylim(first * step, last * step)
+    axes.set_yticks([tick * step for tick in range(first, last + 1) if 0 <= round(tick * step, 6) <= 1])
 
 
 def _left_of(mean: float, spread: float | None, log: bool) -> Any:
@@ -105,14 +127,14 @@ def _log_bytes(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_text(value)))
 
 
-def validation_curves(data: DataSet) -> "Figure | None":
+def validation_curves(data: DataSet, width: float) -> "Figure | None":
     """The validation metric after each round, a line a run, an axis a layer."""
     curves = [(place, run) for place, method in enumerate(data.methods) for run in method.runs if run.curve]
     if not curves:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
-    figure, all_axes = _new_figure(1, len(layers), width=2.2 + 2.6 * len(layers), share=True)
-    for axes, layer in zip(all_axes, layers, strict=True):
+    figure, all_axes = _panels(len(layers), width, 3.0, cell=3.8, share=True)
+    for axes, layer in zip(all_axes, layers, strict=False):
         for place, run in curves:
             points = [point for point in run.curve if point.layer == layer]
             dashes = "-" if run.status == "done" else ":"
@@ -124,13 +146,13 @@ def validation_curves(data: DataSet) -> "Figure | None":
                 axes.plot(points[-1].round, points[-1].val_metric, _look(place)[1], color=_look(place)[0], markersize=4)
         axes.set(xlabel="round", title=f"layer {layer}")
     all_axes[0].set_ylabel("validation metric")
-    figure.suptitle(f"{data.name}")
+    _title(figure, data.name)
     names = {place: data.methods[place].name for place, _ in curves}
     _legend(figure, _handles(names, "-"))
     return figure
 
 
-def bytes_by_layer_and_kind(data: DataSet) -> "Figure | None":
+def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
     """A dot a kind, a line a layer (and one for what belongs to none), an axis a method; means over the runs.
 
     Dots on a log axis, as kinds differ by orders of magnitude: in stacked bars all but the largest would vanish.
@@ -143,7 +165,7 @@ def bytes_by_layer_and_kind(data: DataSet) -> "Figure | None":
     if not names:
         return None
     lines = max(len(crossed) for _, crossed in shown)
-    figure, all_axes = _panels(len(shown), height=0.9 + 0.3 * lines, share=True)
+    figure, all_axes = _panels(len(shown), width, 0.9 + 0.3 * lines, share=True)
     for axes, (method, crossed) in zip(all_axes, shown, strict=False):
         for place, kind in enumerate(names):
             sent = [(line, entry[kind]) for line, entry in enumerate(crossed) if entry.get(kind)]
@@ -158,7 +180,7 @@ def bytes_by_layer_and_kind(data: DataSet) -> "Figure | None":
     _log_bytes(all_axes[0])
     for axes in all_axes:
         axes.tick_params(axis="x", labelsize=7, labelbottom=True)
-    figure.suptitle(f"{data.name}: bytes by layer and kind (log)")
+    _title(figure, f"{data.name}: bytes by layer and kind (log)")
     _legend(figure, _handles(names))
     return figure
 
@@ -174,9 +196,8 @@ def _crossed(runs: list[Run]) -> list[dict[str, float]]:
     ]
 
 
-def bytes_by_pair(data: DataSet) -> "Figure | None":
-    """A heat map a method, sender by receiver; means over the runs."""
-    import matplotlib as mpl
+def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
+    """A heat map a method, sender by receiver, coloured from its least to its most; means over the runs."""
     import numpy as np
 
     tables = [(method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer]) for method in data.methods]
@@ -184,32 +205,38 @@ def bytes_by_pair(data: DataSet) -> "Figure | None":
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
         return None
-    figure, all_axes = _panels(len(shown), height=2.6 if parts <= MAX_NUMBERS else 3.0)
+    figure, all_axes = _panels(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
-        top = max(float(table.max()), 1.0)
-        image = axes.imshow(table, cmap="cividis", vmin=0, vmax=top)
+        pairs = table[~np.eye(len(table), dtype=bool)]
+        least, most = float(pairs.min()), float(pairs.max())
+        low, high = (least, most) if least < most else (0.0, most or 1.0)
+        image = axes.imshow(np.ma.masked_array(table, np.eye(len(table))), cmap="cividis", vmin=low, vmax=high)
         axes.grid(False)
+        axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
         axes.set_title(_wrapped(method.name), fontsize=9)
         if len(table) <= MAX_NUMBERS:
             axes.set_xticks(range(len(table)))
             axes.set_yticks(range(len(table)))
-            _write_numbers(axes, table, top)
-        figure.colorbar(image, ax=axes, shrink=0.8, format=mpl.ticker.FuncFormatter(lambda value, _: byte_text(value)))
-    figure.suptitle(f"{data.name}: bytes by pair of parts, each with its own scale")
+            _write_numbers(axes, table, (low + high) / 2)
+        above = f"\n+{high / low - 1:.2%}" if low else ""
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[low, high])
+        bar.ax.set_yticklabels([byte_text(low, 4), byte_text(high, 4) + above], fontsize=7)
+    _title(figure, f"{data.name}: bytes by pair of parts, each with its own scale")
     return figure
 
 
-def _write_numbers(axes: "Axes", table: Any, top: float) -> None:
+def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
+    """The bytes of each pair; black on the upper, bright half of the scale."""
     size = 7 if len(table) <= 4 else 5
     for sender, row in enumerate(table):
         for receiver, count in enumerate(row):
-            ink = "black" if count > 0.6 * top else "white"
-            text = byte_text(count).replace(" ", "\n")
-            axes.text(receiver, sender, text, ha="center", va="center", color=ink, fontsize=size)
+            if sender != receiver:
+                text, ink = byte_text(count).replace(" ", "\n"), "black" if count > middle else "white"
+                axes.text(receiver, sender, text, ha="center", va="center", color=ink, fontsize=size)
 
 
-FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
+FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
         "Test accuracy against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
         partial(accuracy_against, measure="bytes total", label="bytes sent by all workers (log)"),
@@ -226,7 +253,11 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
         "Bytes by layer and kind, means over the runs; what was never sent has no mark.",
         bytes_by_layer_and_kind,
     ),
-    "pairs": ("Bytes that each part (row) sent to each other (column), means over the runs.", bytes_by_pair),
+    "pairs": (
+        "Bytes that each part (row) sent to each other (column), means over the runs. Colours go from the pair "
+        "with the fewest bytes to that with the most, and the bar says how far these are apart.",
+        bytes_by_pair,
+    ),
 }
 """Name -> caption, and who draws it."""
 
@@ -234,21 +265,21 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet], "Figure | None"]]] = {
 # --- what several figures need -----------------------------------------------------------------------------------------  # noqa: E501
 
 
-def _new_figure(
-    rows: int, columns: int, *, width: float, height: float = 3.6, share: bool = False
+def _panels(
+    count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
-    """A figure without pyplot, which would keep it in a global, and its axes, row by row; share: one scale for all."""
+    """Axes of at least `cell` inches, row by row, of half the page where that is enough; the left over are hidden.
+
+    A figure without pyplot, which would keep it in a global; share: one scale for all axes.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
-
-
-def _panels(count: int, height: float, *, share: bool = False) -> tuple["Figure", list["Axes"]]:
-    """Small axes, three a row; those that are left over are hidden."""
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure, axes = _new_figure(rows, columns, width=2.0 + 2.9 * columns, height=0.6 + height * rows, share=share)
+    most = max(1, int(width // cell))
+    rows = -(-count // most)
+    columns = -(-count // rows)
+    across = width / 2 if 2 * columns <= most else width
+    figure = Figure(figsize=(across, 0.6 + height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
     for left_over in axes[count:]:
         left_over.set_visible(False)
     return figure, axes
@@ -273,12 +304,17 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
 
 
 def _legend(figure: "Figure", handles: list[Any]) -> None:
-    """To the right of the axes; the figure grows to its height."""
-    lines = sum(handle.get_label().count("\n") + 1 for handle in handles)
-    figure.set_figheight(max(figure.get_figheight(), 0.3 + LEGEND_LINE * lines))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    """Below the axes; the figure grows by its height."""
+    columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
+    lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 + LEGEND_LINE * lines)
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
 
 
-def _wrapped(name: str) -> str:
-    """In lines; `$` would begin a formula."""
-    return "\n".join(textwrap.wrap(name.replace("$", "\\$"), NAME_WIDTH))
+def _title(figure: "Figure", text: str) -> None:
+    figure.suptitle(_wrapped(text, int(13 * figure.get_figwidth())))
+
+
+def _wrapped(name: str, width: int = NAME_WIDTH) -> str:
+    """In lines of so many characters; `$` would begin a formula."""
+    return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))

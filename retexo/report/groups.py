@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from retexo.config.schema import DATA
+from retexo.config.schema import DATA, keys
 from retexo.report.runs import Run, identity
+
+GROUPS = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
+"""What users call a setting that a file of conf/GROUP sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,22 +95,23 @@ def _method_title(settings: Mapping[str, Any]) -> str:
 
 
 def distinct_names(all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """A name for each: its title, and, of those with the same title, in what it departs from most of them."""
+    """A name for each: its title, and, where others have the same, what differs between them and is no default."""
     titles = [title(settings) for settings in all_settings]
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
         others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
+        usual = identity({"dataset_name": settings.get("dataset_name")})
         departures = [
-            f"{name}={_shown(settings, name)}"
-            for name in sorted({name for other in others for name in other})
-            if 2 * sum(_shown(other, name) == _shown(settings, name) for other in others) <= len(others)
+            f"{GROUPS.get(name, name)}={_shown(value)}"
+            for name, value in sorted(settings.items())
+            if value != usual.get(name) and any(other.get(name) != value for other in others)
         ]
-        names.append(" ".join([own, *(departures if len(others) > 1 else [])]))
+        names.append(" ".join([own, *departures]))
     return names
 
 
-def _shown(settings: Mapping[str, Any], name: str) -> str:
-    if name not in settings:
-        return "(none)"
-    value = settings[name]
+def _shown(value: Any) -> str:
+    """As short as it can be: 30 for [30], which means each layer."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_shown, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -18,10 +18,10 @@ class Picture:
     title: str
     caption: str
     svg: bytes
-
-    @property
-    def base64(self) -> str:
-        return base64.b64encode(self.svg).decode()
+    narrow: bytes
+    """The same for a narrow window."""
+    spans: bool
+    """Whether it takes the whole width of a wide window, not half of it."""
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,6 @@ def page(title: str, introduction: str, sections: Sequence[Section], footer: str
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    templates.filters["data_url"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     template = templates.get_template("page.html.jinja")
     return template.render(title=title, introduction=introduction, sections=sections, footer=footer, max_rows=MAX_ROWS)

@@ -17,6 +17,7 @@ from retexo.config.schema import REST, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))
+PER_LAYER = keys(lambda setting: setting.per_layer)
 ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
     "test accuracy": "test.accuracy",
@@ -68,14 +69,17 @@ class Run:
         return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
 
 
-def read_runs(folder: Path) -> list[Run]:
-    """All run directories below a folder, in order of their paths; InputError where there is none."""
-    if not folder.is_dir():
-        raise InputError(f"report.runs={folder}: no such folder; give one that holds run directories of app=train")
-    paths = {path.parent for name in ("summary.json", "metrics.jsonl") for path in folder.rglob(name)}
+def read_runs(*folders: Path) -> list[Run]:
+    """All run directories below folders, in order of their paths; InputError where there is none."""
+    there = [folder for folder in folders if folder.is_dir()]
+    named = f"report.runs={' and '.join(map(str, folders))}"
+    if not there:
+        raise InputError(f"{named}: no such folder; give one that holds run directories of app=train")
+    files = ("summary.json", "metrics.jsonl")
+    paths = {path.parent for folder in there for name in files for path in folder.rglob(name)}
     if not paths:
         raise InputError(
-            f"report.runs={folder}: no summary.json below it; train first (app=train hydra.run.dir={folder}/NAME), "
+            f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
             "or give the folder that holds the run directories"
         )
     return [read_run(path) for path in sorted(paths)]
@@ -211,9 +215,16 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem
+    kept |= {name: _shortest(kept[name]) for name in PER_LAYER & kept.keys()}
     if kept.get("dataset_name") != "synthetic":
         kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
     return kept
+
+
+def _shortest(value: Any) -> Any:
+    """A list per layer goes on with its last entry: [30, 30] and [30] are one method."""
+    repeats = isinstance(value, list | tuple) and len(value) > 1 and value[-2] == value[-1]
+    return _shortest(value[:-1]) if repeats else value
 
 
 def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:

@@ -39,11 +39,11 @@ def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
 # --- how figures are written -------------------------------------------------------------------------------------------  # noqa: E501
 
 
-def byte_text(value: float) -> str:
+def byte_text(value: float, digits: int = 3) -> str:
     """As 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{value:.{digits}g} {unit}"
         value /= 1000
     return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
 
@@ -107,16 +107,24 @@ def results_table(data: DataSet) -> Table:
     rows = []
     for method in data.methods:
         cells = [with_spread(measured(method, name), text) for name, (_, text) in shown.items()]
-        by_kind = [with_spread(kind_bytes(method, kind), byte_text) for kind in kinds(data)]
-        rows.append([method.name, runs_text(method), *cells, *by_kind])
+        rows.append([method.name, runs_text(method), *cells])
     return Table(
         "Results",
-        ["method", "n", *(heading for heading, _ in shown.values()), *(f"bytes of {kind}" for kind in kinds(data))],
+        ["method", "n", *(heading for heading, _ in shown.values())],
         rows,
         "Mean ± sample standard deviation over n draws of the seeds; of one draw there is no spread. Rounds: of all "
-        "layers together. Bytes: payload of all workers, counted once, where it is sent; kB, MB, GB are powers of "
-        "1,000. Training: from the group of workers formed to the test metric known.",
+        "layers together. Training: from the group of workers formed to the test metric known.",
     )
+
+
+def bytes_table(data: DataSet) -> Table | None:
+    """A column a kind; None where no run sent a byte."""
+    names = kinds(data)
+    rows = [
+        [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)] for method in data.methods
+    ]
+    note = "Payload of all workers, counted once, where it is sent; kB, MB, GB are powers of 1,000."
+    return Table("Bytes by kind", ["method", *names], rows, note) if names else None
 
 
 def _has_own_f1(data: DataSet) -> bool:

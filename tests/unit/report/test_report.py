@@ -183,8 +183,23 @@ def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
         read_runs(tmp_path / "none")
     with pytest.raises(InputError, match=r"no summary\.json below it.*app=train"):
         read_runs(tmp_path)
-    with pytest.raises(InputError, match=r"report\.runs=null"):
-        report.run(compose(["app=report"]), tmp_path)
+
+
+def test_runs_of_both_folders_of_hydra_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"outputs and multirun: no such folder"):
+        report.run(compose(["app=report"]), tmp_path / "report")
+    write_run(tmp_path / "multirun" / "2026-01-01" / "00-00-00" / "0")
+    assert "1 runs: 1 done" in report.run(compose(["app=report"]), tmp_path / "one").read_text()
+    write_run(tmp_path / "outputs" / "a", seed=1)
+    assert (
+        "2 runs: 2 done, read from outputs and multirun"
+        in report.run(compose(["app=report"]), tmp_path / "both").read_text()
+    )
+    assert (
+        "1 runs: 1 done, read from outputs."
+        in report.run(compose(["app=report", "report.runs=outputs"]), tmp_path / "given").read_text()
+    )
 
 
 # --- groups ------------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -192,7 +207,8 @@ def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
 
 def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
     for seed in range(3):
-        write_run(tmp_path / f"a{seed}", seed=seed, log_every=seed, dataset_dir=f"/data/{seed}")
+        places = {"log_every": seed, "dataset_dir": f"/data/{seed}", "parts_per_node": seed or None}
+        write_run(tmp_path / f"a{seed}", seed=seed, **places)
         write_run(tmp_path / f"b{seed}", seed=seed, hidden_dim=16, model={"name": "sage"})
         write_run(tmp_path / f"c{seed}", seed=seed, trainer={"name": "bns"}, bns={"p": 0.1})
     assert [(method.name, len(method.done)) for method in only(tmp_path).methods] == [
@@ -202,11 +218,24 @@ def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
     ]
 
 
-def test_methods_of_one_name_say_where_they_depart_from_most(tmp_path: Path) -> None:
-    for place, options in enumerate([{}, {"dropout": 0.5}, {"dropout": 0.5, "sleep_time": 1.0}]):
-        write_run(tmp_path / str(place), **{"dropout": 0.3, "sleep_time": 0.0, **options})
+def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(tmp_path: Path) -> None:
+    usual = {"num_rounds": [200, 200, 200], "hidden_dim": 64}  # 64 is no default, and common to all
+    differing = [
+        {}, {"dropout": 0.5}, {"dropout": 0.5, "gradient": {"mode": "local", "precision": "fp32"}},
+        {"num_rounds": [30, 30]}, {"num_rounds": [30, 20]},
+    ]  # fmt: skip
+    for place, options in enumerate(differing):
+        write_run(tmp_path / str(place), **{**usual, **options})
     names = [method.name for method in only(tmp_path).methods]
-    assert names == ["gcn dropout=0.3", "gcn", "gcn sleep_time=1.0"]
+    assert names == [
+        "gcn", "gcn dropout=0.5", "gcn dropout=0.5 gradient=local", "gcn num_rounds=30", "gcn num_rounds=30,20",
+    ]  # fmt: skip
+
+
+def test_a_list_per_layer_goes_on_with_its_last_entry(tmp_path: Path) -> None:
+    for place, rounds in enumerate([[30], [30, 30], [30, 30, 30]]):
+        write_run(tmp_path / str(place), seed=place, num_rounds=rounds)
+    assert [len(method.done) for method in only(tmp_path).methods] == [3]
 
 
 def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
@@ -276,7 +305,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.references += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data")]
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "source"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -295,7 +324,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder / "runs" / "b", model={"name": "gat"}, accuracy=0.8)
     write_run(folder / "runs" / "c", model={"name": "<script>"}, status="failed", error="<img src=//evil> & | $x_")
     (write_run(folder / "runs" / "d") / "summary.json").write_text("{")
-    report.make(folder / "runs", folder / "out")
+    report.make(folder / "out", folder / "runs")
     return folder / "out"
 
 
@@ -310,7 +339,8 @@ def test_the_page_is_whole_escaped_and_needs_nothing_else(reported: Path) -> Non
 
 
 def test_one_draw_has_no_spread_and_a_failed_run_is_shown_as_failed(reported: Path) -> None:
-    rows = {line.split(" | ")[0]: line for line in (reported / "report.md").read_text().splitlines()}
+    results = (reported / "report.md").read_text().partition("### Bytes by kind")[0]
+    rows = {line.split(" | ")[0]: line for line in results.splitlines()}
     assert "| 1 | 0.8000 | 0.8000 | 1.5 kB |" in rows["| gat"]
     assert "| 0 (1 failed) | - | - |" in rows["| <script>"]
 
@@ -346,8 +376,47 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     layers = drawn["layers"].axes[0]
     dots = [[(x, layers.get_yticklabels()[round(y)].get_text()) for x, y in line.get_xydata()] for line in layers.lines]
     assert dots == [[(300, "layer 1"), (200, "whole run")], [(900, "layer 0"), (100, "layer 1")]]  # setup, gradients
-    assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[0, 700], [800, 0]]
+    assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
     assert [axes.get_title() for axes in drawn["curves"].axes] == ["layer 0", "layer 1"]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "step", "limits"),
+    [
+        ([0.80, 0.806], 0.005, (0.795, 0.815)),  # standard error 0.003, from 0.7987 to 0.8073 with the bars
+        ([0.62, 0.8], 0.1, (0.5, 0.9)),  # standard error 0.09
+        ([0.8], 0.01, (0.78, 0.82)),  # not known
+        ([0.8, 0.8], 0.01, (0.78, 0.82)),
+    ],
+)
+def test_accuracy_has_no_ticks_below_its_standard_error(
+    tmp_path: Path, accuracies: list[float], step: float, limits: tuple[float, float]
+) -> None:
+    for seed, accuracy in enumerate(accuracies):
+        write_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
+    for name in ("accuracy-bytes", "accuracy-seconds"):
+        axes = figures.draw(only(tmp_path))[name].axes[0]
+        assert np.diff(axes.get_yticks()) == pytest.approx(step)
+        assert axes.get_ylim() == pytest.approx(limits)
+
+
+def test_colours_of_pairs_go_from_the_least_to_the_most_and_the_bar_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", bytes={**BYTES, "by_peer": [[0, 10_000], [10_100, 0]]})
+    panel, bar = figures.draw(only(tmp_path))["pairs"].axes
+    assert panel.images[0].get_clim() == (10_000, 10_100)
+    assert [label.get_text() for label in bar.get_yticklabels()] == ["10 kB", "10.1 kB\n+1.00%"]
+    assert [text.get_text() for text in panel.texts] == ["10\nkB", "10.1\nkB"]
+
+
+def test_figures_fill_the_page_or_half_of_it(tmp_path: Path) -> None:
+    for place in range(5):
+        write_run(tmp_path / str(place), hidden_dim=place)
+    widths = {name: figure.get_figwidth() for name, figure in figures.draw(only(tmp_path)).items()}
+    half = figures.WIDE / 2
+    whole = dict.fromkeys(("curves", "layers", "pairs"), figures.WIDE)
+    assert widths == {"accuracy-bytes": half, "accuracy-seconds": half, **whole}
+    narrow = figures.draw(only(tmp_path), figures.NARROW)
+    assert {figure.get_figwidth() for figure in narrow.values()} == {figures.NARROW}
 
 
 def test_without_results_there_are_no_empty_figures(tmp_path: Path) -> None:
@@ -360,14 +429,14 @@ def test_without_results_there_are_no_empty_figures(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(reported: Path) -> None:
     with pytest.raises(InputError, match=r"holds report\.html"):
-        report.make(reported.parent / "runs", reported)
+        report.make(reported, reported.parent / "runs")
 
 
 def test_a_missing_library_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "runs" / "a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
-        report.make(tmp_path / "runs", tmp_path / "out")
+        report.make(tmp_path / "out", tmp_path / "runs")
     assert not (tmp_path / "out").exists()
 
 
