@@ -207,10 +207,11 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
         return None
     figure, all_axes = _panels(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
     for axes, (method, table) in zip(all_axes, shown, strict=False):
-        pairs = table[~np.eye(len(table), dtype=bool)]
+        own = np.eye(len(table), dtype=bool)
+        pairs = table[~own]
         least, most = float(pairs.min()), float(pairs.max())
         low, high = (least, most) if least < most else (0.0, most or 1.0)
-        image = axes.imshow(np.ma.masked_array(table, np.eye(len(table))), cmap="cividis", vmin=low, vmax=high)
+        image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="cividis", vmin=low, vmax=high)
         axes.grid(False)
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
