@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def run(config: "DictConfig") -> None:
+def run(config: "DictConfig", fresh: bool) -> None:
+    """fresh: this process has computed nothing yet."""
     import logging
     from pathlib import Path
 
@@ -31,7 +32,6 @@ def run(config: "DictConfig") -> None:
     hydra = HydraConfig.get()
     if not hydra.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
-    fresh = "torch" not in sys.modules  # not a notebook's or a test's process, nor the second job of --multirun
     config_dir = next((each.path for each in hydra.runtime.config_sources if each.provider == "command-line"), None)
     settings = load(config, list(hydra.overrides.task), str(hydra.job.config_name), config_dir, os.environ)
     if fresh and settings.app in DISTRIBUTED_APPS and settings.sweep.axes is None:
@@ -43,6 +43,7 @@ def run(config: "DictConfig") -> None:
 
 def main() -> int:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, instead of exiting with status 1
+    fresh = "torch" not in sys.modules  # not a notebook's or a test's process
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -58,7 +59,7 @@ def main() -> int:
         """One job of Hydra's; of several (--multirun) the others go on when one fails."""
         statuses.append(0)
         try:
-            run(config)
+            run(config, fresh and len(statuses) == 1)
         except (InputError, TrainingError, OSError, MemoryError) as error:
             print(f"error: {explain(error)}", file=sys.stderr)
             statuses.append(2 if isinstance(error, InputError) or is_wrong_path(error) else 1)
