@@ -31,7 +31,7 @@ from retexo.config.settings import TrainSettings
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions
-from retexo.trainers import layerwise
+from retexo.trainers.answer import InferenceResult, infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.compatibility import Shape, check_fits
@@ -94,7 +94,7 @@ class Run:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
         settings = self._settings(len(partitions))
 
-        def worker(comm: Communicator) -> layerwise.InferenceResult:
+        def worker(comm: Communicator) -> InferenceResult:
             partition = partitions[comm.rank]
             if asked is not None:
                 partition = _asking(partition, asked)
@@ -109,7 +109,7 @@ class Run:
                 use="predict" if asked is None else "evaluate",
                 clock=Clock(),
             )
-            return layerwise.infer(context, self.stages)
+            return infer(context, self.stages, self.checkpoint.answer)
 
         inferred = run_threads(len(partitions), worker)
         return Predictions.of(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics")
+KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics", "predictions")
 OF_ROUNDS = ("gradients", "metrics")
 """Kinds that the rounds of a layer send."""
 WHOLE_RUN = -1

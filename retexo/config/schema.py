@@ -122,14 +122,16 @@ def build(cls: type[T], values: Mapping[str, Any], others: Mapping[str, Any]) ->
 
 
 def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
-    """Of a list per layer: extra entries are ignored, a short one goes on with its last entry."""
+    """A list as a tuple; of one per layer extra entries are ignored, a short one goes on with its last entry."""
     value = values[defined.key]
-    if not defined.per_layer or value is None:
+    if not isinstance(value, list):
         return value
     if not value:
         raise InputError(f"{defined.key}=[]: needs at least one entry")
     if any(isinstance(entry, list | dict) for entry in value):  # OmegaConf lets them pass
         raise InputError(f"{defined.key}={value}: each entry must be a number")
+    if not defined.per_layer:
+        return tuple(value)
     return tuple(value[min(layer, len(value) - 1)] for layer in range(values["num_layers"]))
 
 

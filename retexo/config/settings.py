@@ -55,6 +55,23 @@ class ModelSettings(Checked):
         "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
+    own_half: bool = setting(
+        "model.own_half", False,
+        "whether a layer multiplies a node's own row with weights of its own: one half of hidden_dim beside the "
+        "aggregate's; of gat added to the heads",
+        earlier=False,
+    )  # fmt: skip
+    inputs: str = setting(
+        "model.inputs", "previous",
+        "what a layer after the first reads: what the one before passes on; or that, the features and their aggregate",
+        one_of("previous", "all"), earlier="previous",
+    )  # fmt: skip
+    passes: str = setting(
+        "model.passes", "activation",
+        "what a layer passes on: its activation; or its aggregate after the weights, before norm and activation "
+        "(gat and pooling: always the activation)",
+        one_of("activation", "aggregate"), earlier="activation",
+    )  # fmt: skip
     options: dict[str, Any] = setting("model.*", {}, "what only this model has, see below")
 
 
@@ -134,6 +151,18 @@ class ExchangeSettings(Checked):
         super().__post_init__()
         if self.mode == "plain" and self.precision != "fp32":
             raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
+
+
+@settings_dataclass
+class SmoothingSettings(Checked):
+    """How answers are propagated along the edges after training (retexo.trainers.answer)."""
+
+    steps: int = setting("smoothing.steps", 0, "hops; 0: none", at_least(0), at_most(MAX_LAYERS))
+    alphas: tuple[float, ...] = setting(
+        "smoothing.alphas", [1.0, 0.5, 0.3, 0.2, 0.1],
+        "shares that a node keeps of its own answer, of which validation chooses one; 1: no smoothing",
+        Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
+    )  # fmt: skip
 
 
 @settings_dataclass
@@ -255,6 +284,12 @@ class TrainSettings(Checked):
     exchange: ExchangeSettings
     gradient: GradientSettings
     stopping: StoppingSettings
+    readout: str = setting(
+        "readout", "last",
+        "which layers answer: the last; or what validation says: one of them, or the mean of some",
+        one_of("last", "validation"), earlier="last",
+    )  # fmt: skip
+    smoothing: SmoothingSettings
     checkpoint: CheckpointSettings
     resume: str | None = setting(
         "resume", None, "auto: go on with the run in hydra.run.dir, if there is one; DIR: with the one in DIR",

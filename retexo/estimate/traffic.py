@@ -8,6 +8,7 @@ cheapest cover costs no more; and of a layer that may stop early the most counts
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,8 +24,9 @@ from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.layerwise import layer_exchange, make_layer_objective
+from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
 from retexo.training.parameters import check_same_parameters, check_same_result, flatten_parameters
@@ -132,19 +134,23 @@ def _dry_run(
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
-    rows = context.features
+    given, logits = LayerInput.first(context.features, stages), []
     for layer, stage in enumerate(stages):
-        rows = _dry_run_layer(context, layer, stage, rows, steps)
-    evaluate(context, rows)
+        passed, answers = _dry_run_layer(context, layer, stage, given, steps)
+        given = replace(given, rows=passed)
+        logits.append(answers)
+    evaluate(context, choose_answer(context, logits)[1])
     if graph_info.ogb_name is not None:
         comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
-def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, steps: Sequence[StepMessages]) -> Tensor:
-    """One step message of each kind, the last counts, and both waves; rows without zeros as the next layer's input."""
-    exchange = layer_exchange(context, layer, stage, rows)
-    objective = make_layer_objective(context, layer, stage, rows, exchange.run(TRAIN_WAVE))
+def _dry_run_layer(
+    context: Context, layer: int, stage: Stage, given: LayerInput, steps: Sequence[StepMessages]
+) -> list[Tensor]:
+    """One step message of each kind, the last counts, and both waves; then what is passed on, and logits, no zeros."""
+    exchange = layer_exchange(context, layer, stage, given)
+    objective = make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE))
     flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
@@ -156,9 +162,10 @@ def _dry_run_layer(context: Context, layer: int, stage: Stage, rows: Tensor, ste
     if (
         layer > 0 and context.plan.partial_sums
     ):  # which rows will be held then depends on the embeddings: none, at worst
-        exchange = layer_exchange(context, layer, stage, rows)
+        exchange = layer_exchange(context, layer, stage, given)
     exchange.run(INFER_WAVE)
-    return torch.linspace(0.5, 1.5, len(rows) * stage.output_dim).view(len(rows), stage.output_dim)
+    shapes = [(len(given.rows), width) for width in stage.output_widths]
+    return [torch.linspace(0.5, 1.5, math.prod(shape)).view(shape) for shape in shapes]
 
 
 @contextlib.contextmanager

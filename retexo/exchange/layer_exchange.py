@@ -77,9 +77,19 @@ class LayerExchange:
     """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
 
     def __init__(
-        self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, kind: str | None = None
+        self,
+        plan: ExchangePlan,
+        layer: int,
+        local: LocalRows,
+        comm: Communicator,
+        kind: str | None = None,
+        traffic_layer: int | None = None,
     ) -> None:
-        """kind: of traffic, that the rows are counted as; None for features in layer 0, embeddings in the others."""
+        """kind: of traffic, that the rows are counted as; None for features in layer 0, embeddings in the others.
+
+        traffic_layer: that they are counted under; None for `layer`.
+        """
+        self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
         self._kind = kind or ("features" if layer == 0 else "embeddings")
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
@@ -129,7 +139,7 @@ class LayerExchange:
             for peer, boundary in enumerate(self._plan.incoming)
         ]
         sizes, announced = self._exchange_headers(selections, messages, outgoing, incoming)
-        received = self._comm.all_to_all(messages, sizes, MessageTag(self._kind, self._layer, wave), consume=True)
+        received = self._comm.all_to_all(messages, sizes, MessageTag(self._kind, self._traffic_layer, wave), consume=True)
         for held, edges, selection in zip(self._held_there, outgoing, selections, strict=True):
             held[edges.rows[selection.rows]] |= not selection.format.projected
         return self._arrivals(incoming, announced, received)
@@ -180,7 +190,7 @@ class LayerExchange:
         partial_sums = self._plan.partial_sums
         headers = [_pack_header(*each, partial_sums) for each in zip(selections, messages, outgoing, strict=True)]
         sizes = [_header_size(edges, partial_sums) for edges in incoming]
-        received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._layer))
+        received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
         unpacked = [_unpack_header(*each, partial_sums) for each in zip(received, held, incoming, strict=True)]
         return [size for size, _ in unpacked], [selection for _, selection in unpacked]
 

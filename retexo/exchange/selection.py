@@ -7,6 +7,7 @@ to be covered: L rows, R targets, E edges.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +18,7 @@ from retexo.arrays import IndexArray, IntArray, Mask
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
-from retexo.nn.matrix import Matrix, as_matrix, is_sparse, row_sums
+from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums
 
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
@@ -58,6 +59,11 @@ class LocalRows:
     """[n, F] -> [n, D] after the weights, on the host."""
     projected_width: int
     precision: Precision
+
+    @classmethod
+    def unprojected(cls, rows: Tensor, scale: Tensor | None, precision: Precision) -> Self:
+        """Rows that are sent before the weights alone."""
+        return cls(rows, scale, dense, rows.shape[1], precision)
 
     @cached_property
     def sparse(self) -> sp.csr_array | None:

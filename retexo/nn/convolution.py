@@ -25,8 +25,10 @@ class LayerShape:
     num_in: int
     """F"""
     num_out: int
-    """hidden_dim; of the last layer the number of classes."""
+    """Width of what the convolution adds to the stage: hidden_dim, or a share of it; the number of classes for a last
+    layer that is the bare convolution."""
     is_last: bool
+    """Whether it is that bare convolution."""
     model: ModelSettings
 
 
@@ -46,20 +48,27 @@ class Inputs:
     """Rows that were multiplied with the weights before they came; [0, 0] for none. Linear aggregation: [N_dst, D],
     the aggregate itself, and its place in `matrices` is [N_dst, 0]. Else [m, D], the last sources of the block."""
     block: Block | None = None
+    skips: tuple[Matrix, ...] = ()
+    """[N_dst, F] each: what the stage reads past the convolution: the destinations' own rows, an earlier aggregate."""
     bf16: bool = False
     """Whether dense products are in bfloat16."""
 
     def in_bf16(self) -> "Inputs":
         """The same with dense matrices and products in bfloat16."""
-        matrices = (matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in self.matrices)
-        return replace(self, matrices=tuple(matrices), bf16=True)
+
+
+        def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
+            return tuple(matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in matrices)
+
+        return replace(self, matrices=converted(self.matrices), skips=converted(self.skips), bf16=True)
 
     def at(self, rows: RowIndex) -> "Inputs":
         """The inputs of some rows of the output, for a convolution without edges."""
         assert self.block is None
         assert not len(self.projected)
         matrices = tuple(take(matrix, rows) for matrix in self.matrices)
-        return replace(self, matrices=matrices, num_rows=matrices[0].shape[0])
+        skips = tuple(take(matrix, rows) for matrix in self.skips)
+        return replace(self, matrices=matrices, skips=skips, num_rows=matrices[0].shape[0])
 
 
 class Convolution(nn.Module):
@@ -70,6 +79,8 @@ class Convolution(nn.Module):
     and A(HW) = (AH)W."""
     uses_out_degree: ClassVar[bool] = False
     """Whether `source_scale` depends on it."""
+    adds_skips: ClassVar[bool] = False
+    """Whether skips of the stage are added to the output, rather than put beside it."""
     attention_heads: int = 0
     """Attention scores of an edge; 0 for a convolution without attention."""
     weight: nn.Parameter
@@ -116,6 +127,10 @@ class Convolution(nn.Module):
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         """The weights [F, D] that each of Inputs.matrices [n, F] is multiplied with, in that order."""
         return (self.neighbour_weight,)
+
+    def weighted_aggregate(self, inputs: Inputs) -> Tensor | None:
+        """[N_dst, K] the aggregate after `neighbour_weight`, without dropout; None where aggregation is not linear."""
+        return None
 
     def dropped(self, matrix: Matrix) -> Matrix:
         """The matrix after dropout, drawn anew in each round of training."""

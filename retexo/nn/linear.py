@@ -67,7 +67,7 @@ class LinearConvolution(Convolution):
     linear_aggregation = True
     normalised: ClassVar[bool] = False
     """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
-    root_weight: ClassVar[bool] = False
+    root_weight: bool = False
     """Whether a node's own row is an input besides the aggregate, with a weight of its own (PyG's root_weight)."""
 
     def destination_scale(self, in_degree: Tensor) -> Tensor | None:
@@ -93,3 +93,7 @@ class LinearConvolution(Convolution):
     def weighted(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
         """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
         return projected + bias if len(projected) else product(self.dropped(aggregate), self.neighbour_weight, bias)
+
+    def weighted_aggregate(self, inputs: Inputs) -> Tensor:
+        """A(HW) = (AH)W"""
+        return inputs.projected if len(inputs.projected) else inputs.matrices[-1] @ self.neighbour_weight

@@ -4,15 +4,16 @@ A stage before the last is convolution + LayerNorm + ReLU, with a linear head th
 embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import ModelSettings
-from retexo.nn.convolution import Convolution, Inputs, LayerShape
-from retexo.nn.registry import build_convolution, find
+from retexo.config.settings import MAX_LAYERS, ModelSettings
+from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
+from retexo.nn.registry import build_convolution, check_model, find
 
 
 @dataclass(frozen=True)
@@ -35,42 +36,99 @@ class Architecture:
 
         Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
         """
-        own = {field.name: field.metadata["setting"].earlier for field in fields(find(content["name"]).Options)}
-        options = {
-            name: content[name] if earlier is None else content.get(name, earlier) for name, earlier in own.items()
-        }
-        common = {field.name: content[field.name] for field in fields(ModelSettings) if field.name != "options"}
-        return cls(ModelSettings(**common, options=options), content["num_features"], content["num_classes"])
+
+        def read(settings: type) -> dict[str, Any]:
+            known = {field.name: field.metadata["setting"].earlier for field in fields(settings)}
+            known.pop("options", None)
+            return {name: content[name] if was is None else content.get(name, was) for name, was in known.items()}
+
+        options = read(find(content["name"]).Options)
+        model = ModelSettings(**read(ModelSettings), options=options)
+        return cls(model, content["num_features"], content["num_classes"])
+
+
+Skip = Literal["rows", "features", "aggregate"]
+"""What a stage reads of a node past its convolution: the layer's input, the graph's features, or the first layer's
+aggregate of these."""
 
 
 class Stage(nn.Module):
-    """One layer with its head; `logits` trains it, `embed` makes the input of the next one."""
+    """One layer with its head; `logits` trains it, `embed` makes the input of the next one.
 
-    def __init__(self, conv: Convolution, num_classes: int | None) -> None:
-        """num_classes: of the head; None for the last stage, which has none."""
+    With skips the convolution is one part of the hidden vector, beside the skips (or their sum, with `added`):
+
+        h = relu(LN([D(S_1) W_1 ; ... ; conv(x)]))      or      h = relu(LN(D(S_1) W_1 + ... + conv(x)))
+
+    What it passes on is h, or the aggregate after the convolution's weights, A x W, without norm and activation.
+    """
+
+    def __init__(
+        self,
+        conv: Convolution,
+        num_classes: int | None,
+        *,
+        skips: Mapping[Skip, nn.Parameter] | None = None,
+        is_last: bool = False,
+        passes_aggregate: bool = False,
+    ) -> None:
+        """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each."""
         super().__init__()
         self.conv = conv
-        self.norm = nn.LayerNorm(conv.output_dim) if num_classes is not None else None
-        self.head = nn.Linear(conv.output_dim, num_classes) if num_classes is not None else None
+        self.skips = nn.ParameterDict(skips or {})
+        self.hidden_dim = conv.output_dim
+        if not conv.adds_skips:
+            self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
+        self.norm = nn.LayerNorm(self.hidden_dim) if num_classes is not None else None
+        self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
+        self.is_last, self.passes_aggregate = is_last, passes_aggregate
 
     @property
     def output_dim(self) -> int:
         """D of `embed`."""
-        return self.conv.output_dim
+        if self.is_last and self.head is not None:
+            return self.head.out_features
+        return self.conv.projected_width if self.passes_aggregate else self.hidden_dim
+
+    @property
+    def output_widths(self) -> tuple[int, int]:
+        """D and C of `outputs`."""
+        return self.output_dim, self.output_dim if self.head is None else self.head.out_features
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """The weights [F, D] that each of Inputs.matrices and Inputs.skips is multiplied with, in that order."""
+        return *self.conv.first_weights, *self.skips.values()
 
     def logits(self, inputs: Inputs) -> Tensor:
         """[N_dst, C]"""
         with self._precision(inputs):
-            return self._whole(self._embed(inputs) if self.head is None else self.head(self._embed(inputs)))
+            return self._whole(self._logits(self._hidden(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """[N_dst, D] after LayerNorm and ReLU; of the last stage the logits."""
-        with self._precision(inputs):
-            return self._whole(self._embed(inputs))
+        """[N_dst, D] what the next layer reads; of the last stage the logits."""
+        return self.outputs(inputs)[0]
 
-    def _embed(self, inputs: Inputs) -> Tensor:
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """What `embed` and what `logits` returns, at once."""
+        with self._precision(inputs):
+            hidden = self._hidden(inputs)
+            logits = self._whole(self._logits(hidden))
+            if self.is_last:
+                return logits, logits
+            passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
+            assert passed is not None
+            return self._whole(passed), logits
+
+    def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
+        pairs = zip(inputs.skips, self.skips.values(), strict=True)
+        parts = [self.conv.dropped(rows) @ weight for rows, weight in pairs]
+        if parts:
+            out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else torch.relu_(self.norm(out))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return hidden if self.head is None else self.head(self.conv.dropped(hidden) if self.skips else hidden)
 
     def _whole(self, out: Tensor) -> Tensor:
         """In the precision of the parameters."""
@@ -80,15 +138,61 @@ class Stage(nn.Module):
         return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16, enabled=inputs.bf16)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Which stages answer, and how strongly a node keeps its own answer when it is smoothed."""
+
+    stages: tuple[int, ...]
+    alpha: float = 1.0
+    """In (0, 1]; 1 for no smoothing."""
+    steps: int = 0
+    """K"""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
+        """From asdict; None of the first checkpoints: there the last stage answers. KeyError, TypeError, ValueError."""
+        if content is None:
+            return cls((num_layers - 1,))
+        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]))
+        stages = all(stage in range(num_layers) for stage in answer.stages)
+        if not (answer.stages and stages and 0 < answer.alpha <= 1 and 0 <= answer.steps <= MAX_LAYERS):
+            raise ValueError(f"answer {content}")
+        return answer
+
+
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
-    model, classes = architecture.model, architecture.num_classes
     stages: list[Stage] = []
     with torch.random.fork_rng(devices=[]):
-        for layer in range(model.num_layers):
+        for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
-            is_last = layer == model.num_layers - 1
-            num_in = stages[-1].output_dim if stages else architecture.num_features
-            shape = LayerShape(num_in, classes if is_last else model.hidden_dim, is_last, model)
-            stages.append(Stage(build_convolution(shape), None if is_last else classes))
+            stages.append(_build_stage(architecture, layer, stages[-1].output_dim if stages else None))
     return stages
+
+
+def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> Stage:
+    """num_in: width of what the layer before passes on; None for the first layer."""
+    model, num_features, num_classes = architecture.model, architecture.num_features, architecture.num_classes
+    is_last = layer == model.num_layers - 1
+    num_in = num_features if num_in is None else num_in
+    kind = check_model(model)
+    skips = _skips(model, layer, linear=kind.linear_aggregation)
+    if is_last and not skips:
+        return Stage(build_convolution(LayerShape(num_in, num_classes, True, model)), None, is_last=True)
+    share = 0 if kind.adds_skips else model.hidden_dim // (len(skips) + 1)
+    conv = build_convolution(LayerShape(num_in, model.hidden_dim - share * len(skips), False, model))
+    widths = (num_in if name == "rows" else num_features for name in skips)
+    return Stage(
+        conv,
+        num_classes,
+        skips={name: xavier(width, share or conv.output_dim) for name, width in zip(skips, widths, strict=True)},
+        is_last=is_last,
+        passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,
+    )
+
+
+def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
+    """What a stage reads past its convolution."""
+    if layer == 0 or model.inputs == "previous":
+        return ("rows",) if model.own_half else ()
+    return ("features", "aggregate") if linear else ("features", "rows")

@@ -18,7 +18,7 @@ from partitioning.errors import InputError
 from partitioning.files import UNREADABLE, check_types, file_checksum
 from retexo.config.settings import ModelSettings
 from retexo.nn.registry import check_model
-from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.nn.stage import Answer, Architecture, Stage, build_stages
 from retexo.outputs.files import atomic_write, write_json
 
 VERSION = 1
@@ -51,6 +51,7 @@ class Checkpoint:
     multilabel: bool
     partition_digest: str
     """Of the partitions that it was trained on."""
+    answer: Answer
 
     @property
     def model(self) -> ModelSettings:
@@ -77,7 +78,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
             "again; its scores are in summary.json, other trainers' networks can be evaluated"
         )
     try:
-        return Checkpoint(directory, architecture, bool(content["multilabel"]), str(content["partition_digest"]))
+        return Checkpoint(
+            directory,
+            architecture,
+            bool(content["multilabel"]),
+            str(content["partition_digest"]),
+            Answer.from_json(content.get("answer"), architecture.model.num_layers),
+        )
     except KeyError as error:
         raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
 

@@ -62,7 +62,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
     rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1)
-    return TrainResult(rounds, end_to_end.infer(context, stages, features))
+    return TrainResult(rounds, [end_to_end.infer(context, stages, features)])
 
 
 def rows_only(plan: ExchangePlan) -> ExchangePlan:

@@ -85,5 +85,5 @@ class TrainResult:
 
     rounds: list[int]
     """Rounds per layer; one number for a network that is trained end to end."""
-    logits: Tensor
-    """[I, C]; NaN at nodes that no worker needs."""
+    logits: list[Tensor]
+    """[I, C] of each head that may answer, the last one's last; NaN at nodes that no worker needs."""

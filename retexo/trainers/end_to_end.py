@@ -15,10 +15,11 @@ from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, ExchangePlan, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
-from retexo.nn.matrix import Matrix, dense
+from retexo.nn.matrix import Matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import Pass
 from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
@@ -133,7 +134,7 @@ def train_without_exchange(context: Context, stages: Sequence[Stage], make: Call
         shape = partition.num_inner, stages[-1].output_dim
         logits = context.features.new_full(shape, torch.nan)
         logits[everything.targets] = everything.run(stages, context.comm, "embeddings")[0].cpu()
-    return TrainResult(rounds, logits)
+    return TrainResult(rounds, [logits])
 
 
 def fixed_matrices(made: Pass) -> Sequence[Matrix]:
@@ -145,11 +146,18 @@ def fixed_matrices(made: Pass) -> Sequence[Matrix]:
 
 
 def exchange_rows(
-    context: Context, plan: ExchangePlan, layer: int, rows: Tensor, scale: Tensor | None, kind: str = "features"
+    context: Context,
+    plan: ExchangePlan,
+    layer: int,
+    rows: Tensor,
+    scale: Tensor | None,
+    kind: str = "features",
+    traffic_layer: int | None = None,
 ) -> Sources:
     """Send rows [I, F] once, before training, as the lazy trainer sends a layer's input; never projected."""
     precision = layerwise.PRECISIONS[context.settings.exchange.precision]
-    exchange = LayerExchange(plan, layer, LocalRows(rows, scale, dense, rows.shape[1], precision), context.comm, kind)
+    local = LocalRows.unprojected(rows, scale, precision)
+    exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
     with context.phase("exchange"):
         exchange.run(TRAIN_WAVE)
         return exchange.run(INFER_WAVE)
@@ -178,8 +186,8 @@ def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tenso
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
         if len(nodes):
-            inputs = layerwise.layer_inputs(context, stages[0], nodes, context.features, features)
+            inputs = layerwise.layer_inputs(context, stages[0], nodes, LayerInput(context.features), features)
             rows[nodes] = stages[0].embed(inputs).cpu()
     for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(context, layer, stage, rows, lambda objective: None)
+        rows = layerwise.run_layer(context, layer, stage, LayerInput(rows), lambda objective: None).rows
     return rows

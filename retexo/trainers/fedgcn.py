@@ -24,6 +24,7 @@ from retexo.nn.matrix import as_matrix, dense
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.layerwise import LayerInput
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -69,7 +70,8 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     """First hop: sums and rows of features; second hop: the rows of these aggregates at boundary nodes."""
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
-    made = layerwise.layer_inputs(context, stages[0], nodes, context.features, features).matrices if len(nodes) else ()
+    given = LayerInput(context.features)
+    made = layerwise.layer_inputs(context, stages[0], nodes, given, features).matrices if len(nodes) else ()
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
     for rows, matrix in zip(own, made, strict=False):
         rows[nodes] = dense(matrix).cpu()

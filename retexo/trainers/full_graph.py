@@ -30,4 +30,4 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         val_pass = network_pass.pass_with_exchange(context, stages, plans[1], features, partition.val_mask)
     matrices, several = end_to_end.fixed_matrices(train_pass), len(stages) > 1
     rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, exchanges_rows=several)
-    return TrainResult(rounds, end_to_end.infer(context, stages, features))
+    return TrainResult(rounds, [end_to_end.infer(context, stages, features)])

@@ -3,9 +3,10 @@
 I inner nodes of this worker, F input width, D hidden width, C classes.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import LinearConvolution
-from retexo.nn.matrix import Matrix, dense, is_sparse
+from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse
 from retexo.nn.stage import Stage
 from retexo.trainers.context import Context
 from retexo.training.objective import LabelledNodes, LayerObjective
@@ -32,63 +33,80 @@ PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int
 
 
 @dataclass(frozen=True, eq=False)
-class InferenceResult:
-    """A trained network's output for this worker's nodes; NaN at nodes that no worker needs."""
+class LayerInput:
+    """What a layer reads of this worker's nodes."""
 
+    rows: Tensor
+    """[I, F] what the layer before passes on; of the first layer the features."""
+    features: Tensor | None = None
+    """[I, F], for skips; None where no stage reads them."""
+    aggregate: Tensor | None = None
+    """[I, F] the first layer's aggregate of the features, likewise; it sets them for the nodes that it computes."""
+
+    @classmethod
+    def first(cls, features: Tensor, stages: Sequence[Stage]) -> Self:
+        """features: [I, F]."""
+        read = {name for stage in stages for name in stage.skips}
+        return cls(
+            features,
+            features if "features" in read else None,
+            torch.zeros_like(features) if "aggregate" in read else None,
+        )
+
+    def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
+        """Inputs.skips of some nodes, int64 [n]."""
+        return tuple(as_matrix(getattr(self, name)[nodes].to(device)) for name in stage.skips)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerOutput:
+    """What a layer makes of this worker's nodes; NaN where no worker needs it."""
+
+    rows: Tensor
+    """[I, D] what it passes on; of the last layer the logits."""
     logits: Tensor
     """[I, C]"""
-    embeddings: Tensor
-    """[I, D] the input of the last layer; with one layer the features."""
-
-
-def infer(context: Context, stages: list[Stage]) -> InferenceResult:
-    """Run trained stages over the nodes that the plan requires.
-
-    With the plan of a training run, and as many threads, the logits are those that it ended with, bit for bit: the same
-    rows and sums are sent, and the same nodes go through a layer together. With a plan of one wave they differ by
-    rounding.
-    """
-    rows = inputs = context.features
-    for layer, stage in enumerate(stages):
-        inputs = rows
-        rows = run_layer(context, layer, stage, inputs, lambda objective: None)
-    return InferenceResult(rows, inputs)
 
 
 def run_layer(
-    context: Context, layer: int, stage: Stage, rows: Tensor, fit: Callable[[LayerObjective], None]
-) -> Tensor:
-    """Exchange, aggregate, `fit`, exchange, embed: [I, F] -> [I, D], the logits for the last stage."""
+    context: Context, layer: int, stage: Stage, given: LayerInput, fit: Callable[[LayerObjective], None]
+) -> LayerOutput:
+    """Exchange, aggregate, `fit`, exchange, embed."""
     context.clock.progress.at(layer)
-    exchange = layer_exchange(context, layer, stage, rows)
+    exchange = layer_exchange(context, layer, stage, given)
     with context.phase("exchange"):
         sources = exchange.run(TRAIN_WAVE)
     with context.phase("aggregate"):
-        objective = make_layer_objective(context, layer, stage, rows, sources)
+        objective = make_layer_objective(context, layer, stage, given, sources)
     del sources
     fit(objective)
-    return _embed(context, objective, rows, exchange)
+    return _embed(context, objective, given, exchange)
 
 
-def layer_exchange(context: Context, layer: int, stage: Stage, rows: Tensor) -> LayerExchange:
-    """The exchange of one layer's input, [I, F]."""
+def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
+    """The exchange of one layer's input."""
+    rows, scale = given.rows, context.source_scale(stage.conv)
+    precision = PRECISIONS[context.settings.exchange.precision]
+    if layer == 0 and given.aggregate is not None:  # a sum of projected rows does not tell it
+        return LayerExchange(context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm)
 
     @torch.no_grad()
     def project(rows: Matrix) -> Tensor:
         # Sparse products are supported on the CPU only.
         return stage.conv.project(rows if context.device.type == "cpu" else dense(rows).to(context.device)).cpu()
 
-    scale = context.source_scale(stage.conv)
-    owned = LocalRows(rows, scale, project, stage.conv.projected_width, PRECISIONS[context.settings.exchange.precision])
+    owned = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
     return LayerExchange(context.plan, layer, owned, context.comm)
 
 
-def make_layer_objective(context: Context, layer: int, stage: Stage, rows: Tensor, sources: Sources) -> LayerObjective:
-    """What the rounds of a layer train on; rows are [I, F]."""
+def make_layer_objective(
+    context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
+) -> LayerObjective:
+    """What the rounds of a layer train on."""
 
     def labelled(mask: Tensor) -> LabelledNodes:
         nodes = (mask & (context.plan.required_layers > context.plan.num_layers)).nonzero()[:, 0]
-        return _labelled(context, stage, nodes, rows, sources)
+        return _labelled(context, stage, nodes, given, sources)
 
     return LayerObjective(
         layer=layer,
@@ -101,71 +119,72 @@ def make_layer_objective(context: Context, layer: int, stage: Stage, rows: Tenso
     )
 
 
-def _labelled(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> LabelledNodes:
+def _labelled(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
     batch_size, labels = context.settings.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.linear_aggregation else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.linear_aggregation or (len(chunks) <= 1 and batch_size is None):
-        return LabelledNodes.of(
-            nodes, labels, layer_inputs(context, stage, nodes, rows, sources) if len(nodes) else None, batch_size
-        )
+        inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None
+        return LabelledNodes.of(nodes, labels, inputs, batch_size)
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
     edges = context.edges.numbered(sources)
-    return LabelledNodes(nodes, labels, lambda place: _block_inputs(context, stage, nodes[place], rows, edges), ranges)
+    return LabelledNodes(nodes, labels, lambda place: _block_inputs(context, stage, nodes[place], given, edges), ranges)
 
 
-def layer_inputs(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, sources: Sources) -> Inputs:
-    """The input of a layer's convolution at some inner nodes, at least one; rows are [I, F]."""
-    conv = stage.conv
+def layer_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> Inputs:
+    """The input of a stage at some inner nodes, at least one."""
+    conv, rows = stage.conv, given.rows
     if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
         accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
-        return _rounded(context, accumulator.inputs())
-    return _block_inputs(context, stage, nodes, rows, context.edges.numbered(sources))
+        return _complete(context, stage, nodes, given, accumulator.inputs())
+    return _block_inputs(context, stage, nodes, given, context.edges.numbered(sources))
 
 
-def _block_inputs(context: Context, stage: Stage, nodes: Tensor, rows: Tensor, edges: NumberedEdges) -> Inputs:
+def _block_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges) -> Inputs:
     """The same from the in-edges of the nodes, as a block."""
     block = edges.block(nodes)
-    unprojected, projected = (vectors.to(context.device) for vectors in rows_of(block, rows, edges.sources))
-    return _rounded(context, stage.conv.prepare(block.to(context.device), unprojected, projected))
+    unprojected, projected = (vectors.to(context.device) for vectors in rows_of(block, given.rows, edges.sources))
+    inputs = stage.conv.prepare(block.to(context.device), unprojected, projected)
+    return _complete(context, stage, nodes, given, inputs)
 
 
-def _rounded(context: Context, inputs: Inputs) -> Inputs:
+def _complete(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs) -> Inputs:
+    """A convolution's inputs with the stage's skips, in the precision of the products."""
+    inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
     return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 @torch.no_grad()
-def _embed(context: Context, objective: LayerObjective, rows: Tensor, exchange: LayerExchange) -> Tensor:
-    """Exchange the remaining rows, then [I, F] -> [I, D] in evaluation mode; NaN where no worker needs it.
-
-    For the last stage these are the logits.
-    """
+def _embed(context: Context, objective: LayerObjective, given: LayerInput, exchange: LayerExchange) -> LayerOutput:
+    """Exchange the remaining rows, then run the stage over all nodes that are needed, in evaluation mode."""
     stage, train, val = objective.stage, objective.train, objective.val
     stage.eval()
     others = context.plan.required_layers > objective.layer
     others[torch.cat((train.nodes, val.nodes))] = False
     nodes = others.nonzero()[:, 0]
     inputs_of = (_inputs_from_sums if isinstance(stage.conv, LinearConvolution) else _inputs_from_rows)(
-        context, stage, nodes, rows, exchange
+        context, stage, nodes, given, exchange
     )
     with context.phase("embed"):
-        embedded = torch.full((len(rows), stage.output_dim), torch.nan, dtype=rows.dtype)
+        passed, logits = (given.rows.new_full((len(given.rows), width), torch.nan) for width in stage.output_widths)
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
-            embedded[some] = stage.embed(inputs).cpu()
-    return embedded
+            if given.aggregate is not None and objective.layer == 0:
+                given.aggregate[some] = dense(inputs.matrices[-1]).to("cpu", given.aggregate.dtype)
+            passed[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
+    return LayerOutput(passed, logits)
 
 
 def _inputs_from_sums(
-    context: Context, stage: Stage, nodes: Tensor, rows: Tensor, exchange: LayerExchange
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Some nodes at a time with their inputs; what arrives from other workers is summed as it arrives."""
-    conv = stage.conv
+    conv, rows, local = stage.conv, given.rows, exchange.local
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
-        projected = exchange.local.projected if conv.projected_width < rows.shape[1] else None
+        projected = local.projected if local.projected_width < rows.shape[1] else None
         accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)
     arriving = exchange.stream(INFER_WAVE)
     while True:
@@ -177,14 +196,16 @@ def _inputs_from_sums(
             accumulator.add(sources)
         del sources  # before the next ones come
     places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
-    return ((nodes[place], _rounded(context, accumulator.inputs(place))) for place in places)
+    return (
+        (nodes[place], _complete(context, stage, nodes[place], given, accumulator.inputs(place))) for place in places
+    )
 
 
 def _inputs_from_rows(
-    context: Context, stage: Stage, nodes: Tensor, rows: Tensor, exchange: LayerExchange
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """The same for a convolution that needs its neighbours' rows."""
     with context.phase("exchange"):
         edges = context.edges.numbered(exchange.run(INFER_WAVE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
-    return ((chunk, _block_inputs(context, stage, chunk, rows, edges)) for chunk in chunks)
+    return ((chunk, _block_inputs(context, stage, chunk, given, edges)) for chunk in chunks)

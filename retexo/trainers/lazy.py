@@ -4,11 +4,13 @@ The boundary rows of a layer's input cross the network once: those that the roun
 others when it is frozen. It trains alone, to convergence; its embeddings of all nodes are the input of the next layer.
 """
 
+from dataclasses import replace
+
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.layerwise import run_layer
+from retexo.trainers.layerwise import LayerInput, run_layer
 from retexo.training.loop import run_rounds
 from retexo.training.objective import LayerObjective
 
@@ -23,7 +25,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
-    rows = context.features  # [I, F] the input of the layer
+    given, logits = LayerInput.first(context.features, stages), []
     rounds: list[int] = []
 
     def fit(objective: LayerObjective) -> None:
@@ -31,7 +33,9 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
 
     for layer, stage in enumerate(stages):
-        rows = run_layer(context, layer, stage, rows, fit)
-        context.features = context.features[:0].clone()  # of no use after the first layer
+        output = run_layer(context, layer, stage, given, fit)
+        context.features = context.features[:0].clone()  # what is of use after the first layer is in `given`
         context.save_layer(layer, stage)
-    return TrainResult(rounds, rows)
+        given = replace(given, rows=output.rows)
+        logits.append(output.logits)
+    return TrainResult(rounds, logits)

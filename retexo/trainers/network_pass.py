@@ -20,6 +20,7 @@ from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
+from retexo.trainers.layerwise import LayerInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +109,8 @@ def make_pass(steps: Sequence[Step], required_layers: Tensor, targets: Tensor) -
 def first_step(context: Context, stage: Stage, required_layers: Tensor, features: Sources) -> Step:
     """The first layer, for the nodes with required_layers > 0."""
     nodes = (required_layers > 0).nonzero()[:, 0]
-    fixed = layerwise.layer_inputs(context, stage, nodes, context.features, features) if len(nodes) else None
-    return Step(len(nodes), fixed)
+    given = LayerInput(context.features)
+    return Step(len(nodes), layerwise.layer_inputs(context, stage, nodes, given, features) if len(nodes) else None)
 
 
 def later_step(

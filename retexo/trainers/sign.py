@@ -22,6 +22,7 @@ from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.layerwise import LayerInput
 from retexo.training.parameters import check_same_parameters
 
 USE: Use = "evaluate"
@@ -74,7 +75,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     used = end_to_end.nodes_in_a_split(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
-    return TrainResult(rounds, logits)
+    return TrainResult(rounds, [logits])
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
@@ -87,7 +88,8 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
         rows = torch.zeros_like(context.features)
         with context.phase("aggregate"):
             if len(nodes):
-                rows[nodes] = dense(layerwise.layer_inputs(context, stage, nodes, hops[-1], sources).matrices[-1]).cpu()
+                inputs = layerwise.layer_inputs(context, stage, nodes, LayerInput(hops[-1]), sources)
+                rows[nodes] = dense(inputs.matrices[-1]).cpu()
         hops.append(rows)
     return hops
 

@@ -37,9 +37,14 @@ class GraphInfo:
     """The graph's name in the Open Graph Benchmark; None for other graphs."""
 
     @property
+    def num_in_split(self) -> int:
+        """Training, validation and test nodes."""
+        return self.num_train + self.num_val + self.num_test
+
+    @property
     def all_nodes_used(self) -> bool:
         """Whether every node is a training, validation or test node."""
-        return self.num_train + self.num_val + self.num_test == sum(self.part_sizes)
+        return self.num_in_split == sum(self.part_sizes)
 
 
 def agree_on_graph_info(

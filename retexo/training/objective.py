@@ -106,7 +106,8 @@ class LayerObjective:
         return len(self.train.labels)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        return self.stage.conv.first_weights, (self.train.inputs(place).matrices for place in self.train.chunks)
+        inputs = (self.train.inputs(place) for place in self.train.chunks)
+        return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()

@@ -54,7 +54,7 @@ def make_context(
         with comm.without_replay_log():  # its keys are drawn anew
             partition = resolve_halo(partition, graph_info.part_sizes, comm)
     plan = make_plan(partition, plan_options, comm)
-    out_degree = _out_degree(partition, graph_info, conv, comm)
+    out_degree = _out_degree(partition, graph_info, comm, used=conv.uses_out_degree or settings.smoothing.steps > 0)
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
     features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
 
@@ -82,12 +82,12 @@ def make_context(
     )
 
 
-def _out_degree(partition: Partition, graph_info: GraphInfo, conv: Convolution, comm: Communicator) -> Tensor:
-    """Out-degrees in the whole graph, [I + H]: stored, or asked for where the convolution uses them; else zeros."""
+def _out_degree(partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool) -> Tensor:
+    """Out-degrees in the whole graph, [I + H]: stored, or asked for where they are used; else zeros."""
     if graph_info.degrees_stored:
         assert partition.out_degree is not None
         return partition.out_degree
-    if conv.uses_out_degree:
+    if used:
         return global_out_degree(partition, graph_info.part_sizes, comm)
     return torch.zeros(partition.num_inner + partition.num_halo)
 
@@ -105,5 +105,6 @@ def make_inference_context(
 ) -> Context:
     """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels."""
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
+    settings = replace(settings, smoothing=replace(settings.smoothing, steps=checkpoint.answer.steps))
     with clock.phase("plan"):
         return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

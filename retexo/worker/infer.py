@@ -16,7 +16,7 @@ from retexo.errors import TrainingError
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.predictions import Predictions, write_part
-from retexo.trainers import layerwise
+from retexo.trainers.answer import infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
@@ -60,7 +60,7 @@ def run(rank: int, job: InferJob, progress: Progress | None = None) -> dict[str,
         context = make_inference_context(
             job.settings, job.checkpoint, partition, graph_info, comm, stages, use=use, clock=clock
         )
-        inferred = layerwise.infer(context, [stage.to(context.device) for stage in stages])
+        inferred = infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
         with clock.phase("evaluate"):
             scores = final_scores(context, inferred.logits)
         if job.predict is not None:

@@ -12,10 +12,11 @@ from typing import Any
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import process_group
-from retexo.nn.stage import Architecture, build_stages
+from retexo.nn.stage import Answer, Architecture, build_stages
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import registry
+from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
@@ -77,11 +78,12 @@ def run(
             logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            scores = final_scores(context, trained.logits)
+            answer, logits = choose_answer(context, trained.logits)
+            scores = final_scores(context, logits)
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
-            _save_model(job, architecture, trainer, multilabel=graph_info.multilabel)
+            _save_model(job, architecture, trainer, answer, multilabel=graph_info.multilabel)
         return {
             **{name: asdict(value) for name, value in scores.items()},
             "rounds": trained.rounds,
@@ -108,8 +110,11 @@ def _open_recovery(
     return recovery, first
 
 
-def _save_model(job: TrainJob, architecture: Architecture, trainer: registry.Trainer, *, multilabel: bool) -> None:
+def _save_model(
+    job: TrainJob, architecture: Architecture, trainer: registry.Trainer, answer: Answer, *, multilabel: bool
+) -> None:
     """Write what the checkpoint says beside the layers that are there already."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
+    about |= {"answer": asdict(answer)}
     save_model(job.run_dir / "checkpoint", architecture, about)

@@ -26,6 +26,7 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers import layerwise, lazy
+from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
@@ -42,6 +43,7 @@ MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 POWERSGD = "gradient.compression=powersgd"
+SKIPS = ("model.own_half=true", "model.inputs=all", "model.passes=aggregate", "readout=validation", "smoothing.steps=3")
 FEW_ROUNDS = 4
 # The graph, and settings besides those above; of FEW_ROUNDS each.
 FEW: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -58,6 +60,14 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn-third-plain": ("third", (*MODELS["gcn"], "exchange=plain")),
     "sage-mean-third": ("third", MODELS["sage-mean"]),
     "gat-third": ("third", MODELS["gat-mean"]),
+    "gcn-skips": ("dense", (*MODELS["gcn"], *SKIPS)),
+    "gcn-skips-plain": ("dense", (*MODELS["gcn"], *SKIPS, "exchange=plain")),
+    "gcn-skips-sparse": ("sparse", (*MODELS["gcn"], *SKIPS, "batch_size=60")),
+    "sage-mean-skips": ("third", (*MODELS["sage-mean"], *SKIPS)),
+    "gin-skips": ("third", (*MODELS["gin"], *SKIPS)),
+    "gat-skips": ("third", (*MODELS["gat-mean"], *SKIPS)),
+    "sage-pool-skips": ("dense", (*MODELS["sage-pool"], *SKIPS)),
+    "gcn-own-half": ("dense", (*MODELS["gcn"], "model.own_half=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
     "gcn-powersgd-whole": ("dense", (*MODELS["gcn"], POWERSGD, "gradient.rank=8")),  # no matrix has more columns
@@ -173,7 +183,9 @@ def _train(
     trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
     embeddings = noted[comm.rank]
-    np.testing.assert_array_equal(embeddings[-1], trained.logits.numpy())
+    np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
+    if settings.smoothing.steps:
+        embeddings += [*(each.numpy() for each in trained.logits), choose_answer(context, trained.logits)[1].numpy()]
     parameters = [parameter.detach().numpy() for stage in stages for parameter in stage.parameters()]
     return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
 
@@ -181,10 +193,10 @@ def _train(
 def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
     """The function, which now also keeps what it returns."""
 
-    def embed_and_note(context: Context, *arguments: Any) -> torch.Tensor:
-        rows = embed(context, *arguments)
-        embeddings[context.comm.rank].append(rows.numpy())
-        return rows
+    def embed_and_note(context: Context, *arguments: Any) -> layerwise.LayerOutput:
+        output: layerwise.LayerOutput = embed(context, *arguments)
+        embeddings[context.comm.rank].append(output.rows.numpy())
+        return output
 
     return embed_and_note
 
@@ -421,3 +433,39 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
     assert all(np.isfinite(rows).all() for rows in embeddings)
     exact = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "dense")
     assert not np.allclose(embeddings[0], exact[0], rtol=1e-3)  # something was left out
+
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"])
+def test_skips_and_answers_of_parts_equal_those_of_one(trained: Any, num_parts: int, case: str) -> None:
+    wanted = trained(1, case.removesuffix("-plain"))
+    assert_same(trained(num_parts, case), wanted)
+    assert np.isfinite(wanted[1][-1]).any()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 7])
+@pytest.mark.parametrize("kind", ["dense", "third"])
+def test_smoothing_is_the_power_of_the_adjacency(num_parts: int, kind: str, tmp_path: Path) -> None:
+    graph, masks = oracle_graph(kind), oracle_masks(kind)
+    directory = write_partitions(tmp_path, graph, masks, assignment(num_parts), num_parts)
+    start = np.random.default_rng(0).standard_normal((60, 4))
+    settings = settings_of(num_parts, "model=sage", "smoothing.steps=3")
+
+    def worker(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
+        partition = directory.read(comm.rank)
+        info = agree_on_graph_info(comm, partition, directory, "0" * 64)
+        with LOCK:
+            conv = build_stages(make_architecture(settings, info), 0)[0].conv
+        context = make_context(settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64)
+        rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
+        return partition.node_ids.numpy(), [each.numpy() for each in propagate(context, rows, 3)]
+
+    found = run_threads(num_parts, worker)
+    order = np.argsort(np.concatenate([ids for ids, _ in found]))
+    in_split = np.any(list(masks.values()), axis=0)
+    adjacency, expected = normalised(graph).numpy() * in_split, start
+    for step in range(4):
+        got = np.concatenate([powers[step] for _, powers in found])[order]
+        np.testing.assert_allclose(got[in_split], expected[in_split], rtol=1e-9, atol=1e-12)
+        expected = adjacency @ expected

@@ -60,6 +60,8 @@ class GAT(Convolution):
         self_loops: whether a node is its own neighbour.
     """
 
+    adds_skips = True
+
     def __init__(self, num_in: int, num_out: int, dropout: float, heads: int, merge: str, self_loops: bool) -> None:
         super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)

@@ -16,7 +16,8 @@ Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
-    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width=layer.model.hidden_dim)
+    width = layer.num_out if layer.model.own_half else layer.model.hidden_dim
+    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width)
 
 
 class GIN(LinearConvolution):

@@ -27,8 +27,9 @@ class Options(Checked):
 
 
 def build(layer: LayerShape, options: Options) -> "SAGEMean | SAGEPool":
-    aggregator = SAGEPool if options.aggregator == "pool" else SAGEMean
-    return aggregator(layer.num_in, layer.num_out, layer.model.dropout)
+    if options.aggregator == "pool":
+        return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
+    return SAGEMean(layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half)
 
 
 class SAGEMean(LinearConvolution):
@@ -38,14 +39,16 @@ class SAGEMean(LinearConvolution):
         num_in: F.
         num_out: D.
         dropout: rate, of a node's own row and of the mean.
+        root_weight: whether there is W_self; False where the stage has the node's own row beside the mean.
     """
 
     normalised = True
-    root_weight = True
 
-    def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+    def __init__(self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True) -> None:
         super().__init__(num_out, dropout)
-        self.weight_self = xavier(num_in, num_out)
+        self.root_weight = root_weight
+        if root_weight:
+            self.weight_self = xavier(num_in, num_out)
         self.weight_neigh = xavier(num_in, num_out)
         self.bias = nn.Parameter(torch.zeros(num_out))
 
@@ -53,8 +56,9 @@ class SAGEMean(LinearConvolution):
         return 1 / in_degree.clamp(min=1)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        own, mean = inputs.matrices
-        return self.dropped(own) @ self.weight_self + self.weighted(mean, inputs.projected, self.bias)
+        *own, mean = inputs.matrices
+        roots = [self.dropped(rows) @ self.weight_self for rows in own]
+        return sum(roots, start=self.weighted(mean, inputs.projected, self.bias))
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
@@ -62,7 +66,7 @@ class SAGEMean(LinearConvolution):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        return self.weight_self, self.weight_neigh
+        return (self.weight_self, self.weight_neigh) if self.root_weight else (self.weight_neigh,)
 
 
 class SAGEPool(Convolution):

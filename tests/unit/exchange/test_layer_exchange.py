@@ -593,9 +593,10 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
     stages = [stage.double() for stage in build_stages(architecture, 0)]
     found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
 
-    def embed(context: Context, *arguments: Any) -> Tensor:
-        found[context.comm.rank].append(own_embed(context, *arguments))
-        return found[context.comm.rank][-1]
+    def embed(context: Context, *arguments: Any) -> layerwise.LayerOutput:
+        output = own_embed(context, *arguments)
+        found[context.comm.rank].append(output.rows)
+        return output
 
     def work(comm: Communicator) -> None:
         part = whole.partition(comm.rank, rows)

@@ -1,0 +1,168 @@
+"""What a network of several stages answers: which of their heads, and how far that is smoothed along the edges.
+
+The log-probabilities of the chosen stages are averaged (of several labels per node the logits), then propagated as by
+APPNP (Gasteiger, Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, their eqs. 5 and 6 written out):
+
+    V_0 = mean over the stages k of log softmax(z_k)        V_i = A V_(i-1)
+    Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
+
+A is the normalised adjacency of GCN with self loops; K is smoothing.steps, and alpha = 1 leaves V_0. Only nodes in a
+split are sources, so that the answers do not depend on which others a run computes; where the graph has no split, all.
+
+N nodes, I inner nodes, H halo nodes, C classes, M candidates, T temperatures.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partitioning.directory.types import Partition
+from retexo.comm.collectives import ReduceInput
+from retexo.comm.traffic import SETUP, WHOLE_RUN, MessageTag
+from retexo.exchange.plan import make_plan, request_halo_nodes
+from retexo.nn.accumulate import Accumulator
+from retexo.nn.conv.gcn import GCN
+from retexo.nn.matrix import dense
+from retexo.nn.stage import Answer, Stage
+from retexo.trainers.context import Context
+from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
+from retexo.trainers.layerwise import LayerInput, run_layer
+from retexo.training.task import micro_f1
+
+TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
+"""[T] that logits are divided by, so that a loss does not depend on how sure they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceResult:
+    """A trained network's output for this worker's nodes; NaN at nodes that no worker needs."""
+
+    logits: Tensor
+    """[I, C]"""
+    embeddings: Tensor
+    """[I, D] the input of the last layer; with one layer the features."""
+
+
+def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceResult:
+    """Run trained stages over the nodes that the plan requires.
+
+    With the plan of a training run, and as many threads, the logits are those that it ended with, bit for bit: the same
+    rows and sums are sent, and the same nodes go through a layer together. With a plan of one wave they differ by
+    rounding.
+    """
+    given, logits = LayerInput.first(context.features, stages), []
+    for layer, stage in enumerate(stages):
+        inputs = given.rows
+        output = run_layer(context, layer, stage, given, lambda objective: None)
+        given = replace(given, rows=output.rows)
+        logits.append(output.logits)
+    return InferenceResult(apply_answer(context, logits, answer), inputs)
+
+
+def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, Tensor]:
+    """By validation, the stages first, then alpha: the answer and its logits, [I, C].
+
+    logits: [I, C] of each stage.
+    """
+    smoothing, last = context.settings.smoothing, len(logits) - 1
+    candidates = [Answer((last,))]
+    if context.settings.readout == "validation" and context.graph_info.num_val:
+        candidates = [Answer((stage,)) for stage in range(last + 1)]
+        candidates += [Answer(tuple(range(first, last + 1))) for first in range(last)]
+    answer = candidates[0]
+    if len(candidates) > 1:
+        answer = candidates[_best(context, (averaged(context, logits, each) for each in candidates))]
+    start = averaged(context, logits, answer)
+    if not smoothing.steps or not context.graph_info.num_val:
+        return answer, start
+    powers = list(propagate(context, start, smoothing.steps))
+    best = _best(context, (weighted(powers, alpha) for alpha in smoothing.alphas))
+    answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps)
+    return answer, weighted(powers, answer.alpha)
+
+
+def apply_answer(context: Context, logits: Sequence[Tensor], answer: Answer) -> Tensor:
+    """The logits [I, C] of an answer that was chosen before."""
+    start = averaged(context, logits, answer)
+    return start if answer.alpha == 1 else weighted(list(propagate(context, start, answer.steps)), answer.alpha)
+
+
+def averaged(context: Context, logits: Sequence[Tensor], answer: Answer) -> Tensor:
+    """V_0, [I, C]; the logits themselves of one stage that is not smoothed."""
+    chosen = [logits[stage] for stage in answer.stages]
+    if not context.task.multilabel:
+        chosen = [each.log_softmax(dim=1) for each in chosen]
+    return torch.stack(chosen).mean(dim=0)
+
+
+def weighted(powers: Sequence[Tensor], alpha: float) -> Tensor:
+    """Z of V_0 ... V_K, [I, C] each."""
+    steps = len(powers) - 1
+    total = powers[-1] * (1 - alpha) ** steps
+    for step, power in enumerate(powers[:-1]):
+        total += power * (alpha * (1 - alpha) ** step)
+    return total
+
+
+def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
+    """V_0 ... V_K, [I, C] each; NaN where V_0 is."""
+    gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
+    computed = context.plan.required_layers >= context.plan.num_layers
+    sources = nodes_in_a_split(context) if context.graph_info.num_in_split else computed
+    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
+    with context.phase("plan"):
+        plan = make_plan(_with_sources(context, sources, computed), options, context.comm, computed)
+    nodes, alone = computed.nonzero()[:, 0], (computed & ~sources).nonzero()[:, 0]
+    scale = context.source_scale(gcn)
+    own_scale = gcn.self_loop_scale(context.edges.in_degree[alone], context.edges.out_degree[alone])[:, None]
+    rows = start
+    yield rows
+    for _ in range(steps):
+        sent = torch.where(sources[:, None], rows, torch.zeros_like(rows))
+        received = exchange_rows(context, plan, 0, sent, scale, "predictions", WHOLE_RUN)
+        with context.phase("aggregate"):
+            accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
+            accumulator.add(received)
+            after = torch.full_like(rows, torch.nan)
+            after[nodes] = dense(accumulator.inputs().matrices[0])
+            after[alone] += own_scale * rows[alone]
+        rows = after
+        yield rows
+
+
+def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partition:
+    """The partition with the edges between sources, bool [I], and computed nodes alone; owners say which those are."""
+    partition, comm = context.partition, context.comm
+    if context.plan_options.all_nodes:
+        return partition
+    used = computed[partition.dst]
+    halo = torch.zeros(partition.num_halo, dtype=torch.bool)
+    halo[partition.src[used & (partition.src >= partition.num_inner)] - partition.num_inner] = True
+    named = request_halo_nodes(partition, halo, context.plan_options.part_sizes, comm)
+    counts = torch.bincount(partition.halo_owner[halo], minlength=comm.world_size).tolist()
+    replies = [torch.from_numpy(np.packbits(sources[nodes].numpy())) for nodes in named]
+    received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
+    bits = [np.unpackbits(reply.numpy(), count=count) for reply, count in zip(received, counts, strict=True)]
+    halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
+    kept = used & torch.cat((sources, halo))[partition.src]
+    return replace(partition, src=partition.src[kept], dst=partition.dst[kept])
+
+
+def _best(context: Context, candidates: Iterator[Tensor]) -> int:
+    """Of the candidates, [I, C] each, within half a standard error of the best metric the one with the least loss."""
+    mask, size = context.partition.val_mask, context.graph_info.num_val
+    labels, task = context.labels.cpu()[mask], context.task
+    counts, losses = [], []
+    for logits in candidates:
+        answers = logits[mask]
+        counts.append(task.counts(answers, labels).sum(dim=1))
+        losses.append(torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES]))
+    count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]
+    context.comm.all_reduce([ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics"))
+    metric = np.array([micro_f1(each) for each in count])
+    best = metric.max()
+    close = metric >= best - 0.5 * np.sqrt(best * (1 - best) / size)
+    return int(np.where(close, loss.min(dim=1).values.numpy(), np.inf).argmin())
