@@ -114,7 +114,9 @@ class _Matrix:
     @classmethod
     def of(cls, parts: Sequence[ParameterSlice]) -> "_Matrix":
         used = [part.used for part in parts if part.used is not None]
-        together = torch.from_numpy(np.unique(torch.cat(used).cpu())).to(used[0].device) if len(used) == len(parts) else None
+        together = (
+            torch.from_numpy(np.unique(torch.cat(used).cpu())).to(used[0].device) if len(used) == len(parts) else None
+        )
         return cls(tuple(parts), together)
 
     @property
