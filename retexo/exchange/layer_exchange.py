@@ -139,7 +139,8 @@ class LayerExchange:
             for peer, boundary in enumerate(self._plan.incoming)
         ]
         sizes, announced = self._exchange_headers(selections, messages, outgoing, incoming)
-        received = self._comm.all_to_all(messages, sizes, MessageTag(self._kind, self._traffic_layer, wave), consume=True)
+        tag = MessageTag(self._kind, self._traffic_layer, wave)
+        received = self._comm.all_to_all(messages, sizes, tag, consume=True)
         for held, edges, selection in zip(self._held_there, outgoing, selections, strict=True):
             held[edges.rows[selection.rows]] |= not selection.format.projected
         return self._arrivals(incoming, announced, received)

@@ -456,7 +456,7 @@ def test_smoothing_is_the_power_of_the_adjacency(num_parts: int, kind: str, tmp_
         partition = directory.read(comm.rank)
         info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         with LOCK:
-            conv = build_stages(make_architecture(settings, info), 0)[0].conv
+            conv = build_stages(Architecture(settings.model, info.num_features, info.num_classes), 0)[0].conv
         context = make_context(settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64)
         rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
         return partition.node_ids.numpy(), [each.numpy() for each in propagate(context, rows, 3)]
