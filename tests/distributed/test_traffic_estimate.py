@@ -44,6 +44,7 @@ EXCHANGES = {
     "int8": ("exchange.precision=int8",),
     "plain": ("exchange=plain",),
 }
+SKIPS = ("model.own_half=true", "model.inputs=all", "model.passes=aggregate", "readout=validation", "smoothing.steps=2")
 LOCAL, LOW_RANK = ("gradient=local", "local_epochs=2"), ("gradient.compression=powersgd", "gradient.rank=2")
 GRADIENTS = {
     "sync": (),
@@ -65,9 +66,11 @@ class Case:
     stored_degrees: bool
     masks: str
     """all: every node is in one; some: not every node; blind: every node, none validates."""
+    skips: bool = False
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
+        options += SKIPS if self.skips else ()
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
@@ -78,7 +81,7 @@ class Case:
     def __str__(self) -> str:
         made_by = "ours" if self.stored_degrees else "dgl"
         names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
-        return "-".join(names)
+        return "-".join(names) + "-skips" * self.skips
 
 
 def make_case(model: int, exchange: int) -> Case:
@@ -96,6 +99,10 @@ def make_case(model: int, exchange: int) -> Case:
 
 
 CASES = [make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))]
+CASES += [
+    replace(case, skips=True) for case in CASES if (case.model, case.exchange) in
+    {("gcn", "fp32"), ("sage-mean", "int8"), ("gin", "plain"), ("gat-mean", "bf16")}
+]  # fmt: skip
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
 PATIENCE = {EARLY: 1, BLIND: 2}
@@ -176,7 +183,7 @@ def train_runs(rank: int, world_size: int, runs: list[Run]) -> list[Outcome]:
 def _train(rank: int, run: Run) -> Outcome:
     """retexo.worker.train.run, as a worker calls it, in the process group that there is already."""
     contexts: list[tuple[Context, list[Stage]]] = []
-    embeddings: list[torch.Tensor] = []
+    outputs: list[layerwise.LayerOutput] = []
     flat: list[FlatParameters] = []
     run.run_dir.mkdir(exist_ok=True)
     joined = contextlib.nullcontext(GlooTransport(rank, WORLD))
@@ -184,7 +191,7 @@ def _train(rank: int, run: Run) -> Outcome:
         unittest.mock.patch.object(train, "process_group", return_value=joined),
         unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
-        unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, embeddings)),
+        unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, outputs)),
         unittest.mock.patch.object(loop, "flatten_parameters", _noting_result(loop.flatten_parameters, flat)),
     ):
         job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
@@ -192,8 +199,9 @@ def _train(rank: int, run: Run) -> Outcome:
     context, stages = contexts[0]
     sent = account(context.comm)
     context.comm.meter = TrafficMeter(WORLD)
+    embeddings = [output.rows for output in outputs]
     for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = layerwise.layer_exchange(context, layer, stages[layer], rows)
+        exchange = layerwise.layer_exchange(context, layer, stages[layer], layerwise.LayerInput(rows))
         exchange.run(TRAIN_WAVE)
         exchange.run(INFER_WAVE)
     rows = [each.numpy() for each in embeddings]

@@ -46,7 +46,8 @@ from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
-from retexo.trainers import layerwise, lazy
+from retexo.trainers import lazy
+from retexo.trainers.answer import choose_answer, infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.compatibility import Shape
@@ -120,7 +121,7 @@ def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -
     }
     assert result["same_partitions"]
     assert result["nodes"] == {"train": 7, "val": 6, "test": 7, "all": 40}
-    assert result["settings"]["model"] == {"name": "gcn"}  # the checkpoint's, not the configuration's
+    assert result["settings"]["model"]["name"] == "gcn"  # the checkpoint's, not the configuration's
     assert result["settings"]["hidden_dim"] == 8
     assert {"inference", "phase", "total"} == set(result["seconds"])
 
@@ -139,7 +140,9 @@ def test_evaluate_sends_at_most_what_training_sent_as_rows(place: Path, tmp_path
         assert counted["total"] == sum(map(sum, counted["by_peer"])) == sum(counted["by_kind"].values())
 
 
-MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("model=sage", "model.aggregator=pool")}
+MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("model=sage", "model.aggregator=pool"),
+          "skips": ("model=sage", "model.own_half=true", "model.inputs=all", "model.passes=aggregate",
+                    "readout=validation", "smoothing.steps=3", "smoothing.alphas=[0.3]")}  # fmt: skip
 CASES = [(*model, f"exchange={exchange}") for model in MODELS.values() for exchange in ("exact", "plain")]
 
 
@@ -167,11 +170,12 @@ def _logits(
         settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
     )  # type: ignore[arg-type]
     if not train:
-        return layerwise.infer(context, stages).logits.numpy()
-    logits = lazy.train(context, stages).logits.numpy()
+        return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
+    answer, logits = choose_answer(context, lazy.train(context, stages).logits)
     if rank == 0:
-        save_model(run_dir / "checkpoint", shape, {"multilabel": False, "partition_digest": directory.digest()})
-    return logits
+        about = {"multilabel": False, "partition_digest": directory.digest(), "answer": dataclasses.asdict(answer)}
+        save_model(run_dir / "checkpoint", shape, about)
+    return logits.numpy()
 
 
 class Silent:
@@ -402,7 +406,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
         context = make_inference_context(
             settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock()
         )
-        layerwise.infer(context, stages)
+        infer(context, stages, checkpoint.answer)
         return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
 
     total: dict[tuple[str, int, int], int] = {}
