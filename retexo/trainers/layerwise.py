@@ -152,6 +152,8 @@ def _block_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInp
 
 def _complete(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs) -> Inputs:
     """A convolution's inputs with the stage's skips, in the precision of the products."""
+    if given.aggregate is not None and given.rows is given.features:  # the first layer; later ones read it
+        given.aggregate[nodes] = dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
     return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
 
@@ -171,8 +173,6 @@ def _embed(context: Context, objective: LayerObjective, given: LayerInput, excha
         passed, logits = (given.rows.new_full((len(given.rows), width), torch.nan) for width in stage.output_widths)
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
-            if given.aggregate is not None and objective.layer == 0:
-                given.aggregate[some] = dense(inputs.matrices[-1]).to("cpu", given.aggregate.dtype)
             passed[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
     return LayerOutput(passed, logits)
 
