@@ -89,7 +89,8 @@ def check_types(read: Any) -> None:
         hint, value = hints[name], getattr(read, name)
         choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
         allowed = tuple(get_origin(choice) or choice for choice in choices)
-        if not isinstance(value, (*allowed, int) if float in allowed else allowed) or isinstance(value, bool):
+        allowed = (*allowed, int) if float in allowed else allowed
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             raise ValueError(f"{name} is {value!r}")
         if isinstance(value, int | float) and not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value}")

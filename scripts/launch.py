@@ -28,8 +28,8 @@ from partitioning.directory.read import PartitionDirectory  # noqa: E402
 from partitioning.errors import InputError  # noqa: E402
 from retexo.apps.partitions import open_directory  # noqa: E402
 from retexo.cluster.launch import terminate_as_exit  # noqa: E402
+from retexo.config.cluster_settings import ClusterSettings  # noqa: E402
 from retexo.config.compose import compose  # noqa: E402
-from retexo.config.settings import ClusterSettings  # noqa: E402
 
 END_TIMEOUT = 30.0
 """seconds within which a node has to end once it is told to"""

@@ -12,7 +12,8 @@ from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import byte_rows, print_rows
 from retexo.cluster import launch
-from retexo.config.settings import ClusterSettings, Settings
+from retexo.config.cluster_settings import ClusterSettings
+from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir

@@ -21,7 +21,7 @@ from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
 from retexo.cluster.ticker import ticker
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
-from retexo.config.settings import ClusterSettings
+from retexo.config.cluster_settings import ClusterSettings
 from retexo.errors import TrainingError
 
 WORKERS = "retexo.worker.train"

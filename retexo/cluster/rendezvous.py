@@ -23,8 +23,8 @@ from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_versi
 from retexo.cluster.interfaces import interface_address, loopback, route_interface
 from retexo.cluster.pending import PendingConnections
 from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
+from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.flatten import flatten
-from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)

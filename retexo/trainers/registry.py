@@ -61,4 +61,10 @@ def check(settings: TrainSettings) -> None:
     if trainer is not lazy and (settings.compute.precision != "fp32" or settings.batch_size is not None):
         name = "batch_size" if settings.batch_size is not None else "compute.precision"
         raise InputError(f"{name}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out")
+    model = settings.model
+    if trainer is not lazy and (model.own_half or model.inputs != "previous" or model.passes != "activation"):
+        raise InputError(
+            f"trainer={settings.trainer.name}: only trainer=lazy has model.own_half, model.inputs=all and "
+            "model.passes=aggregate; leave them out"
+        )
     trainer.check(settings)

@@ -22,7 +22,8 @@ from retexo.cluster.cores import usable_cores
 from retexo.cluster.heartbeat import ParentPipe, Progress
 from retexo.comm.process_group import Rendezvous
 from retexo.comm.transport import PeerLost
-from retexo.config.settings import ClusterSettings, TrainSettings
+from retexo.config.cluster_settings import ClusterSettings
+from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped, TrainingError
 
 

@@ -15,9 +15,9 @@ from support import wait_until
 
 from partitioning.errors import InputError
 from retexo.cluster import channel, handshake, pending, rendezvous
+from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.compose import compose
 from retexo.config.flatten import flatten
-from retexo.config.settings import ClusterSettings
 from retexo.errors import TrainingError
 
 DEFAULT = compose().train.cluster

@@ -18,7 +18,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 
 def architecture(name: str, options: dict[str, Any]) -> Architecture:
-    return Architecture(ModelSettings(name, 2, 8, 2, 0.5, options), num_features=5, num_classes=3)
+    model = ModelSettings(name, 2, 8, 2, 0.5, False, "previous", "activation", options)
+    return Architecture(model, num_features=5, num_classes=3)
 
 
 @pytest.mark.parametrize(("name", "options"), MODELS)

@@ -1,0 +1,106 @@
+"""The settings that say where workers run, how they meet, and how long they wait."""
+
+from partitioning.errors import InputError
+from partitioning.setting_fields import (
+    FINITE,
+    Check,
+    Checked,
+    at_least,
+    at_most,
+    one_of,
+    setting,
+    settings_dataclass,
+    within,
+)
+from retexo.config.launcher_env import LauncherEnv
+
+MAX_SECONDS = 1_000_000
+"""Eleven days; poll, which gloo and its store wait with, counts milliseconds in 31 bits."""
+MAX_THREADS = 1024
+
+
+def seconds(least: float) -> tuple[Check, ...]:
+    return at_least(least), FINITE, at_most(MAX_SECONDS)
+
+
+@settings_dataclass
+class ClusterSettings(Checked):
+    """On which machines and devices the workers run."""
+
+    num_partitions: int
+    parts_per_node: int = setting(
+        "parts_per_node", None, "workers of each node; null: all on this node", at_least(1), compared=False
+    )
+    node_rank: int = setting("node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False)
+    device: str = setting("device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda"))
+    threads: int | None = setting(
+        "cluster.threads", None, "torch threads of a worker; null: cores of the node / its workers",
+        at_least(1), at_most(MAX_THREADS), per_node=True,
+    )  # fmt: skip
+    backend: str = setting(
+        "distributed.backend", "gloo", "the transport", one_of("gloo"), per_node=True, compared=False
+    )
+    master_addr: str = setting(
+        "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    master_port: int = setting(
+        "distributed.master_port", 10011, "its port", within(1, 65535), per_node=True, compared=False
+    )
+    interface: str | None = setting(
+        "distributed.interface", None, "network interface between nodes; null: the one with the route to master_addr",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    init_timeout: float = setting(
+        "distributed.init_timeout", 120, "seconds until all workers have to be there", *seconds(1),
+        per_node=True, compared=False,
+    )  # fmt: skip
+    timeout: float = setting(
+        "distributed.timeout", 1800, "seconds until a collective has to end", *seconds(1),
+        per_node=True, compared=False,
+    )  # fmt: skip
+    heartbeat_timeout: float = setting(
+        "distributed.heartbeat_timeout", 15,
+        "seconds without a heartbeat after which a worker or a node counts as dead; a slow one has heartbeats",
+        *seconds(1), per_node=True, compared=False,
+    )  # fmt: skip
+    launcher_env: LauncherEnv | None = None
+    """Set where torchrun or Slurm started this process."""
+    run_key: str = ""
+    """What a launcher calls this run, to tell it from others that might use the same port; else empty."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.node_rank >= self.num_nodes:
+            raise InputError(
+                f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
+                f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
+            )
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_partitions // self.parts_per_node)
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this node, which are also its partitions."""
+        return self.ranks_of(self.node_rank)
+
+    def ranks_of(self, node: int) -> range:
+        first = node * self.parts_per_node
+        return range(first, min(first + self.parts_per_node, self.num_partitions))
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all workers are known to be on this machine, so that loopback is enough."""
+        return self.num_nodes == 1 or (self.launcher_env is not None and self.launcher_env.one_machine)
+
+    def threads_of(self, cores: int) -> int:
+        """Torch threads of a worker whose process may use so many cores, which it shares with its neighbours."""
+        if self.threads is not None or self.launcher_env is None:
+            return self.threads or max(1, cores // len(self.local_ranks))
+        return self.launcher_env.cores or max(1, cores // max(1, self.launcher_env.local_size))
+
+    def local_index(self, rank: int) -> int:
+        """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
+        return rank - self.local_ranks.start if self.launcher_env is None else self.launcher_env.local_rank
