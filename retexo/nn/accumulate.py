@@ -6,7 +6,10 @@ rows of all halo nodes. Either the layer's input is summed, or projected rows ar
 I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
 """
 
+from functools import cached_property
+
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -17,6 +20,8 @@ from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; these are copied."""
+SCANS = 2
+"""Received tables for which all edges are looked at; for the others those from halo nodes are indexed."""
 EVERYTHING = slice(None)
 
 
@@ -49,7 +54,8 @@ class Accumulator:
         num_inner, num_halo = len(edges.in_degree), len(edges.out_degree) - len(edges.in_degree)
         self._no_inner = torch.full((num_inner,), -1, dtype=torch.int32)
         no_halo = torch.full((num_halo,), -1, dtype=torch.int32)
-        self._add(self._own, torch.cat((torch.arange(num_inner, dtype=torch.int32), no_halo)))
+        self._chunks, self._scans_left = edges.chunks(nodes), SCANS
+        self._scan(self._own, torch.cat((torch.arange(num_inner, dtype=torch.int32), no_halo)))
 
     def add(self, sources: Sources) -> None:
         """Add what was received; an edge of a halo node may be covered once, over all calls."""
@@ -60,7 +66,11 @@ class Accumulator:
             values = vectors.values.to(self._device)
             if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            self._add(values, torch.cat((self._no_inner, vectors.halo.int())))
+            if self._scans_left:
+                self._scan(values, torch.cat((self._no_inner, vectors.halo.int())))
+                self._scans_left -= 1
+            else:
+                self._add_rows(values, vectors.halo)
             self._add_sums(values, vectors)
 
     def inputs(self, chosen: slice = EVERYTHING) -> Inputs:
@@ -76,19 +86,49 @@ class Accumulator:
         unprojected, projected = (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
         return conv.inputs(own, unprojected, projected)
 
-    def _add(self, values: Tensor, row_of: Tensor) -> None:
+    def _scan(self, values: Tensor, row_of: Tensor) -> None:
         """Add rows of values, [m, K], along edges; row_of: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
-        for chunk in self._edges.chunks(self._nodes):
+        for chunk in self._chunks:
             src, row_ptr = self._edges.in_edges(chunk)
             row = row_of.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
             received = row >= 0
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
             row, src = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in (row, src))
-            row, row_ptr = row.to(self._device), kept[row_ptr].to(self._device)
-            weight = None if self._scale is None else self._scale.index_select(0, src).to(self._device)
-            self._total[first : first + len(chunk)] += row_sums(values, row, row_ptr, weight)
+            self._total[first : first + len(chunk)] += self._row_sums(values, row, kept[row_ptr], src)
             first += len(chunk)
+
+    def _add_rows(self, values: Tensor, halo: Tensor) -> None:
+        """The same of halo nodes, by the index; halo: as HaloRows.halo. Edges keep their order, so sums their bits."""
+        edges, row_ptr = self._edges, self._edges.row_ptr.numpy()
+        edge = np.sort(self._edges_by_halo[:, np.flatnonzero(halo.numpy() >= 0)].data)
+        ends = np.searchsorted(edge, [row_ptr[int(chunk[-1]) + 1] for chunk in self._chunks[:-1]])
+        for part in filter(len, np.split(edge, ends)):
+            src = edges.src.index_select(0, torch.from_numpy(part))
+            target = torch.from_numpy(np.searchsorted(row_ptr, part, side="right") - 1)
+            target, counts = torch.unique_consecutive(target, return_counts=True)
+            ptr = torch.cat((torch.zeros(1, dtype=torch.int32), counts.cumsum(0, dtype=torch.int32)))
+            row = halo.index_select(0, src - len(edges.in_degree)).int()
+            place = torch.searchsorted(self._nodes, target).to(self._device)
+            self._total.index_add_(0, place, self._row_sums(values, row, ptr, src))
+
+    @cached_property
+    def _edges_by_halo(self) -> sp.csc_array:
+        """The numbers of the nodes' in-edges from halo nodes, ascending in each column, which is a halo node's."""
+        edges, num_inner = self._edges, len(self._edges.in_degree)
+        wanted = torch.zeros(num_inner, dtype=torch.bool)
+        wanted[self._nodes] = True
+        wanted = torch.repeat_interleave(wanted, edges.row_ptr.diff()).logical_and_(edges.src >= num_inner)
+        edge = wanted.nonzero()[:, 0]
+        halo = edges.src.index_select(0, edge) - num_inner
+        index = edge.int() if len(edges.src) < 1 << 31 else edge
+        one_row = (index.numpy(), halo.numpy(), np.array([0, len(halo)]))
+        return sp.csr_array(one_row, shape=(1, len(edges.out_degree) - num_inner)).tocsc()  # in linear time
+
+    def _row_sums(self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor) -> Tensor:
+        """Sums of rows of values; row, src: int32 [E'] the row and the local id of each edge's source."""
+        weight = None if self._scale is None else self._scale.index_select(0, src).to(self._device)
+        return row_sums(values, row.to(self._device), row_ptr.to(self._device), weight)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
         place = torch.full((len(self._edges.in_degree),), -1)

@@ -16,7 +16,7 @@ from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution
 from retexo.nn.linear import neighbour_sum
-from retexo.nn.matrix import SparseMatrix, as_matrix, drop, dropout, is_sparse
+from retexo.nn.matrix import SparseMatrix, as_matrix, drop, dropout, is_sparse, row_sums
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
@@ -154,6 +154,48 @@ def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], k
     total.add(NOTHING)
     got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])
     torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
+
+
+def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
+    """What an Accumulator sums, with a look at all in-edges of the nodes for each piece."""
+    src, row_ptr = edges.in_edges(nodes)
+    total, scale, num_inner = own.new_zeros(len(nodes), own.shape[1]), conv.source_scale(edges.out_degree), len(own)
+    no_inner, no_halo = (torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner))
+    tables = [(own, torch.cat((torch.arange(num_inner), no_halo)))]
+    tables += [(piece.unprojected.values, torch.cat((no_inner, piece.unprojected.halo))) for piece in pieces]
+    for values, row_of in tables:
+        row = row_of[src]
+        ptr = torch.cat((torch.zeros(1, dtype=torch.int64), (row >= 0).cumsum(0)))[row_ptr]
+        weight = None if scale is None else scale[src[row >= 0]]
+        total += row_sums(values, row[row >= 0].int(), ptr.int(), weight)
+    return total
+
+
+@pytest.mark.parametrize("chosen", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean"])
+def test_edges_indexed_by_halo_node_give_the_bits_of_a_scan(
+    name: str, chosen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight peers with a piece each, one of nothing; float32 rows and chunks of few edges; some edges twice."""
+    monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
+    rng = np.random.default_rng(5)
+    num_inner, num_halo, num_edges = 60, 90, 1500
+    src, dst = rng.integers(num_inner + num_halo, size=num_edges), np.sort(rng.integers(num_inner - 3, size=num_edges))
+    degrees = (np.bincount(ends, minlength=size) for ends, size in ((dst, num_inner), (src, num_inner + num_halo)))
+    edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), torch.float32)
+    own, owner = torch.from_numpy(rng.standard_normal((num_inner, WIDTH), np.float32)), rng.integers(7, size=num_halo)
+    none, pieces = HaloRows.none(num_halo, WIDTH, torch.float32), []
+    for peer in range(8):
+        halo, ids = torch.full((num_halo,), -1), torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer)))
+        halo[ids] = torch.arange(len(ids))
+        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH), np.float32)) * 10.0 ** float(rng.integers(6))
+        pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
+    nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
+    conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
+    total = Accumulator(conv, edges, nodes, own, None, torch.device("cpu"))
+    for piece in pieces:
+        total.add(piece)
+    assert torch.equal(total._total, scanned(conv, edges, nodes, own, pieces))
 
 
 def test_a_block_begins_with_its_destinations() -> None:
