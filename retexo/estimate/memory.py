@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.directory.types import Partition
 from retexo.config.settings import TrainSettings
-from retexo.exchange.layer_exchange import peers_per_batch
+from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
@@ -214,7 +214,8 @@ class _Layer:
     @property
     def _pieces(self) -> int:
         """In how many a wave's vectors come."""
-        return math.ceil(self.work.peers / peers_per_batch(self.work.inner, self._row))
+        sizes = self.work.inner, self._row
+        return math.ceil(self.work.peers / peers_per_batch(*sizes)) * pieces_per_message(*sizes)
 
     def train(self) -> None:
         memory, work = self.memory, self.work

@@ -1,14 +1,16 @@
 """Sending boundary rows and partial sums, wave by wave.
 
-A wave goes to a batch of peers at a time, so that no worker holds all that it sends; which ones, all workers know from
-the sizes of the parts. W workers, I inner nodes, H halo nodes of this worker, F width of a row, D width of a row after
-the layer's weights.
+A wave goes to a batch of peers at a time, so that no worker holds all that it sends, and a message that is longer than
+a batch may be in pieces; how many, all workers know from the sizes of the parts. W workers, K pieces of a message, I
+inner nodes, H halo nodes of this worker, F width of a row, D width of a row after the layer's weights.
 """
 
 import struct
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,10 +34,8 @@ from retexo.exchange.selection import (
 )
 from retexo.nn.block import HaloRows, ReceivedMessage, Sources
 
-HEADER = struct.Struct("<BQ")
-"""The code of the message's format, and the bytes of the message that follows."""
 MAX_BATCH_BYTES = 1 << 28
-"""Bytes of messages that a worker makes before it sends them; at least one peer's."""
+"""Bytes of messages, dense, that a worker makes before it sends them; at least a vector's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,32 @@ class EdgeSubset:
         """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
         none = np.zeros(0, np.int32)
         return EdgeSubset(self.rows, self.targets, none, none)
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What a peer is sent in a wave."""
+
+    selection: Selection
+    sizes: list[int]
+    """[K] bytes of the pieces."""
+    pieces: Iterator[Tensor]
+    """[K] of uint8, each made when it is asked for; but the first is there."""
+
+    @classmethod
+    def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
+        """Pieces are made for their sizes, which a header tells, and but for the first once more to be sent."""
+
+        def write(piece: Selection) -> Tensor:
+            return write_message(local, piece, edges)
+
+        first, *others = selection.pieces(count)
+        if others:
+            edges = edges.of_sources(~selection.rows)  # sums have no rows that other pieces send
+        made = [write(first)]
+        sizes = [len(made[0]), *(len(write(piece)) for piece in others)]
+        pieces = chain((made.pop() for _ in range(1)), map(write, others) if others else ())  # else edges are freed
+        return cls(selection, sizes, pieces)
 
 
 class LayerExchange:
@@ -124,62 +150,68 @@ class LayerExchange:
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
             senders = {(rank - distance) % world_size for distance in distances}
-            yield self._exchange(wave, receivers, senders)
+            yield from self._exchange(wave, receivers, senders)
 
-    def _exchange(self, wave: int, receivers: Collection[int], senders: Collection[int]) -> list[ReceivedMessage]:
-        selections, messages, outgoing = [], [], []
+    def _exchange(
+        self, wave: int, receivers: Collection[int], senders: Collection[int]
+    ) -> Iterator[list[ReceivedMessage]]:
+        """With a batch of peers, piece by piece."""
+        messages, outgoing = [], []
         for peer, boundary in enumerate(self._plan.outgoing):
             edges = self._edges(boundary, wave) if peer in receivers else EdgeSubset.empty()
-            selection, message = self._make_message(edges, peer, wave)
-            selections.append(selection)
-            messages.append(message)
+            messages.append(self._make_message(edges, peer, wave))
             outgoing.append(edges.without_edges())
         incoming = [
             self._edges(boundary, wave).without_edges() if peer in senders else EdgeSubset.empty()
             for peer, boundary in enumerate(self._plan.incoming)
         ]
-        sizes, announced = self._exchange_headers(selections, messages, outgoing, incoming)
+        sizes, announced = self._exchange_headers(messages, outgoing, incoming)
+        for held, edges, message in zip(self._held_there, outgoing, messages, strict=True):
+            held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
         tag = MessageTag(self._kind, self._traffic_layer, wave)
-        received = self._comm.all_to_all(messages, sizes, tag, consume=True)
-        for held, edges, selection in zip(self._held_there, outgoing, selections, strict=True):
-            held[edges.rows[selection.rows]] |= not selection.format.projected
-        return self._arrivals(incoming, announced, received)
+        cut = (selection.pieces(self._num_pieces) for selection in announced)
+        for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
+            to_peers = [next(message.pieces) for message in messages]
+            yield self._arrivals(
+                incoming, pieces, self._comm.all_to_all(to_peers, from_sizes, tag, consume=True)
+            )  # with no name here, so that the consumer can release them
 
     def _edges(self, boundary: Boundary, wave: int) -> EdgeSubset:
         mask = boundary.in_wave(self._layer, wave, self._plan.num_layers)
         return EdgeSubset.of(boundary.source[mask], boundary.target[mask])
 
-    def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> tuple[Selection, Tensor]:
-        """What this worker sends a peer of all rows and targets of the wave, selected and as bytes."""
+    def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
+        """What this worker sends a peer of all rows and targets of the wave."""
         held, all_nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows]
         if self._plan.all_halo_rows:
             selection = _all_not_held(DENSE, held, edges)
             cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets))
-            return selection, write_message(self.local, selection, cut)
+            return Message.of(self.local, selection, cut, self._num_pieces)
         rest = edges.subset(~held[edges.source])
         cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets))
         selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
-        message = write_message(self.local, selection, cut)
-        if len(message) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest they do not
+        message = Message.of(self.local, selection, cut, self._num_pieces)
+        if sum(message.sizes) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest not
             selection = all_rows(DENSE, cut)
-            message = write_message(self.local, selection, cut)
+            message = Message.of(self.local, selection, cut, self._num_pieces)
         rows, sums = np.zeros(len(edges.rows), bool), np.zeros(len(edges.targets), bool)
         rows[rest.rows], sums[rest.targets] = selection.rows, selection.sums
-        return Selection(selection.format, rows, sums), message
+        return replace(message, selection=Selection(selection.format, rows, sums))
 
     @property
     def _row_bytes(self) -> int:
         """Of a row in the dense encoding."""
         return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
 
+    @property
+    def _num_pieces(self) -> int:
+        """K"""
+        return pieces_per_message(self._plan.largest_part, self._row_bytes)
+
     def _exchange_headers(
-        self,
-        selections: list[Selection],
-        messages: list[Tensor],
-        outgoing: list[EdgeSubset],
-        incoming: list[EdgeSubset],
-    ) -> tuple[list[int], list[Selection]]:
-        """Tell every peer what is coming to it; the bytes that come from each, and what it selected.
+        self, messages: list[Message], outgoing: list[EdgeSubset], incoming: list[EdgeSubset]
+    ) -> tuple[list[list[int]], list[Selection]]:
+        """Tell every peer what is coming to it; the bytes [K] that come from each, and what it selected.
 
         A header, and where partial sums may be sent a bit for each row and each target of the wave, also for rows that
         are held: so its size does not depend on values. With exchange=plain all is known.
@@ -187,16 +219,18 @@ class LayerExchange:
         held = [mask[edges.rows] for mask, edges in zip(self._held_here, incoming, strict=True)]
         if self._plan.all_halo_rows:
             known = [_all_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
-            return [len(edges.rows) * self._row_bytes for edges in incoming], known
+            pieces = [each.pieces(self._num_pieces) for each in known]
+            return [[int(piece.rows.sum()) * self._row_bytes for piece in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
-        headers = [_pack_header(*each, partial_sums) for each in zip(selections, messages, outgoing, strict=True)]
-        sizes = [_header_size(edges, partial_sums) for edges in incoming]
+        header = _header_format(self._num_pieces)
+        headers = [_pack_header(header, *each, partial_sums) for each in zip(messages, outgoing, strict=True)]
+        sizes = [_header_size(header, edges, partial_sums) for edges in incoming]
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
-        unpacked = [_unpack_header(*each, partial_sums) for each in zip(received, held, incoming, strict=True)]
-        return [size for size, _ in unpacked], [selection for _, selection in unpacked]
+        unpacked = [_unpack_header(header, *each, partial_sums) for each in zip(received, held, incoming, strict=True)]
+        return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
     def _arrivals(
-        self, incoming: list[EdgeSubset], selections: list[Selection], received: list[Tensor]
+        self, incoming: list[EdgeSubset], selections: Sequence[Selection], received: list[Tensor]
     ) -> list[ReceivedMessage]:
         arrivals = []
         for peer, (edges, selection, message) in enumerate(zip(incoming, selections, received, strict=True)):
@@ -215,32 +249,44 @@ def peers_per_batch(largest_part: int, row_bytes: int) -> int:
     return max(1, MAX_BATCH_BYTES // max(1, largest_part * row_bytes))
 
 
+def pieces_per_message(largest_part: int, row_bytes: int) -> int:
+    """Into how many pieces a message is cut, K, for parts of so many nodes."""
+    return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
+
+
 def _all_not_held(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
     return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
 
 
-def _header_size(edges: EdgeSubset, partial_sums: bool) -> int:
+def _header_format(num_pieces: int) -> struct.Struct:
+    """The code of the message's format, and the bytes of each piece of the message that follows."""
+    return struct.Struct(f"<B{num_pieces}Q")
+
+
+def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:
     """Bytes; none where there are no edges."""
     if not len(edges.rows):
         return 0
-    return HEADER.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
+    return header.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
 
 
-def _pack_header(selection: Selection, message: Tensor, edges: EdgeSubset, partial_sums: bool) -> Tensor:
-    if not _header_size(edges, partial_sums):
+def _pack_header(header: struct.Struct, message: Message, edges: EdgeSubset, partial_sums: bool) -> Tensor:
+    if not _header_size(header, edges, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
+    selection = message.selection
     bits = np.packbits(np.concatenate((selection.rows, selection.sums))) if partial_sums else np.zeros(0, np.uint8)
-    header = np.frombuffer(HEADER.pack(selection.format.code, len(message)), np.uint8)
-    return torch.from_numpy(np.concatenate((header, bits)))
+    packed = np.frombuffer(header.pack(selection.format.code, *message.sizes), np.uint8)
+    return torch.from_numpy(np.concatenate((packed, bits)))
 
 
-def _unpack_header(header: Tensor, held: Mask, edges: EdgeSubset, partial_sums: bool) -> tuple[int, Selection]:
-    """The bytes of the message that follows, and which rows and sums it has."""
-    if not len(header):
-        return 0, _all_not_held(DENSE, held, edges)
-    code, size = HEADER.unpack(header[: HEADER.size].numpy().tobytes())
-    if not partial_sums:
-        return size, _all_not_held(MessageFormat.of_code(code), held, edges)
+def _unpack_header(
+    header: struct.Struct, received: Tensor, held: Mask, edges: EdgeSubset, partial_sums: bool
+) -> tuple[list[int], Selection]:
+    """The bytes of the pieces of the message that follows, and which rows and sums it has."""
+    start = received[: header.size].numpy().tobytes()
+    code, *sizes = header.unpack(start or bytes(header.size))  # DENSE, and no bytes
+    if not (partial_sums and start):
+        return sizes, _all_not_held(MessageFormat.of_code(code), held, edges)
     count = len(edges.rows) + len(edges.targets)
-    bits = np.unpackbits(header[HEADER.size :].numpy(), count=count).astype(bool)
-    return size, Selection(MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :])
+    bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
+    return sizes, Selection(MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :])

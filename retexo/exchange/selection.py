@@ -5,7 +5,7 @@ to be covered: L rows, R targets, E edges.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -132,6 +132,11 @@ class CutEdges:
     num_targets: int
     """R"""
 
+    def of_sources(self, chosen: Mask) -> Self:
+        """Those of some rows, bool [L]; all rows and targets keep their places."""
+        kept = chosen[self.source]
+        return replace(self, source=self.source[kept], target=self.target[kept])
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:
@@ -142,6 +147,14 @@ class Selection:
     """[L] rows that are sent as they are."""
     sums: Mask
     """[R] targets for which a partial sum is sent."""
+
+    def pieces(self, count: int) -> list[Self]:
+        """Its vectors, rows first, in so many runs of about equal length."""
+        sent = np.concatenate((self.rows, self.sums))
+        number = np.cumsum(sent) - 1
+        piece = number * count // max(1, int(sent.sum()))
+        masks = (sent & (piece == each) for each in range(count))
+        return [replace(self, rows=mask[: len(self.rows)], sums=mask[len(self.rows) :]) for mask in masks]
 
 
 def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
@@ -215,6 +228,8 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
 
 def write_message(local: LocalRows, selection: Selection, edges: CutEdges) -> Tensor:
     """The selected rows, then the selected sums over the edges whose row is not sent; uint8 [B]."""
+    if not (selection.rows.any() or selection.sums.any()):
+        return torch.empty(0, dtype=torch.uint8)
     projected = selection.format.projected
     rest = selection.sums[edges.target] & ~selection.rows[edges.source]
     place = np.cumsum(selection.sums) - 1

@@ -21,6 +21,7 @@ from retexo.comm.process_group import GlooTransport
 from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
+from retexo.exchange import layer_exchange
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
@@ -159,6 +160,11 @@ class Run:
     directory: PartitionDirectory
     settings: TrainSettings
     run_dir: Path
+    max_batch_bytes: int
+
+    def batches(self) -> Any:
+        """Few bytes at a time, so that messages are sent in pieces."""
+        return unittest.mock.patch.object(layer_exchange, "MAX_BATCH_BYTES", self.max_batch_bytes)
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,7 @@ def _train(rank: int, run: Run) -> Outcome:
     run.run_dir.mkdir(exist_ok=True)
     joined = contextlib.nullcontext(GlooTransport(rank, WORLD))
     with (
+        run.batches(),
         unittest.mock.patch.object(train, "process_group", return_value=joined),
         unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
@@ -265,7 +272,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
     unprojected = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
     runs = [
-        Run(known[case.data], case.settings(*unprojected.get(case, ())), folder / f"run{place}")
+        Run(
+            known[case.data],
+            case.settings(*unprojected.get(case, ())),
+            folder / f"run{place}",
+            300 if case.skips else layer_exchange.MAX_BATCH_BYTES,
+        )
         for place, case in enumerate(cases)
     ]
     outcomes = run_workers(WORLD, train_runs, folder, runs, timeout=280.0)
@@ -276,7 +288,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
 
 
 def estimate_of(run: Run) -> TrafficEstimate:
-    return estimate_traffic(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
+    with run.batches():
+        return estimate_traffic(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------

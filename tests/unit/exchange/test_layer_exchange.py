@@ -264,7 +264,7 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
     rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), plain=plain, use=use)
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     at_once = exchanged(whole, rows, case)
-    with unittest.mock.patch.object(layer_exchange, "MAX_BATCH_BYTES", 1):  # one peer after the other
+    with unittest.mock.patch.object(layer_exchange, "peers_per_batch", return_value=1):
         one_by_one = exchanged(whole, rows, case, stream=True)
     for rank, (side, other) in enumerate(zip(one_by_one, at_once, strict=True)):
         assert side.sent == other.sent
@@ -273,6 +273,80 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
         if len(nodes):
             got = layer_output(case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True)
             torch.testing.assert_close(got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10)
+
+
+PIECEWISE: tuple[tuple[str, str, int, int, bool, Precision], ...] = (
+    ("gcn", "dense", 8, 2, False, "full"),  # after the weights in the second wave
+    ("gcn", "sparse", 60, 8, False, "full"),
+    ("gin", "dense", 3, 6, False, "int8"),
+    ("gat", "sparse", 60, 50, False, "full"),  # rows alone
+    ("sage-mean", "sparse", 60, 8, True, "full"),
+)
+PIECES = 4
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "cases"),
+    [(2, PIECEWISE), (7, PIECEWISE[::2]), (16, PIECEWISE[:1])]
+    + [pytest.param(parts, PIECEWISE, marks=pytest.mark.long("fewer cases")) for parts in (7, 16)],
+)
+def test_messages_in_pieces_are_the_whole_ones(
+    num_parts: int, cases: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit and in the same order, with 8 bytes more a piece in each header."""
+    monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
+    rng = np.random.default_rng(num_parts)
+    src, dst = rng.integers(160, size=(2, 900))
+    ends = src[src != dst], dst[src != dst]
+    whole = Whole(*ends, rng.integers(4, size=160), rng.integers(num_parts, size=160), num_parts)
+    largest = int(np.bincount(whole.part).max())
+    streams = (False, True) if num_parts == 2 else (False,)
+    for name, kind, width, out, plain, precision in cases:
+        rows = features(kind, whole.num_nodes, width)
+        case = Layer(convolution(name, width, out), plain=plain, precision=precision)
+        before = [exchanged(whole, rows, case, stream=stream) for stream in streams]
+        with monkeypatch.context() as patch:
+            row_bytes = 8 * width if precision == "full" else width + 4
+            patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * row_bytes // PIECES))
+            after = [exchanged(whole, rows, case, stream=stream) for stream in streams]
+        for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
+            for wave in (TRAIN_WAVE, INFER_WAVE):
+                assert_same_sources(one.waves[wave], other.waves[wave])
+            assert one.sent == with_longer_headers(whole, rank, other.sent, case)
+        for one, other in zip(*after[1:], *before[1:], strict=True):
+            assert len(one.pieces) == 1 + PIECES * (num_parts - 1) * (not plain)
+            for peer, unsplit in enumerate(other.pieces[1:]):
+                assert_pieces_of(unsplit, one.pieces[1 + PIECES * peer :][:PIECES])
+
+
+def with_longer_headers(
+    whole: Whole, rank: int, sent: dict[tuple[MessageTag, int], int], case: Layer
+) -> dict[tuple[MessageTag, int], int]:
+    """Bytes by tag and peer with the sizes of all pieces in each header."""
+    masks = wanted(whole, case)
+    return {
+        (tag, peer): size
+        + 8 * (PIECES - 1) * (tag.kind == "setup") * sum(bool(cut_edges(whole, rank, peer, mask)) for mask in masks)
+        for (tag, peer), size in sent.items()
+    }
+
+
+def assert_pieces_of(whole_one: Sources, pieces: list[Sources]) -> None:
+    """Of about equal length, and one after the other the whole."""
+    for kind in ("unprojected", "projected"):
+        expected, cut = getattr(whole_one, kind), [getattr(piece, kind) for piece in pieces]
+        assert max(len(piece.values) for piece in cut) == -(-len(expected.values) // PIECES)
+        assert torch.equal(torch.cat([piece.values for piece in cut]), expected.values)
+        assert torch.equal(torch.cat([piece.sum_dst for piece in cut]), expected.sum_dst)
+        first = np.cumsum([0, *(len(piece.values) for piece in cut)])
+        halo = [torch.where(piece.halo < 0, -1, piece.halo + at) for piece, at in zip(cut, first, strict=False)]
+        assert torch.equal(torch.stack(halo).amax(dim=0), expected.halo)
+
+
+def assert_same_sources(got: Sources, expected: Sources) -> None:
+    for one, other in ((got.unprojected, expected.unprojected), (got.projected, expected.projected)):
+        for field in dataclasses.fields(one):
+            assert torch.equal(getattr(one, field.name), getattr(other, field.name))
 
 
 # --- rows that name their nodes ----------------------------------------------------------------------------------------  # noqa: E501
