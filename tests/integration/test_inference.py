@@ -39,7 +39,6 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
-from retexo.config.settings import ModelSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import INFER_WAVE
 from retexo.nn.registry import default_model
@@ -60,14 +59,8 @@ TIE = 1e-4
 
 
 def architecture(name: str = "gcn", **changes: Any) -> Architecture:
-    fields = {
-        "num_layers": 2,
-        "hidden_dim": 8,
-        "heads": 2,
-        "dropout": 0.5,
-        "options": default_model(name, 2, 8).options,
-    }
-    return Architecture(ModelSettings(name=name, **{**fields, **changes}), num_features=6, num_classes=3)
+    model = dataclasses.replace(default_model(name, 2, 8), heads=2, dropout=0.5, **changes)
+    return Architecture(model, num_features=6, num_classes=3)
 
 
 def checkpoint_of(folder: Path, shape: Architecture, *, multilabel: bool = False) -> Path:
