@@ -23,7 +23,7 @@ def test_a_graph_of_ones_own(
     assert nodes.startswith("nodes [0 1 2] classes [")
 
 
-@pytest.mark.long
+@pytest.mark.long("a minute; the quick example runs always")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "results"), [("several_machines", "node0"), ("sites", "run-north")])
 def test_several_nodes(tmp_path: Path, name: str, results: str) -> None:
@@ -43,7 +43,7 @@ def test_several_nodes(tmp_path: Path, name: str, results: str) -> None:
     assert json.loads((tmp_path / results / "summary.json").read_text())["status"] == "done"
 
 
-@pytest.mark.long
+@pytest.mark.long("a minute; the quick example runs always")
 def test_the_page_on_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
