@@ -14,7 +14,7 @@ from typing import Self
 from retexo.estimate.memory import FLOAT, peak_memory
 from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, waves
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
-from retexo.exchange.layer_exchange import peers_per_batch
+from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
 
 def operations(case: Case, layer: int) -> tuple[float, float]:
@@ -34,8 +34,9 @@ def memory(case: Case) -> float:
 
 def pieces(case: Case, num_in: int) -> tuple[int, int]:
     """In how many pieces rows come in a wave, and the peers of a piece."""
-    group = peers_per_batch(round(case.inner), FLOAT * num_in)
-    return math.ceil((case.workers - 1) / group), group
+    sizes = round(case.inner), FLOAT * num_in
+    group = peers_per_batch(*sizes)
+    return math.ceil((case.workers - 1) / group) * pieces_per_message(*sizes), group
 
 
 # --- seconds ---------------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
     one, peers, (num_in, num_out) = speed.one, case.workers - 1, case.widths(wave.layer)
     added = min(num_in, num_out) if wave.embed else num_in
     edges = case.edges / case.workers * wave.edges
-    tables = 2 + pieces(case, num_in)[0] * wave.embed
+    tables = min(4, 2 + pieces(case, num_in)[0] * wave.embed)  # then edges are found by halo node
     by_rows = edges * (1 - case.cut) + peers * wave.by_rows
     work = by_rows * (one["bag_edge"] + added * one["bag_value"]) + tables * edges * one["index_edge"]
     return (work + peers * wave.sums * added * one["sum_value"]) / speed.many
