@@ -4,11 +4,9 @@ The sum travels with the tail of a round's message (retexo.training.message). Ro
 every training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,19 +69,16 @@ class PowerSGDReduction:
     """Low-rank factors of each matrix, with error feedback and warm start; vectors whole.
 
     Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
-    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. Weights of the same
-    input width are one matrix, side by side, so that they share left factors. A matrix that is no larger than its
-    factors is sent whole.
+    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. A matrix that is no
+    larger than its factors is sent whole.
     """
 
     def __init__(self, flat: FlatParameters, all_reduce: AllReduce, rank: int) -> None:
         self._flat, self._all_reduce = flat, all_reduce
         generator = torch.Generator().manual_seed(0)  # the same start on every worker
-        groups = [_Matrix.of(parts) for parts in side_by_side(flat.slices)]
-        compressed = [group for group in groups if is_compressed(group.shape, rank)]
-        self._low = [_LowRankGradient(flat, matrix, rank, generator) for matrix in compressed]
-        low = [part for matrix in compressed for part in matrix.parts]
-        self._whole = [part for part in flat.slices if part not in low]
+        compressed = [part for part in flat.slices if is_compressed(_shape(part), rank)]
+        self._low = [_LowRankGradient(flat, part, rank, generator) for part in compressed]
+        self._whole = [part for part in flat.slices if part not in compressed]
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [_rows(self._flat.gradient, part) for part in self._whole]
@@ -103,58 +98,12 @@ class PowerSGDReduction:
         return [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Matrix:
-    """Parameters [F, M_i] side by side, of the rows that can have a gradient in any of them."""
-
-    parts: tuple[ParameterSlice, ...]
-    used: Tensor | None
-    """int64 [N] ascending; None for all."""
-
-    @classmethod
-    def of(cls, parts: Sequence[ParameterSlice]) -> "_Matrix":
-        used = [part.used for part in parts if part.used is not None]
-        together = (
-            torch.from_numpy(np.unique(torch.cat(used).cpu())).to(used[0].device) if len(used) == len(parts) else None
-        )
-        return cls(tuple(parts), together)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """N, M; or what a single parameter that is no matrix has."""
-        rows, *columns = self.parts[0].shape
-        if not columns:
-            return (rows,)
-        return rows if self.used is None else len(self.used), sum(part.shape[1] for part in self.parts)
-
-    def read(self, flat: Tensor) -> Tensor:
-        """[N, M]"""
-        values = torch.cat([flat[part.place].view(part.shape) for part in self.parts], dim=1)
-        return values if self.used is None else values[self.used]
-
-    def write(self, flat: Tensor, values: Tensor) -> None:
-        """values: [N, M]"""
-        widths = [part.shape[1] for part in self.parts]
-        for part, columns in zip(self.parts, torch.split(values, widths, dim=1), strict=True):
-            rows = flat[part.place].view(part.shape)
-            rows[slice(None) if self.used is None else self.used] = columns
-
-
-def side_by_side(slices: Sequence[ParameterSlice]) -> list[list[ParameterSlice]]:
-    """Matrices of the same number of rows together, in the order of the first; every other parameter by itself."""
-    groups: dict[tuple[int, ...], list[ParameterSlice]] = {}
-    for place, part in enumerate(slices):
-        key = (part.shape[0],) if len(part.shape) == 2 else (-1, place)
-        groups.setdefault(key, []).append(part)
-    return list(groups.values())
-
-
 class _LowRankGradient:
     """One matrix [N, M] of the gradient, and what PowerSGD remembers of it."""
 
-    def __init__(self, flat: FlatParameters, matrix: _Matrix, rank: int, generator: torch.Generator) -> None:
-        self._gradient, self._matrix = flat.gradient, matrix
-        rows, columns = matrix.shape
+    def __init__(self, flat: FlatParameters, part: ParameterSlice, rank: int, generator: torch.Generator) -> None:
+        self._gradient, self._part = flat.gradient, part
+        rows, columns = _shape(part)
         start = torch.randn(columns, rank, generator=generator)
         self.right_factor = start.to(flat.gradient)
         self.error = torch.zeros(rows, columns).to(flat.gradient)
@@ -163,7 +112,7 @@ class _LowRankGradient:
 
     def left(self) -> Tensor:
         """The left factor, [N, R]."""
-        self.error += self._matrix.read(self._gradient)  # error feedback: what earlier rounds did not send is added
+        self.error += _rows(self._gradient, self._part)  # error feedback: what earlier rounds did not send is added
         return self.error @ self.right_factor
 
     def right(self, left_sum: Tensor, all_reduce: AllReduce) -> Tensor:
@@ -175,12 +124,17 @@ class _LowRankGradient:
 
     def finish(self, right_sum: Tensor) -> None:
         self.right_factor.copy_(right_sum.view(self.right_factor.shape))
-        self._matrix.write(self._gradient, self._left @ self.right_factor.T)
+        _set_rows(self._gradient, self._part, self._left @ self.right_factor.T)
 
 
 def is_compressed(shape: tuple[int, ...], rank: int) -> bool:
     """Whether a parameter is sent as two factors: a matrix for which these are smaller."""
     return len(shape) == 2 and rank * sum(shape) < shape[0] * shape[1]
+
+
+def _shape(part: ParameterSlice) -> tuple[int, ...]:
+    """Of the rows that can have a gradient."""
+    return tuple(part.shape) if part.used is None else (len(part.used), *part.shape[1:])
 
 
 def _rows(flat: Tensor, part: ParameterSlice) -> Tensor:

@@ -103,7 +103,7 @@ def trained(
         sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
         return Outcome(
             context.partition.node_ids.numpy() - 1000, log.values,
-            [parameter.detach().numpy() for parameter in network.parameters()], done.logits.numpy(),
+            [parameter.detach().numpy() for parameter in network.parameters()], done.logits[-1].numpy(),
             dict(zip(KINDS, sent, strict=True)), done.rounds,
         )  # fmt: skip
 
