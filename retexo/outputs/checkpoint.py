@@ -87,6 +87,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     except KeyError as error:
         raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
 
 
 def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:

@@ -1,9 +1,10 @@
 """What a network of several stages answers: which of their heads, and how far that is smoothed along the edges.
 
-The log-probabilities of the chosen stages are averaged (of several labels per node the logits), then propagated as by
+The logits of the chosen stages are averaged (as log-probabilities would be, but for a number per node that all classes
+have in common, and which no step below takes out of these), then propagated as by
 APPNP (Gasteiger, Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019, their eqs. 5 and 6 written out):
 
-    V_0 = mean over the stages k of log softmax(z_k)        V_i = A V_(i-1)
+    V_0 = mean over the stages k of z_k        V_i = A V_(i-1)
     Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
 A is the normalised adjacency of GCN with self loops; K is smoothing.steps, and alpha = 1 leaves V_0. Only nodes in a
@@ -65,17 +66,18 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
 def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, Tensor]:
     """By validation, the stages first, then alpha: the answer and its logits, [I, C].
 
-    logits: [I, C] of each stage.
+    logits: [I, C] of each stage, or of the last ones.
     """
-    smoothing, last = context.settings.smoothing, len(logits) - 1
-    candidates = [Answer((last,))]
+    smoothing, num_layers = context.settings.smoothing, context.settings.model.num_layers
+    stages = range(num_layers - len(logits), num_layers)
+    candidates = [Answer((num_layers - 1,))]
     if context.settings.readout == "validation" and context.graph_info.num_val:
-        candidates = [Answer((stage,)) for stage in range(last + 1)]
-        candidates += [Answer(tuple(range(first, last + 1))) for first in range(last)]
+        candidates = [Answer((stage,)) for stage in stages]
+        candidates += [Answer(tuple(range(first, num_layers))) for first in stages[:-1]]
     answer = candidates[0]
     if len(candidates) > 1:
-        answer = candidates[_best(context, (averaged(context, logits, each) for each in candidates))]
-    start = averaged(context, logits, answer)
+        answer = candidates[_best(context, (averaged(logits, each, num_layers) for each in candidates))]
+    start = averaged(logits, answer, num_layers)
     if not smoothing.steps or not context.graph_info.num_val:
         return answer, start
     powers = list(propagate(context, start, smoothing.steps))
@@ -86,16 +88,14 @@ def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, T
 
 def apply_answer(context: Context, logits: Sequence[Tensor], answer: Answer) -> Tensor:
     """The logits [I, C] of an answer that was chosen before."""
-    start = averaged(context, logits, answer)
+    start = averaged(logits, answer, len(logits))
     return start if answer.alpha == 1 else weighted(list(propagate(context, start, answer.steps)), answer.alpha)
 
 
-def averaged(context: Context, logits: Sequence[Tensor], answer: Answer) -> Tensor:
-    """V_0, [I, C]; the logits themselves of one stage that is not smoothed."""
-    chosen = [logits[stage] for stage in answer.stages]
-    if not context.task.multilabel:
-        chosen = [each.log_softmax(dim=1) for each in chosen]
-    return torch.stack(chosen).mean(dim=0)
+def averaged(logits: Sequence[Tensor], answer: Answer, num_layers: int) -> Tensor:
+    """V_0, [I, C]; logits: [I, C] of the last stages of `num_layers`."""
+    chosen = [logits[stage - num_layers] for stage in answer.stages]
+    return chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(dim=0)
 
 
 def weighted(powers: Sequence[Tensor], alpha: float) -> Tensor:

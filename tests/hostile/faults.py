@@ -154,7 +154,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
 LOCKED = (lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
 SWEEP = (*OURS, "sweep.axes={seed:{one:'seed=1'}}", "sweep.dir=sweep")
-MAKE_SITES = ("scripts/make_sites.py", "sites", "a", "b")
+MAKE_SITES = ("examples/make_sites.py", "sites", "a", "b")
 WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of train", LOCKED, OURS, OURS),
     ("a live run resumed", LOCKED, OURS, (*OURS, "resume=auto")),
@@ -201,7 +201,9 @@ def written_twice(number: int, base: Path) -> Input:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "log"}
+    """Of all files but logs: one who is refused says so in the log of the run directory, at its end."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("log", "main.log"))
+    return {str(path): path.read_bytes() for path in files}
 
 
 def holds(module: Any, name: str, arguments: tuple[str, ...]) -> int:

@@ -28,6 +28,7 @@ from support import (
 )
 
 from retexo.apps import partition_data, train
+from retexo.comm.traffic import KINDS
 from retexo.config.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
@@ -323,8 +324,7 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     assert {"total", "train", "phase"} <= set(summary["seconds"])
     assert set(summary["seconds"]["phase"]) == {"load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate"}
     assert {"total", "by_kind", "by_layer", "by_peer"} <= set(summary["bytes"])
-    kinds = {"setup", "features", "embeddings", "gradients", "parameters", "metrics"}
-    assert set(summary["bytes"]["by_kind"]) == kinds
+    assert set(summary["bytes"]["by_kind"]) == set(KINDS)
     for part in ("val", "test"):
         assert set(summary[part]) == {"accuracy", "micro_f1", "macro_f1"}
     assert len(summary["peak_memory_bytes"]) == len(summary["peak_private_bytes"]) == 2
