@@ -6,6 +6,7 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,7 +238,7 @@ def _inside(directory: Path, files: Any, key: str) -> Path:
     if not isinstance(files, dict) or not isinstance(files.get(key), str):
         raise InputError(f"{directory}: the partition config names no file for '{key}'")
     path = directory / str(files[key])
-    if not path.resolve().is_relative_to(directory.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):  # resolve() raises on a loop
         raise InputError(f"{directory}: the partition config names {files[key]}, outside of the directory")
     if not path.is_file():
         raise InputError(f"{path}: missing; copy the whole part or partition again")

@@ -51,6 +51,11 @@ GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
 }  # fmt: skip
 
 
+def files() -> dict[str, str]:
+    """sha256 by path, without the logs: one who is refused says so at the end of the run directory's."""
+    return {path: digest for path, digest in snapshot(Path()).items() if Path(path).name != "main.log"}
+
+
 def child(kind: str, number: int, options: argparse.Namespace, base: Path, place: Path) -> int:
     """One input from start to end, in a process of its own; its status."""
     own_output(place / "output")
@@ -61,7 +66,7 @@ def child(kind: str, number: int, options: argparse.Namespace, base: Path, place
     rng = Random(f"{options.seed} {kind} {number}")
     given = LISTS[kind][1](number, base) if kind in LISTS else GENERATORS[kind](rng, base)
     (place / "said").write_text(given.said, errors="backslashreplace")
-    before = snapshot(Path())
+    before = files()
     status = main(given.arguments) if isinstance(given.arguments, tuple) else given.arguments()
     sys.stdout.flush()
     said = (place / "output").read_text(errors="replace")
@@ -74,7 +79,7 @@ def judged(given: Input, status: int, said: str, before: dict[str, str]) -> Iter
         yield "traceback"
     if status not in (0, 1, 2):
         yield f"status {status}"
-    if given.keeps and not before.items() <= snapshot(Path()).items():
+    if given.keeps and not before.items() <= files().items():
         yield "a file was changed"
     if status == 0:
         try:
