@@ -58,8 +58,9 @@ class TrafficMeter:
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Count what `of_layer` returned in an earlier process."""
+        """Count what `of_layer` returned in an earlier process; ValueError for a kind that there is none of."""
         for kind, wave, peer, num_bytes in sent:
+            KINDS.index(kind)
             self._sent[MessageTag(kind, layer, wave), peer] = num_bytes
 
     @property
