@@ -106,7 +106,9 @@ class Stage(nn.Module):
 
     def embed(self, inputs: Inputs) -> Tensor:
         """[N_dst, D] what the next layer reads; of the last stage the logits."""
-        return self.outputs(inputs)[0]
+        with self._precision(inputs):
+            hidden = self._hidden(inputs)
+            return self._whole(self._logits(hidden) if self.is_last else self._passed(inputs, hidden))
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """What `embed` and what `logits` returns, at once."""
@@ -115,9 +117,12 @@ class Stage(nn.Module):
             logits = self._whole(self._logits(hidden))
             if self.is_last:
                 return logits, logits
-            passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
-            assert passed is not None
-            return self._whole(passed), logits
+            return self._whole(self._passed(inputs, hidden)), logits
+
+    def _passed(self, inputs: Inputs, hidden: Tensor) -> Tensor:
+        passed = self.conv.weighted_aggregate(inputs) if self.passes_aggregate else hidden
+        assert passed is not None
+        return passed
 
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)

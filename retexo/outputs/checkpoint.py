@@ -87,7 +87,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     except KeyError as error:
         raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
 
 
