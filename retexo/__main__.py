@@ -8,16 +8,19 @@ on Ctrl-C and SIGTERM.
 import errno
 import os
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hydra.conf import HydraConf
     from omegaconf import DictConfig
 
 
 def run(config: "DictConfig", fresh: bool) -> None:
     """fresh: this process has computed nothing yet."""
     import logging
-    from pathlib import Path
 
     from hydra.core.hydra_config import HydraConfig
 
@@ -45,6 +48,7 @@ def main() -> int:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, instead of exiting with status 1
     fresh = "torch" not in sys.modules  # not a notebook's or a test's process
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -53,6 +57,7 @@ def main() -> int:
     from retexo.config.schema import CONFIG_DIR
     from retexo.errors import TrainingError
 
+    started = time.time()
     statuses: list[int] = []
 
     def job(config: "DictConfig") -> None:
@@ -63,6 +68,8 @@ def main() -> int:
         except (InputError, TrainingError, OSError, MemoryError) as error:
             print(f"error: {explain(error)}", file=sys.stderr)
             statuses.append(2 if isinstance(error, InputError) or is_wrong_path(error) else 1)
+        finally:
+            remove_if_unused(HydraConfig.get(), started)
 
     try:
         hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="node_classification")(job)()
@@ -78,6 +85,16 @@ def main() -> int:
         print(f"error: {said}{f' (of {chr(32).join(sys.argv[1:])})' if unnamed else ''}", file=sys.stderr)
         return 2
     return max(statuses, default=0)  # none: --help, --cfg
+
+
+def remove_if_unused(hydra: "HydraConf", started: float) -> None:
+    """Remove the output directory, which Hydra makes for every command, where it is new and nothing is in it."""
+    folder = Path(hydra.runtime.output_dir)
+    default = not any(given.startswith("hydra.run.dir=") for given in hydra.overrides.hydra)
+    with suppress(OSError):
+        if hydra.run.dir and folder.stat().st_ctime >= started:
+            for each in (folder, *folder.parents[: 2 * default]):  # outputs/DATE/TIME
+                each.rmdir()
 
 
 def is_wrong_path(error: Exception) -> bool:

@@ -60,12 +60,12 @@ class Launch:
 def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     """Read the hosts and the settings; raises InputError."""
     hosts = read_hosts(hostfile)
-    config, overrides = split_arguments(arguments)
+    known, overrides = split_arguments(arguments)
     given = {override.split("=")[0] for override in overrides}
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(f"{name}: the launcher sets it; leave it out")
-    settings = compose([override for override in overrides if not override.startswith("hydra.")], config)
+    settings = compose([override for override in overrides if not override.startswith("hydra.")], **known)
     cluster = settings.train.cluster
     cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
     if cluster.num_nodes < len(hosts):
@@ -96,12 +96,13 @@ def read_hosts(path: Path) -> list[str]:
     return hosts
 
 
-def split_arguments(arguments: list[str]) -> tuple[str, list[str]]:
-    """The name of the configuration, and the overrides."""
+def split_arguments(arguments: list[str]) -> tuple[dict[str, str | None], list[str]]:
+    """The name of the configuration and the folder of users' own, and the overrides."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-name", "-cn", default="node_classification")
+    parser.add_argument("--config-dir", "-cd")
     known, overrides = parser.parse_known_args(arguments)
-    return known.config_name, overrides
+    return vars(known), overrides
 
 
 def copy_parts(launch: Launch, folder: Path) -> None:

@@ -1,11 +1,15 @@
 """A run directory belongs to one run at a time."""
 
 import functools
+import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TypeVar
 
+from partitioning.errors import InputError
 from partitioning.files import exclusive
 from retexo.config.settings import Settings
 from retexo.outputs.files import remove_unfinished
@@ -21,12 +25,36 @@ def exclusive_run_dir(run_dir: Path, node: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _main_log(log: Path) -> Iterator[None]:
+    """The log goes to its file, too, with what was kept until now; a refused command leaves no line there."""
+    size = log.stat().st_size if log.exists() else 0
+    file = logging.FileHandler(log, delay=True)
+    kept = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
+    for handler in kept:  # of conf/node_classification.yaml
+        file.setFormatter(handler.formatter)
+        handler.setTarget(file)
+        handler.flush()
+    try:
+        yield
+    except InputError:
+        if log.exists():
+            os.truncate(log, size)
+            if not size:
+                log.unlink()
+        raise
+    finally:
+        for handler in kept:
+            handler.setTarget(None)
+        file.close()
+
+
 def locks_run_dir(app: Callable[[Settings, Path], Result]) -> Callable[[Settings, Path], Result]:
     """An app that has its run directory for itself; InputError, before it does anything, where another run has it."""
 
     @functools.wraps(app)
     def run(settings: Settings, run_dir: Path) -> Result:
-        with exclusive_run_dir(run_dir, settings.train.cluster.node_rank):
+        with exclusive_run_dir(run_dir, settings.train.cluster.node_rank), _main_log(run_dir / "main.log"):
             return app(settings, run_dir)
 
     return run

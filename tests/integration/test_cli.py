@@ -124,6 +124,21 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[End
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
+def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
+    """Nor a line in the log of the run that has the directory; an empty directory of the user's stays."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "used").mkdir()
+    for name in ("summary.json", "main.log"):
+        (tmp_path / "used" / name).write_text("first\n")
+    data = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
+    for arguments in (["app=trian"], [*TRAIN, *data, "device=cuda:9"], ["app=trian", "hydra.run.dir=made"],
+                      ["app=trian", "hydra.run.dir=new"], [*TRAIN, *data, "hydra.run.dir=used"]):  # fmt: skip
+        assert run_main(*arguments, cwd=tmp_path).rc == 2
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert left == {"made", "used", "used/summary.json", "used/main.log"}
+    assert (tmp_path / "used" / "main.log").read_text() == "first\n"
+
+
 def test_help_and_the_configuration_are_printed(place: Path) -> None:
     told = run_cli("--help", cwd=place)
     assert (told.rc, told.stderr) == (0, "")

@@ -95,13 +95,17 @@ def files(folder: Path) -> set[str]:
 
 
 def test_each_host_gets_its_parts_and_all_train(place: Path) -> None:
-    ended = finish(launch(place, "app=train", *DATA, "num_rounds=[3]", "hydra.run.dir=run"))
+    """With a configuration of the user's own."""
+    (place / "own" / "experiment").mkdir(parents=True)
+    (place / "own" / "experiment" / "short.yaml").write_text("# @package _global_\nnum_rounds: [3]\n")
+    ended = finish(launch(place, "--config-dir=own", "+experiment=short", *DATA, "hydra.run.dir=run"))
     assert ended.rc == 0, ended.output
     assert (place / "ssh.log").read_text().split() == ["me@alpha", "beta"]
     lines = ended.stdout.splitlines()
     assert all(line.startswith(("[me@alpha] ", "[beta] ")) for line in lines), ended.stdout
     assert any(line.startswith("[me@alpha] accuracy") for line in lines)
-    assert json.loads((place / "run" / "summary.json").read_text())["status"] == "done"
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("done", [3, 3])
     whole = files(place / "parts" / "toy-random-vol-3")
     for host, ranks in (("me@alpha", (0, 1)), ("beta", (2,))):
         there = place / f"disk-{host}" / str(place).lstrip("/") / "parts" / "toy-random-vol-3"

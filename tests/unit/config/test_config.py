@@ -1,8 +1,11 @@
 """Every check of a setting: what is wrong is named, with its value and a remedy."""
 
 import re
+import subprocess
+import sys
 
 import pytest
+from support import ROOT
 
 from partitioning.errors import InputError
 from retexo.config.compose import compose
@@ -24,6 +27,13 @@ def refused(*overrides: str) -> str:
 def test_every_config_loads(name: str) -> None:
     model = name.removeprefix("node_classification").lstrip("_") or "gcn"
     assert compose([], name).train.model.name == model
+
+
+def test_composing_and_refusing_take_no_torch() -> None:
+    """It takes seconds to import; a fresh process has not."""
+    words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
+    code = f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
 def test_published_defaults() -> None:
