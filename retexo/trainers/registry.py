@@ -1,6 +1,7 @@
 """The trainers by name. To add one: a module here that is a `Trainer`, its line below, and conf/trainer/NAME.yaml."""
 
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Protocol
 
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
@@ -41,6 +42,14 @@ TRAINERS: dict[str, Trainer] = {
     "sign": sign,
     "fedgcn": fedgcn,
 }
+ONLY_LAZY: dict[str, Any] = {
+    "batch_size": None,
+    "compute.precision": "fp32",
+    "model.own_half": False,
+    "model.inputs": "previous",
+    "model.passes": "activation",
+}
+"""Settings that the other trainers have no more than this value of."""
 
 
 def find(name: str) -> Trainer:
@@ -58,13 +67,10 @@ def check(settings: TrainSettings) -> None:
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
             "from; leave it out"
         )
-    if trainer is not lazy and (settings.compute.precision != "fp32" or settings.batch_size is not None):
-        name = "batch_size" if settings.batch_size is not None else "compute.precision"
-        raise InputError(f"{name}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out")
-    model = settings.model
-    if trainer is not lazy and (model.own_half or model.inputs != "previous" or model.passes != "activation"):
-        raise InputError(
-            f"trainer={settings.trainer.name}: only trainer=lazy has model.own_half, model.inputs=all and "
-            "model.passes=aggregate; leave them out"
-        )
+    for name, without in ONLY_LAZY.items():
+        value = attrgetter(name)(settings)
+        if trainer is not lazy and value != without:
+            raise InputError(
+                f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
+            )
     trainer.check(settings)

@@ -11,7 +11,6 @@ from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
-from retexo.trainers.registry import check
 
 ON_GPU = pytest.param(
     "device=cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -74,9 +73,3 @@ def test_wrong_values_are_named(tmp_path: Path, override: str, said: str) -> Non
     with pytest.raises(InputError) as error:
         settings(tmp_path, 2, override)
     assert said in str(error.value)
-
-
-@pytest.mark.parametrize("override", ["compute.precision=bf16", "batch_size=4"])
-def test_other_trainers_refuse_them(tmp_path: Path, override: str) -> None:
-    with pytest.raises(InputError, match=f"{override.split('=')[0]}: only trainer=lazy has it, not trainer=sign"):
-        check(settings(tmp_path, 2, override, "trainer=sign").train)

@@ -1,15 +1,22 @@
 """Every check of a setting: what is wrong is named, with its value and a remedy."""
 
+import json
 import re
 import subprocess
 import sys
+from itertools import product
 
 import pytest
+import yaml
 from support import ROOT
 
 from partitioning.errors import InputError
 from retexo.config.compose import compose
+from retexo.config.flatten import flatten
+from retexo.config.schema import CONFIG_DIR, nest
 from retexo.config.settings import Settings
+from retexo.trainers import registry
+from retexo.trainers.registry import TRAINERS
 
 CONFIGS = ("node_classification", "node_classification_gcn", "node_classification_sage", "node_classification_gat",
            "node_classification_gin")  # fmt: skip
@@ -218,3 +225,78 @@ def test_no_stopping() -> None:
 def test_user_errors_are_input_errors() -> None:
     with pytest.raises(InputError, match=re.escape("dropout=2")):
         compose(["dropout=2"])
+
+
+PUBLISHED = {
+    "model.own_half": False, "model.inputs": "previous", "model.passes": "activation", "dropout": 0.6,
+    "readout": "last", "smoothing.steps": 0, "learning_rate": [0.003] * 3, "num_rounds": [200] * 3,
+    "stopping.patience": 30, "local_epochs": 1, "gradient.mode": "sync", "gradient.precision": "fp32",
+    "gradient.compression": "none", "exchange.precision": "fp32",
+}  # fmt: skip
+CHANGED = {
+    "model.own_half": True, "model.inputs": "all", "model.passes": "aggregate", "dropout": 0.2,
+    "readout": "validation", "smoothing.steps": 5, "learning_rate": [0.01], "num_rounds": [90],
+    "stopping.patience": 20, "local_epochs": 20, "gradient.mode": "local", "gradient.precision": "bf16",
+    "gradient.compression": "powersgd", "exchange.precision": "int8",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults are others."""
+    folder = tmp_path_factory.mktemp("changed")
+    whole = (CONFIG_DIR / "node_classification.yaml").read_text()
+    for name in ("  - defaults\n", "gradient: sync"):
+        assert whole.count(name) == 1
+    whole = whole.replace("  - defaults\n", "  - defaults\n  - others\n").replace("gradient: sync", "gradient: local")
+    (folder / "others.yaml").write_text(json.dumps(nest(CHANGED)))
+    (folder / "changed.yaml").write_text(whole)
+    for model in ("gcn", "gat"):
+        own = (CONFIG_DIR / f"node_classification_{model}.yaml").read_text()
+        (folder / f"changed_{model}.yaml").write_text(own.replace("node_classification", "changed"))
+    assert settings_in(str(folder)) == CHANGED
+    return str(folder)
+
+
+def config_name(folder: str | None, model: str) -> str:
+    return f"{'node_classification' if folder is None else 'changed'}_{model}"
+
+
+def settings_in(folder: str | None, *overrides: str, model: str = "gcn") -> dict[str, object]:
+    """Those of PUBLISHED."""
+    composed = compose(overrides, config_name(folder, model), folder)
+    registry.check(composed.train)
+    found = flatten(composed.resolved)
+    return {name: found[name] for name in PUBLISHED}
+
+
+@pytest.mark.parametrize("choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")])
+def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str) -> None:
+    for folder in (None, changed):
+        assert settings_in(folder, choice) == PUBLISHED
+    assert settings_in(changed, choice, "stopping=none", "readout=last") == {**PUBLISHED, "stopping.patience": None}
+    own = {**PUBLISHED, "gradient.mode": "local", "local_epochs": 7, "learning_rate": [0.2]}
+    if choice not in ("trainer=full_graph", "trainer=bns"):
+        given = ("gradient=local", "local_epochs=7", "learning_rate=[0.2]")
+        assert settings_in(changed, choice, *given) == own
+    said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
+    assert {*said, "gradient.mode"} == {*PUBLISHED}
+
+
+def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) -> None:
+    for folder, (choice, loops) in product((None, changed), (("+experiment=retexo", False), ("trainer=bns", True))):
+        assert settings_in(folder, choice, model="gat") == {**PUBLISHED, "dropout": 0.3}
+        gat = compose([choice], config_name(folder, "gat"), folder).train.model
+        assert gat.options == {"head_merge": "mean", "self_loops": loops}
+    assert compose(["+experiment=retexo", "model.self_loops=true"], "node_classification_gat").train.model.options[
+        "self_loops"
+    ]
+
+
+@pytest.mark.parametrize("given", ["model.own_half=True", "model.inputs=all", "model.passes=aggregate", "batch_size=9",
+                                   "compute.precision=bf16"])  # fmt: skip
+def test_what_only_lazy_training_has(given: str) -> None:
+    registry.check(compose([given]).train)
+    for more in ("trainer=full_graph", "trainer=sign"):
+        with pytest.raises(InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"):
+            registry.check(compose([given, more]).train)
