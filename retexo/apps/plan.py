@@ -12,7 +12,7 @@ import numpy as np
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from retexo.apps.partitions import open_directory, with_parts_found
-from retexo.config.settings import Settings, TrainSettings
+from retexo.config.settings import REACHES, Settings, TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
 from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange.precision=int8": {"exchange": {"mode": "exact", "precision": "int8"}},
     "gradient.precision=bf16": {"gradient": {"precision": "bf16"}},
     "gradient.compression=powersgd": {"gradient": {"compression": "powersgd"}},
+    **{f"smoothing.reach={reach}": {"smoothing": {"reach": reach}} for reach in REACHES},
 }
 
 
@@ -62,6 +63,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
         "entries": [vars(entry) for entry in predicted.entries],
         "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
+        "smoothing": _smoothing(settings.train, predicted, options, list(rounds.values())[-1]),
         "options": dict(sorted(totals.items(), key=lambda option: option[1])),  # the fewest bytes first
         "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
         "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
@@ -80,7 +82,7 @@ def _dry_run(
     """
     start = time.perf_counter()
     changed = _changed(settings)
-    gradients = {name: other.gradient for name, other in changed.items() if other.exchange == settings.exchange}
+    gradients = {name: other.gradient for name, other in changed.items() if other.gradient != settings.gradient}
     own, *others = estimate_by_gradient(settings, directory, partitions, [settings.gradient, *gradients.values()])
     seconds = time.perf_counter() - start
     options = dict(zip(gradients, others, strict=True))
@@ -90,17 +92,37 @@ def _dry_run(
     return own, options, seconds
 
 
+def _smoothing(
+    settings: TrainSettings, predicted: TrafficEstimate, options: dict[str, TrafficEstimate], rounds: Sequence[int]
+) -> dict[str, dict[str, int]]:
+    """By reach: nodes with an answer; bytes of boundary rows, of answers at the boundary, and all."""
+    known = {f"smoothing.reach={settings.smoothing.reach}": predicted, **options} if settings.smoothing.steps else {}
+    return {
+        reach: {
+            "nodes": found.answered,
+            "rows": found.total(rounds, ["features", "embeddings"]),
+            "predictions": found.total(rounds, ["predictions"]),
+            "all": found.total(rounds),
+        }
+        for reach in REACHES
+        if (found := known.get(f"smoothing.reach={reach}"))
+    }
+
+
 def _plain(settings: TrainSettings) -> TrainSettings:
     return replace(settings, exchange=replace(settings.exchange, mode="plain", precision="fp32"))
 
 
 def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
-    """The settings with one of OPTIONS, without those that have it."""
+    """The settings with one of OPTIONS, without those that have it or do not smooth."""
     changed = {
         name: replace(settings, **{group: replace(getattr(settings, group), **values) for group, values in new.items()})
         for name, new in OPTIONS.items()
     }
-    return {name: other for name, other in changed.items() if other != settings}
+    smooths = settings.smoothing.steps > 0
+    return {
+        name: other for name, other in changed.items() if other != settings and (smooths or "smoothing" not in name)
+    }
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -121,6 +143,10 @@ def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any
         for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     _print_peers(predicted, result)
+    if result["smoothing"]:
+        print(f"\n{'smoothing.reach':<16} {'nodes':>12} {'rows':>16} {'predictions':>16} {'all':>20}")
+    for reach, takes in result["smoothing"].items():
+        print(f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,} {takes['all']:>20,}")
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
     print(f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")

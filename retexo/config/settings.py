@@ -24,6 +24,7 @@ DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 MAX_LAYERS = 254
 """The exchange plan counts up to one more in a byte."""
 MAX_WIDTH = 1_000_000
+REACHES = ("computed", "hops")
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""
@@ -147,12 +148,22 @@ class ExchangeSettings(Checked):
 class SmoothingSettings(Checked):
     """How answers are propagated along the edges after training (retexo.trainers.answer)."""
 
-    steps: int = setting("smoothing.steps", 0, "hops; 0: none", at_least(0), at_most(MAX_LAYERS))
+    steps: int = setting("smoothing.steps", 0, "hops; 0: none", at_least(0))
+    reach: str = setting(
+        "smoothing.reach", "computed",
+        "what it starts from: answers of nodes in a split; or of all that reach these in so many hops, computed for it",
+        one_of(*REACHES), earlier="computed",
+    )  # fmt: skip
     alphas: tuple[float, ...] = setting(
         "smoothing.alphas", [1.0, 0.5, 0.3, 0.2, 0.1],
         "shares that a node keeps of its own answer, of which validation chooses one; 1: no smoothing",
         Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
     )  # fmt: skip
+
+    @property
+    def hops(self) -> int:
+        """From the nodes in a split to those that are computed for smoothing alone."""
+        return self.steps if self.reach == "hops" else 0
 
 
 @settings_dataclass
@@ -232,6 +243,8 @@ class TrainSettings(Checked):
         for name, value in (("resume", self.resume), ("checkpoint.every", self.checkpoint.every)):
             if value is not None and not self.checkpoint.keep:
                 raise InputError(f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of them out")
+        if self.model.num_layers + self.smoothing.steps > MAX_LAYERS:
+            raise InputError(f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most {MAX_LAYERS}")
 
 
 @settings_dataclass

@@ -64,6 +64,8 @@ class TrafficEstimate:
     """All that a run will send."""
 
     entries: tuple[Entry, ...]
+    answered: int
+    """Nodes of the whole graph whose logits are computed."""
 
     def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
         """Bytes with these rounds per layer; only those of some kinds or of one layer where given."""
@@ -94,14 +96,14 @@ def estimate_by_gradient(
     stages = build_stages(architecture, settings.seed)
     validates = any(bool(partition.val_mask.any()) for partition in partitions)
 
-    def worker(comm: Communicator) -> list[list[Entry]]:
+    def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
         steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
-        _dry_run(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
+        answered = _dry_run(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
-        return [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
+        return answered, [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
 
-    by_rank = run_threads(len(partitions), worker)
-    return [TrafficEstimate(tuple(chain.from_iterable(each))) for each in zip(*by_rank, strict=True)]
+    answered, by_rank = zip(*run_threads(len(partitions), worker), strict=True)
+    return [TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered)) for each in zip(*by_rank, strict=True)]
 
 
 def architecture_of(
@@ -129,8 +131,8 @@ def _dry_run(
     comm: Communicator,
     *,
     steps: Sequence[StepMessages],
-) -> None:
-    """The messages of retexo.worker.train.run, in its order."""
+) -> int:
+    """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
@@ -143,6 +145,7 @@ def _dry_run(
     if graph_info.ogb_name is not None:
         comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
+    return int((context.plan.required_layers >= len(stages)).sum())
 
 
 def _dry_run_layer(

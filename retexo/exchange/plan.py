@@ -78,6 +78,17 @@ class ExchangePlan:
     waves: tuple[int, ...]
     """Those in which something is sent."""
 
+    def in_one_wave(self) -> Self:
+        """What goes in both waves in INFER_WAVE alone."""
+        if len(self.waves) == 1:
+            return self
+
+        def merged(boundary: Boundary) -> Boundary:
+            return replace(boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers))
+
+        outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
+        return replace(self, outgoing=outgoing, incoming=incoming, waves=(INFER_WAVE,))
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -113,7 +124,11 @@ def make_plan(
 
     targets: bool [I] nodes whose output is computed, in place of those of options.use (one wave, INFER_WAVE).
     """
-    required_layers = _required_layers(partition, options, comm, targets)
+    return plan_of(partition, options, _required_layers(partition, options, comm, targets), comm)
+
+
+def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator) -> ExchangePlan:
+    """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = _incoming(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]

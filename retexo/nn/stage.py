@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import MAX_LAYERS, ModelSettings
+from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.registry import build_convolution, check_model, find
 
@@ -152,15 +152,19 @@ class Answer:
     """In (0, 1]; 1 for no smoothing."""
     steps: int = 0
     """K"""
+    reach: str = "computed"
+    """See SmoothingSettings."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
         """From asdict; None of the first checkpoints: there the last stage answers. KeyError, TypeError, ValueError."""
         if content is None:
             return cls((num_layers - 1,))
-        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]))
+        reach = content.get("reach", "computed")
+        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach)
         stages = all(stage in range(num_layers) for stage in answer.stages)
-        if not (answer.stages and stages and 0 < answer.alpha <= 1 and 0 <= answer.steps <= MAX_LAYERS):
+        steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
+        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1):
             raise ValueError(f"answer {content}")
         return answer
 

@@ -7,8 +7,10 @@ APPNP (Gasteiger, Bojchevski and Günnemann, "Predict then Propagate", ICLR 2019
     V_0 = mean over the stages k of z_k        V_i = A V_(i-1)
     Z = sum over i < K of  alpha (1 - alpha)^i V_i  +  (1 - alpha)^K V_K
 
-A is the normalised adjacency of GCN with self loops; K is smoothing.steps, and alpha = 1 leaves V_0. Only nodes in a
-split are sources, so that the answers do not depend on which others a run computes; where the graph has no split, all.
+A is the normalised adjacency of GCN with self loops; K is smoothing.steps, and alpha = 1 leaves V_0. With
+smoothing.reach=computed only nodes in a split are sources, so that the answers do not depend on which others a run
+computes; where the graph has no split, all. With reach=hops the network's plan is one of L + K layers: V_0 is computed
+at all nodes within K hops of a split, V_i at those within K - i, and Z is exact at the nodes in a split.
 
 N nodes, I inner nodes, H halo nodes, C classes, M candidates, T temperatures.
 """
@@ -23,7 +25,7 @@ from torch import Tensor
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic import SETUP, WHOLE_RUN, MessageTag
-from retexo.exchange.plan import make_plan, request_halo_nodes
+from retexo.exchange.plan import ExchangePlan, make_plan, plan_of, request_halo_nodes
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.matrix import dense
@@ -82,7 +84,7 @@ def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, T
         return answer, start
     powers = list(propagate(context, start, smoothing.steps))
     best = _best(context, (weighted(powers, alpha) for alpha in smoothing.alphas))
-    answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps)
+    answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach)
     return answer, weighted(powers, answer.alpha)
 
 
@@ -108,21 +110,23 @@ def weighted(powers: Sequence[Tensor], alpha: float) -> Tensor:
 
 
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
-    """V_0 ... V_K, [I, C] each; NaN where V_0 is."""
+    """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one is made from it."""
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
-    computed = context.plan.required_layers >= context.plan.num_layers
-    sources = nodes_in_a_split(context) if context.graph_info.num_in_split else computed
-    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
+    computed = context.plan.required_layers >= context.settings.model.num_layers
+    reaches_hops = context.settings.smoothing.hops > 0
+    sources = computed if reaches_hops or not context.graph_info.num_in_split else nodes_in_a_split(context)
     with context.phase("plan"):
-        plan = make_plan(_with_sources(context, sources, computed), options, context.comm, computed)
-    nodes, alone = computed.nonzero()[:, 0], (computed & ~sources).nonzero()[:, 0]
+        plan = _plan_of_hops(context) if reaches_hops else _plan_of_computed(context, sources, computed)
     scale = context.source_scale(gcn)
-    own_scale = gcn.self_loop_scale(context.edges.in_degree[alone], context.edges.out_degree[alone])[:, None]
     rows = start
     yield rows
-    for _ in range(steps):
+    for step in range(steps):
+        layer = max(0, plan.num_layers - steps + step)  # of a plan for one layer 0
+        required = plan.required_layers > layer
+        nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
+        own_scale = gcn.self_loop_scale(context.edges.in_degree[alone], context.edges.out_degree[alone])[:, None]
         sent = torch.where(sources[:, None], rows, torch.zeros_like(rows))
-        received = exchange_rows(context, plan, 0, sent, scale, "predictions", WHOLE_RUN)
+        received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
         with context.phase("aggregate"):
             accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
             accumulator.add(received)
@@ -131,6 +135,21 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
             after[alone] += own_scale * rows[alone]
         rows = after
         yield rows
+
+
+def _plan_of_hops(context: Context) -> ExchangePlan:
+    """The network's plan goes on for K layers; where it has rows only, one for these that has sums."""
+    plan, first = context.plan, context.settings.model.num_layers
+    if plan.partial_sums or plan.all_halo_rows:
+        return plan.in_one_wave()
+    required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
+    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first)
+    return plan_of(context.partition, options, required_layers, context.comm)
+
+
+def _plan_of_computed(context: Context, sources: Tensor, computed: Tensor) -> ExchangePlan:
+    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=1)
+    return make_plan(_with_sources(context, sources, computed), options, context.comm, computed)
 
 
 def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partition:

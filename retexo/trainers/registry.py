@@ -48,6 +48,7 @@ ONLY_LAZY: dict[str, Any] = {
     "model.own_half": False,
     "model.inputs": "previous",
     "model.passes": "activation",
+    "smoothing.reach": "computed",
 }
 """Settings that the other trainers have no more than this value of."""
 

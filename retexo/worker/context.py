@@ -43,7 +43,7 @@ def make_context(
     """
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
     plan_options = PlanOptions(
-        num_layers=settings.model.num_layers,
+        num_layers=settings.model.num_layers + settings.smoothing.hops,
         part_sizes=graph_info.part_sizes,
         all_nodes=graph_info.all_nodes_used,
         partial_sums=conv.linear_aggregation,
@@ -105,6 +105,8 @@ def make_inference_context(
 ) -> Context:
     """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels."""
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    settings = replace(settings, smoothing=replace(settings.smoothing, steps=checkpoint.answer.steps))
+    answer = checkpoint.answer
+    smoothing = replace(settings.smoothing, steps=answer.steps if answer.alpha < 1 else 0, reach=answer.reach)
+    settings = replace(settings, smoothing=smoothing)
     with clock.phase("plan"):
         return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

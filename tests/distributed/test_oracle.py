@@ -67,6 +67,8 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gin-skips": ("third", (*MODELS["gin"], *SKIPS)),
     "gat-skips": ("third", (*MODELS["gat-mean"], *SKIPS)),
     "sage-pool-skips": ("dense", (*MODELS["sage-pool"], *SKIPS)),
+    "gcn-skips-hops": ("third", (*MODELS["gcn"], *SKIPS, "smoothing.reach=hops")),
+    "gat-skips-hops": ("third", (*MODELS["gat-mean"], *SKIPS, "smoothing.reach=hops")),
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.own_half=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
@@ -445,12 +447,23 @@ def test_skips_and_answers_of_parts_equal_those_of_one(trained: Any, num_parts: 
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
-@pytest.mark.parametrize("kind", ["dense", "third"])
-def test_smoothing_is_the_power_of_the_adjacency(num_parts: int, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("dense", ("model=sage",)),
+        ("third", ("model=sage",)),
+        ("third", ("model=sage", "smoothing.reach=hops")),
+        ("third", ("model=gat", "smoothing.reach=hops")),
+        ("third", ("model=sage", "smoothing.reach=hops", "exchange=plain")),
+    ],
+)
+def test_smoothing_is_the_power_of_the_adjacency(
+    num_parts: int, kind: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
     graph, masks = oracle_graph(kind), oracle_masks(kind)
     directory = write_partitions(tmp_path, graph, masks, assignment(num_parts), num_parts)
     start = np.random.default_rng(0).standard_normal((60, 4))
-    settings = settings_of(num_parts, "model=sage", "smoothing.steps=3")
+    settings = settings_of(num_parts, *more, "num_layers=1", "smoothing.steps=3")
 
     def worker(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
         partition = directory.read(comm.rank)
@@ -459,13 +472,19 @@ def test_smoothing_is_the_power_of_the_adjacency(num_parts: int, kind: str, tmp_
             conv = build_stages(Architecture(settings.model, info.num_features, info.num_classes), 0)[0].conv
         context = make_context(settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64)
         rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
+        rows[context.plan.required_layers < 1] = torch.nan
         return partition.node_ids.numpy(), [each.numpy() for each in propagate(context, rows, 3)]
 
     found = run_threads(num_parts, worker)
     order = np.argsort(np.concatenate([ids for ids, _ in found]))
     in_split = np.any(list(masks.values()), axis=0)
-    adjacency, expected = normalised(graph).numpy() * in_split, start
+    whole = "smoothing.reach=hops" in more
+    adjacency, expected = normalised(graph).numpy() * (in_split | whole), start
     for step in range(4):
         got = np.concatenate([powers[step] for _, powers in found])[order]
         np.testing.assert_allclose(got[in_split], expected[in_split], rtol=1e-9, atol=1e-12)
+        if whole and "exchange=plain" not in more:
+            reached = np.linalg.matrix_power(normalised(graph).numpy(), 3 - step)[in_split].any(axis=0)
+            assert np.isfinite(got).all(axis=1).tolist() == reached.tolist()
+            assert step == 0 or not reached.all()
         expected = adjacency @ expected

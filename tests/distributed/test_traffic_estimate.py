@@ -68,10 +68,11 @@ class Case:
     masks: str
     """all: every node is in one; some: not every node; blind: every node, none validates."""
     skips: bool = False
+    hops: bool = False
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
-        options += SKIPS if self.skips else ()
+        options += (SKIPS if self.skips else ()) + (("smoothing.reach=hops",) if self.hops else ())
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
@@ -82,7 +83,7 @@ class Case:
     def __str__(self) -> str:
         made_by = "ours" if self.stored_degrees else "dgl"
         names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
-        return "-".join(names) + "-skips" * self.skips
+        return "-".join(names) + "-skips" * self.skips + "-hops" * self.hops
 
 
 def make_case(model: int, exchange: int) -> Case:
@@ -104,6 +105,7 @@ CASES += [
     replace(case, skips=True) for case in CASES if (case.model, case.exchange) in
     {("gcn", "fp32"), ("sage-mean", "int8"), ("gin", "plain"), ("gat-mean", "bf16")}
 ]  # fmt: skip
+CASES += [replace(case, masks="some", hops=True) for case in CASES if case.skips and case.model in ("gcn", "gat-mean")]
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
 PATIENCE = {EARLY: 1, BLIND: 2}

@@ -135,7 +135,9 @@ def test_evaluate_sends_at_most_what_training_sent_as_rows(place: Path, tmp_path
 
 MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("model=sage", "model.aggregator=pool"),
           "skips": ("model=sage", "model.own_half=true", "model.inputs=all", "model.passes=aggregate",
-                    "readout=validation", "smoothing.steps=3", "smoothing.alphas=[0.3]")}  # fmt: skip
+                    "readout=validation", "smoothing.steps=3", "smoothing.alphas=[0.3]"),
+          "hops": ("model=gat", "heads=2", "smoothing.steps=2", "smoothing.alphas=[0.3]",
+                   "smoothing.reach=hops")}  # fmt: skip
 CASES = [(*model, f"exchange={exchange}") for model in MODELS.values() for exchange in ("exact", "plain")]
 
 

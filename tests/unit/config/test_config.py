@@ -229,13 +229,15 @@ def test_user_errors_are_input_errors() -> None:
 
 PUBLISHED = {
     "model.own_half": False, "model.inputs": "previous", "model.passes": "activation", "dropout": 0.6,
-    "readout": "last", "smoothing.steps": 0, "learning_rate": [0.003] * 3, "num_rounds": [200] * 3,
+    "readout": "last", "smoothing.steps": 0, "smoothing.reach": "computed",
+    "learning_rate": [0.003] * 3, "num_rounds": [200] * 3,
     "stopping.patience": 30, "local_epochs": 1, "gradient.mode": "sync", "gradient.precision": "fp32",
     "gradient.compression": "none", "exchange.precision": "fp32",
 }  # fmt: skip
 CHANGED = {
     "model.own_half": True, "model.inputs": "all", "model.passes": "aggregate", "dropout": 0.2,
-    "readout": "validation", "smoothing.steps": 5, "learning_rate": [0.01], "num_rounds": [90],
+    "readout": "validation", "smoothing.steps": 5, "smoothing.reach": "hops",
+    "learning_rate": [0.01], "num_rounds": [90],
     "stopping.patience": 20, "local_epochs": 20, "gradient.mode": "local", "gradient.precision": "bf16",
     "gradient.compression": "powersgd", "exchange.precision": "int8",
 }  # fmt: skip
@@ -294,6 +296,7 @@ def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) 
 
 
 @pytest.mark.parametrize("given", ["model.own_half=True", "model.inputs=all", "model.passes=aggregate", "batch_size=9",
+                                   "smoothing.reach=hops",
                                    "compute.precision=bf16"])  # fmt: skip
 def test_what_only_lazy_training_has(given: str) -> None:
     registry.check(compose([given]).train)
