@@ -28,6 +28,7 @@ AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
 SYNC = ("checkpoint.every=2", "stopping.patience=3")
 LEAN = ("checkpoint.every=1", "+experiment=lean", "local_epochs=2", "gradient.rank=1", "hidden_dim=8")
 MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
+RECIPE = ("checkpoint.every=1", "+experiment=accurate", "smoothing.steps=2", "stopping=none")
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
 OPTIMIZER = ("checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
 
@@ -75,7 +76,7 @@ def lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(resumed: Path, whole: Path) -> None:
-    for name in ("layer0.safetensors", "layer1.safetensors"):
+    for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
         assert (resumed / "checkpoint" / name).read_bytes() == (whole / "checkpoint" / name).read_bytes()
     here, there = (json.loads((path / "summary.json").read_text()) for path in (resumed, whole))
     for name in ("test", "val", "rounds"):
@@ -90,7 +91,7 @@ def assert_same_run(resumed: Path, whole: Path) -> None:
 def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
     """Runs that nothing happened to."""
     runs = {}
-    for options in (SYNC, LEAN, OPTIMIZER):
+    for options in (SYNC, LEAN, OPTIMIZER, RECIPE):
         runs[options] = tmp_path_factory.mktemp("whole")
         train.run(settings(parts, *options), runs[options])
     return runs
@@ -102,6 +103,7 @@ def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
         *((SYNC, message) for message in (0, 9, 20, 33)),
         (LEAN, 18),
         (OPTIMIZER, 17),
+        (RECIPE, 26),
         *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
         *(pytest.param(LEAN, message, marks=LONG) for message in (13, 31)),
     ],
@@ -119,7 +121,8 @@ def test_a_death_at_any_message_changes_nothing(
         patched.setattr(train, "main", partial(dies_at, message))
         with pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL"):
             train.run(settings(parts, *options), tmp_path)
-    train.run(settings(parts, *options, "resume=auto"), tmp_path)
+    resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
+    assert options != RECIPE or resumed["layer"] == 1
     assert_same_run(tmp_path, whole_runs[options])
 
 
