@@ -75,7 +75,8 @@ class Run:
     ) -> Predictions:
         """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
 
-        Without node_ids: for all nodes, sorted by id. With them, only what these reach through the layers is computed.
+        Without node_ids: for all nodes, sorted by id. With them, only what reaches these through the layers and the
+        smoothing is computed; all where that starts from the nodes in a split (smoothing.reach=computed).
         InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
         """
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
@@ -88,6 +89,9 @@ class Run:
             return self._infer(opened, partitions, None).take(order)
         asked = np.asarray(node_ids, dtype=np.int64).reshape(-1)
         places = _places(every, order, asked, opened)
+        answer = self.checkpoint.answer
+        if answer.alpha < 1 and answer.reach == "computed":  # from the nodes in a split, wherever they are
+            return self._infer(opened, partitions, None).take(places)
         return self._infer(opened, partitions, torch.from_numpy(asked)).take(places)
 
     def _infer(self, directory: PartitionDirectory, partitions: list[Partition], asked: Tensor | None) -> Predictions:

@@ -37,6 +37,8 @@ def check(settings: TrainSettings) -> None:
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
         raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
+    if settings.smoothing.steps:
+        raise InputError(f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no answers; leave it out")
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

@@ -226,6 +226,17 @@ def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> Non
         assert_near(table, tables[0])
 
 
+@pytest.mark.parametrize("reach", ["computed", "hops"])
+def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, reach: str) -> None:
+    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
+    described = json.loads((folder / "checkpoint" / "model.json").read_text())
+    described["answer"] = {"stages": [1], "alpha": 0.2, "steps": 2, "reach": reach}
+    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
+    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
+    run = load_run(folder)
+    assert_near(run.predict(directory, node_ids=[1030, 1003]), run.predict(directory).take(np.array([30, 3])))
+
+
 @pytest.mark.parametrize("parts", [1, 5])
 def test_evaluate_on_other_partitions(place: Path, tmp_path: Path, parts: int) -> None:
     """The same graph in other parts: the same scores, since no node of it is a near tie."""

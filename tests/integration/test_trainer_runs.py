@@ -87,6 +87,7 @@ REFUSED = [
     (("trainer=full_graph", "exchange.precision=bf16"), "exchange.precision=bf16"),
     (("trainer=local", "local.degrees=some"), "local.degrees=some"),
     (("trainer=local", "exchange=plain"), "exchange=plain"),
+    (("trainer=local", "smoothing.steps=3"), "smoothing.steps=3"),
     (("trainer=local", "exchange.precision=bf16"), "exchange.precision=bf16"),
     (("trainer=fedgcn", "fedgcn.hops=3"), "fedgcn.hops=3"),
     (("trainer=fedgcn", "model=gat"), "model=gat"),
