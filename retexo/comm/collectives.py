@@ -6,14 +6,18 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
+
+BLOCK = 128
+"""Values of a sum in int8 that share a scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,10 @@ class ReduceInput:
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
     wire: torch.dtype | None = None
-    """The type that travels, if not the tensor's; bfloat16 is added up in the tensor's own type, and rounded twice."""
+    """The type that travels, if not the tensor's: bfloat16, or int8 with a scale for each BLOCK values.
+
+    Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
+    """
     zero_ranks: frozenset[int] = frozenset()
     """Ranks whose share is known to be zero: they send none."""
 
@@ -129,7 +136,14 @@ class Communicator:
         if self.rank in summand.zero_ranks:
             return torch.empty(0, dtype=torch.uint8)
         first, end = _bounds(summand, rank, self.world_size)
-        return summand.tensor[first:end].detach().to("cpu", summand.dtype).contiguous().view(torch.uint8)
+        return _as_bytes(summand.tensor[first:end].detach().cpu(), summand.dtype)
+
+    def rounded(self, summand: ReduceInput) -> Tensor:
+        """The share as the others receive it, [n]."""
+        if self.world_size == 1 or summand.wire is None:
+            return summand.tensor
+        chunks = [self._share(replace(summand, zero_ranks=frozenset()), rank) for rank in range(self.world_size)]
+        return torch.cat([_values(chunk, summand.dtype) for chunk in chunks]).to(summand.tensor)
 
     def _split(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[tuple[Tensor, ...]]:
         """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
@@ -154,7 +168,8 @@ def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]
 def _chunk(summand: ReduceInput, rank: int, world_size: int) -> int:
     """Bytes of the chunk that a rank adds up."""
     first, end = _bounds(summand, rank, world_size)
-    return (end - first) * summand.dtype.itemsize
+    scales = -(-(end - first) // BLOCK) * SCALE_BYTES if summand.dtype == torch.int8 else 0
+    return (end - first) * summand.dtype.itemsize + scales
 
 
 def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tensor:
@@ -162,9 +177,23 @@ def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tens
     values = [_values(share, summand.dtype).to(summand.tensor.dtype) for share in shares if len(share)]
     if not values:
         return torch.zeros(size, dtype=torch.uint8)
-    return torch.stack(values).sum(dim=0).to(summand.dtype).view(torch.uint8)
+    return _as_bytes(torch.stack(values).sum(dim=0), summand.dtype)
+
+
+def _as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values [n] of a chunk in the type that travels, uint8; of int8 the scales come last."""
+    if dtype != torch.int8:
+        return values.to(dtype).contiguous().view(torch.uint8)
+    blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+    codes, scales = to_int8(blocks)
+    return torch.cat((codes.flatten()[: len(values)].view(torch.uint8), scales.view(torch.uint8)))
 
 
 def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of a copy, because a view of another type has to begin at a multiple of its size."""
-    return buffer.clone().view(dtype)
+    """The inverse; of a copy, because a view of another type has to begin at a multiple of its size."""
+    if dtype != torch.int8:
+        return buffer.clone().view(dtype)
+    num_blocks = -(-len(buffer) // (BLOCK + SCALE_BYTES))
+    codes, scales = torch.split(buffer, [len(buffer) - num_blocks * SCALE_BYTES, num_blocks * SCALE_BYTES])
+    factors = scales.clone().view(torch.float32).repeat_interleave(BLOCK)[: len(codes)]
+    return codes.view(torch.int8) * factors

@@ -99,7 +99,9 @@ class GradientSettings(Checked):
     local_epochs: int = setting(
         "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
     )
-    precision: str = setting("gradient.precision", "fp32", "of what is sent", one_of("fp32", "bf16"))
+    precision: str = setting(
+        "gradient.precision", "fp32", "of what is sent; int8 has a scale for 128 values", one_of("fp32", "bf16", "int8")
+    )
     compression: str = setting(
         "gradient.compression", "none", "powersgd: low-rank factors of each matrix, with error feedback",
         one_of("none", "powersgd"),

@@ -154,12 +154,14 @@ def _dry_run_layer(
     """One step message of each kind, the last counts, and both waves; then what is passed on, and logits, no zeros."""
     exchange = layer_exchange(context, layer, stage, given)
     objective = make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE))
-    flat = flatten_parameters(objective, context.comm)
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
+        with _counted_apart(context.comm, TrafficMeter(context.comm.world_size)):
+            flat = flatten_parameters(objective, context.comm, each.gradient)
         with _counted_apart(context.comm, each.meter):
             build_message(objective, settings, context.comm, flat).reduce_update(0.0, no_counts)
+    flat = flatten_parameters(objective, context.comm, context.settings.gradient)
     build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
     check_same_result(context.comm, objective)
     if (

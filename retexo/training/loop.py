@@ -27,7 +27,7 @@ def run_rounds(
     Raises Stopped once any worker is told to end, PeerLost, and TrainingError where the loss or a parameter is not
     finite, or the workers' parameters are not the same in the end.
     """
-    layer, flat = objective.layer, flatten_parameters(objective, comm)
+    layer, flat = objective.layer, flatten_parameters(objective, comm, settings.gradient)
     optimizer = build_optimizer(settings.optimizer, settings.learning_rate[layer], objective.module)
     round_state = RoundState(
         layer,

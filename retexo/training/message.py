@@ -20,6 +20,9 @@ from retexo.training.task import micro_f1
 DIGIT = 4096
 """Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
 
+WIRE = {"fp32": None, "bf16": torch.bfloat16, "int8": torch.int8}
+"""What gradient.precision sends; None: the gradient's own type."""
+
 
 class Message:
     """The one message of a round.
@@ -72,7 +75,7 @@ class Message:
 
 def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:
     """The message of an objective's rounds, by gradient.precision and gradient.compression."""
-    dtype = torch.bfloat16 if settings.gradient.precision == "bf16" else None
+    dtype = WIRE[settings.gradient.precision]
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
     all_reduce = AllReduce(comm, MessageTag("gradients", objective.traffic_layer), dtype, zero_ranks)
     return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
+from retexo.config.settings import GradientSettings
 from retexo.errors import TrainingError
 from retexo.nn.matrix import Matrix, used_columns
 from retexo.training.graph_info import SETUP, digest_to_int
@@ -27,6 +28,8 @@ class ParameterSlice:
     shape: torch.Size
     used: Tensor | None
     """Rows [F, ...] that can have a gradient, int64 ascending; None for all."""
+    reads_inputs: bool
+    """Whether `used` was looked at: a weight [F, D] of the layer's inputs."""
 
 
 class FlatParameters:
@@ -48,7 +51,7 @@ class FlatParameters:
             parameter.grad = gradient[place].view(parameter.shape)
             rows = (used or {}).get(parameter)
             some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
-            self.slices.append(ParameterSlice(place, parameter.shape, some))
+            self.slices.append(ParameterSlice(place, parameter.shape, some, rows is not None))
             first = place.stop
 
     def used_entries(self) -> Tensor | None:
@@ -60,10 +63,15 @@ class FlatParameters:
         return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
-def flatten_parameters(objective: Objective, comm: Communicator) -> FlatParameters:
+def flatten_parameters(objective: Objective, comm: Communicator, settings: GradientSettings) -> FlatParameters:
     """The parameters of the module, with the rows of them that can have a gradient on any worker."""
     module = objective.module
     used = used_rows(*objective.first_inputs(), comm, MessageTag("setup", objective.traffic_layer))
+    if settings.compression != "none":  # weights of inputs that are as wide share a factor, and so their rows
+        used = {
+            weight: torch.stack([rows for rows in used.values() if len(rows) == len(own)]).any(dim=0)
+            for weight, own in used.items()
+        }
     size = sum(parameter.numel() for parameter in module.parameters())
     return FlatParameters(module, next(module.parameters()).new_zeros(size), used)
 

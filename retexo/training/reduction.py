@@ -13,7 +13,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic import MessageTag
 from retexo.config.settings import GradientSettings
-from retexo.training.parameters import FlatParameters, ParameterSlice
+from retexo.training.parameters import FlatParameters
 
 
 class GradientReduction(Protocol):
@@ -39,12 +39,14 @@ class AllReduce:
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
         """Sum over all workers in place: `update` in the type that is sent, `exact` in their own type by all ranks."""
-        summands = [ReduceInput(update, self.dtype, self.zero_ranks), *(ReduceInput(tensor) for tensor in exact)]
-        self.comm.all_reduce(summands, self.tag)
+        self.comm.all_reduce([self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag)
 
     def rounded(self, update: Tensor) -> Tensor:
         """What the other workers receive of an update."""
-        return update if self.dtype is None else update.to(self.dtype).to(update.dtype)
+        return self.comm.rounded(self._summand(update))
+
+    def _summand(self, update: Tensor) -> ReduceInput:
+        return ReduceInput(update, self.dtype, self.zero_ranks)
 
 
 class DenseReduction:
@@ -66,88 +68,119 @@ class DenseReduction:
 
 
 class PowerSGDReduction:
-    """Low-rank factors of each matrix, with error feedback and warm start; vectors whole.
+    """Low-rank factors of each matrix, with error feedback and warm start.
 
     Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
-    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. A matrix that is no
+    NeurIPS 2019, algorithms 1 and 2. Two messages per round: the sums of M Q, then those of M^T P. Parameters lie side
+    by side in one matrix where they can (`gradient_matrices`), since its columns share a factor. A matrix that is no
     larger than its factors is sent whole.
     """
 
     def __init__(self, flat: FlatParameters, all_reduce: AllReduce, rank: int) -> None:
-        self._flat, self._all_reduce = flat, all_reduce
+        self._all_reduce = all_reduce
         generator = torch.Generator().manual_seed(0)  # the same start on every worker
-        compressed = [part for part in flat.slices if is_compressed(_shape(part), rank)]
-        self._low = [_LowRankGradient(flat, part, rank, generator) for part in compressed]
-        self._whole = [part for part in flat.slices if part not in compressed]
+        matrices = gradient_matrices(flat)
+        self._low = [_LowRank(matrix, rank, generator) for matrix in matrices if is_compressed(matrix.shape, rank)]
+        self._whole = [matrix for matrix in matrices if not is_compressed(matrix.shape, rank)]
 
     def reduce(self, tail: Tensor) -> None:
-        low, whole = self._low, [_rows(self._flat.gradient, part) for part in self._whole]
+        low, whole = self._low, [matrix.take() for matrix in self._whole]
         first = torch.cat([tensor.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]])
         self._all_reduce(first, tail)
         sums = torch.split(first, [matrix.left_size for matrix in low] + [tensor.numel() for tensor in whole])
-        for part, total in zip(self._whole, sums[len(low) :], strict=True):
-            _set_rows(self._flat.gradient, part, total)
+        for matrix, total in zip(self._whole, sums[len(low) :], strict=True):
+            matrix.put(total.view(matrix.shape))
         if not low:
             return
-        second = torch.cat([matrix.right(total, self._all_reduce) for matrix, total in zip(low, sums, strict=False)])
+        sizes = [each.right_size for each in low]
+        second = self._all_reduce.rounded(
+            torch.cat([each.right(total) for each, total in zip(low, sums, strict=False)])
+        )
+        for each, own in zip(low, torch.split(second, sizes), strict=True):
+            each.owe(own)
         self._all_reduce(second)
-        for matrix, total in zip(low, torch.split(second, [matrix.right_size for matrix in low]), strict=True):
-            matrix.finish(total)
+        for each, total in zip(low, torch.split(second, sizes), strict=True):
+            each.finish(total)
 
     def buffers(self) -> list[Tensor]:
         return [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
 
 
-class _LowRankGradient:
+@dataclass(frozen=True, eq=False)
+class GradientMatrix:
+    """Gradients of parameters side by side, [N, M]."""
+
+    parts: list[Tensor]
+    """[F, M_i] each, views of the flat gradient."""
+    used: Tensor | None
+    """Rows that can have a gradient, int64 [N]; None for all."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N, M"""
+        num_rows = len(self.parts[0]) if self.used is None else len(self.used)
+        return num_rows, sum(part.shape[1] for part in self.parts)
+
+    def take(self) -> Tensor:
+        """A copy, [N, M]."""
+        parts = self.parts if self.used is None else [part[self.used] for part in self.parts]
+        return torch.cat(parts, dim=1)
+
+    def put(self, values: Tensor) -> None:
+        """Write values [N, M] where they belong in the flat gradient."""
+        for part, columns in zip(
+            self.parts, torch.split(values, [part.shape[1] for part in self.parts], dim=1), strict=True
+        ):
+            part[... if self.used is None else self.used] = columns
+
+
+def gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
+    """All parameters: weights of equally wide inputs together, and of the others those with the same longer side."""
+    matrices: dict[tuple[int, bool], GradientMatrix] = {}
+    for each in flat.slices:
+        gradient = flat.gradient[each.place].view(each.shape)
+        if gradient.dim() != 2:
+            gradient = gradient.view(-1, 1)
+        elif not each.reads_inputs and gradient.shape[0] < gradient.shape[1]:
+            gradient = gradient.T
+        key = len(gradient), each.reads_inputs
+        matrices.setdefault(key, GradientMatrix([], each.used)).parts.append(gradient)
+    return list(matrices.values())
+
+
+class _LowRank:
     """One matrix [N, M] of the gradient, and what PowerSGD remembers of it."""
 
-    def __init__(self, flat: FlatParameters, part: ParameterSlice, rank: int, generator: torch.Generator) -> None:
-        self._gradient, self._part = flat.gradient, part
-        rows, columns = _shape(part)
-        start = torch.randn(columns, rank, generator=generator)
-        self.right_factor = start.to(flat.gradient)
-        self.error = torch.zeros(rows, columns).to(flat.gradient)
-        self._left = torch.zeros(rows, rank).to(flat.gradient)
+    def __init__(self, gradient: GradientMatrix, rank: int, generator: torch.Generator) -> None:
+        self._gradient, (rows, columns) = gradient, gradient.shape
+        like = gradient.parts[0]
+        self.right_factor = torch.randn(columns, rank, generator=generator).to(like)
+        self.error = torch.zeros(rows, columns).to(like)
+        self._left = torch.zeros(rows, rank).to(like)
         self.left_size, self.right_size = rows * rank, columns * rank
 
     def left(self) -> Tensor:
         """The left factor, [N, R]."""
-        self.error += _rows(self._gradient, self._part)  # error feedback: what earlier rounds did not send is added
+        self.error += self._gradient.take()  # error feedback: what earlier rounds did not send is added
         return self.error @ self.right_factor
 
-    def right(self, left_sum: Tensor, all_reduce: AllReduce) -> Tensor:
+    def right(self, left_sum: Tensor) -> Tensor:
         """The right factor [M R], from the sum of all workers' left factors [N R], which is made orthonormal here."""
         self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape))
-        right = all_reduce.rounded(self.error.T @ self._left)
-        self.error -= self._left @ right.T
-        return right.flatten()
+        return (self.error.T @ self._left).flatten()
+
+    def owe(self, right: Tensor) -> None:
+        """Keep what this worker's right factor [M R] leaves out, as it is sent."""
+        self.error -= self._left @ right.view(self.right_factor.shape).T
 
     def finish(self, right_sum: Tensor) -> None:
         self.right_factor.copy_(right_sum.view(self.right_factor.shape))
-        _set_rows(self._gradient, self._part, self._left @ self.right_factor.T)
+        self._gradient.put(self._left @ self.right_factor.T)
 
 
-def is_compressed(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether a parameter is sent as two factors: a matrix for which these are smaller."""
-    return len(shape) == 2 and rank * sum(shape) < shape[0] * shape[1]
-
-
-def _shape(part: ParameterSlice) -> tuple[int, ...]:
-    """Of the rows that can have a gradient."""
-    return tuple(part.shape) if part.used is None else (len(part.used), *part.shape[1:])
-
-
-def _rows(flat: Tensor, part: ParameterSlice) -> Tensor:
-    values = flat[part.place].view(part.shape)
-    return values if part.used is None else values[part.used]
-
-
-def _set_rows(flat: Tensor, part: ParameterSlice, values: Tensor) -> None:
-    rows = flat[part.place].view(part.shape)
-    if part.used is None:
-        rows.copy_(values.view(part.shape))
-    else:
-        rows[part.used] = values.view(-1, *part.shape[1:])
+def is_compressed(shape: tuple[int, int], rank: int) -> bool:
+    """Whether a matrix is sent as two factors: if these are smaller."""
+    return rank * sum(shape) < shape[0] * shape[1]
 
 
 def build_reduction(settings: GradientSettings, flat: FlatParameters, all_reduce: AllReduce) -> GradientReduction:

@@ -5,10 +5,9 @@ from typing import Literal
 import torch
 
 from retexo.arrays import IntArray
+from retexo.comm.int8 import SCALE_BYTES, to_int8
 
 Precision = Literal["full", "bf16", "int8"]
-
-_SCALE_BYTES = 4
 
 
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
@@ -18,7 +17,7 @@ def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
 
 def value_bytes(count: int, dtype: torch.dtype, precision: Precision) -> int:
     """Bytes of so many values of one row, their scale included."""
-    return count * code_dtype(dtype, precision).itemsize + (_SCALE_BYTES if precision == "int8" else 0)
+    return count * code_dtype(dtype, precision).itemsize + (SCALE_BYTES if precision == "int8" else 0)
 
 
 def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,14 +27,10 @@ def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
     """
     if precision != "int8":
         return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
-    # The zero column lets rows without columns have a largest value.
-    peak = torch.cat([rows.abs(), rows.new_zeros(len(rows), 1)], dim=1).amax(dim=1)
-    scales = (peak / 127).to(torch.float32)
+    codes, scales = to_int8(rows)
     if not bool(torch.isfinite(scales).all()):
         raise ValueError('precision "int8" holds finite float32 values only; these rows have others')
-    # A scale can round to zero where the values are denormal: they become zeros, within the error promised.
-    divisor = torch.where(scales > 0, scales, 1.0).to(rows.dtype)
-    return (rows / divisor[:, None]).round().clamp(-127, 127).to(torch.int8), scales
+    return codes, scales
 
 
 def dequantise(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, dtype: torch.dtype) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The rounds of a layer: which messages they take, and with which parameters they end."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
@@ -224,22 +223,22 @@ def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
 @pytest.mark.parametrize("compression", ["none", "powersgd"])
 def test_a_worker_whose_rounding_differs_is_named(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its optimiser's, or its QR's: a millionth in one entry."""
-    step, right = LocalOptimizer.backward, reduction._LowRankGradient.right
+    step, add_up = LocalOptimizer.backward, reduction.AllReduce.__call__
 
     def other_step(self: LocalOptimizer) -> float:
         if self.objective.train.nodes.numel() == 0:  # of rank 2, which trains on none
             self.flat.values[0] += 1e-6
         return step(self)
 
-    def other_qr(self: Any, left_sum: Tensor, all_reduce: reduction.AllReduce) -> Tensor:
-        if all_reduce.comm.rank == 2:
-            left_sum = left_sum + torch.eye(len(left_sum))[0] * left_sum[0] * 1e-6
-        return right(self, left_sum, all_reduce)
+    def other_qr(self: reduction.AllReduce, update: Tensor, *exact: Tensor) -> None:
+        add_up(self, update, *exact)
+        if self.comm.rank == 2:
+            update[0] *= 1 + 1e-6
 
     if compression == "none":
         monkeypatch.setattr(LocalOptimizer, "backward", other_step)
     else:
-        monkeypatch.setattr(reduction._LowRankGradient, "right", other_qr)
+        monkeypatch.setattr(reduction.AllReduce, "__call__", other_qr)
     settings = settings_of(None, 3, f"gradient.compression={compression}", "gradient.rank=1")
     with pytest.raises(
         TrainingError, match=r"rank\(s\) 2 came to other parameters .* in layer 0; .*ATEN_CPU_CAPABILITY"

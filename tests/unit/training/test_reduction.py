@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.collectives import Communicator
+from retexo.comm.collectives import BLOCK, Communicator, ReduceInput
 from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic import MessageTag
 from retexo.config.settings import GradientSettings
@@ -215,6 +215,37 @@ def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
     assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE * 2 + TAIL * 4))
 
 
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_int8_is_within_its_scales_of_the_sum(world: int) -> None:
+    """A share is off by half a code of its block at most, and the sum by half a code more."""
+    shares = random_shares(world)
+    added = summed_by(shares, Way(wire=torch.int8))
+    assert_agreed(added)
+    largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
+    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / 254
+    assert not torch.equal(added[0].sums, shares.sum(dim=0))
+    chunks = [Model.SIZE * (rank + 1) // world - Model.SIZE * rank // world for rank in range(world)]
+    rounded = sum(size + 4 * -(-size // BLOCK) for size in chunks)
+    assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
+
+
+@pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
+def test_the_rounded_share_is_what_arrives(wire: torch.dtype) -> None:
+    """With all other shares zero the sum is the share, rounded once more, which changes nothing."""
+    share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+
+    def work(comm: Communicator) -> tuple[Tensor, Tensor]:
+        summand = ReduceInput(share.clone() if comm.rank == 1 else torch.zeros(1000), wire)
+        rounded = comm.rounded(summand)
+        comm.all_reduce([summand], GRADIENTS)
+        return rounded, summand.tensor
+
+    results = run_threads(3, work)
+    for _, total in results:
+        torch.testing.assert_close(total, results[1][0], rtol=1e-6, atol=0)
+    assert not torch.equal(results[1][0], share)
+
+
 def test_bf16_is_added_up_in_fp32() -> None:
     """1 and 10 times 2^-8: in bfloat16 each of these would be lost on its own."""
     shares = torch.full((11, 1, Model.SIZE), 2.0**-8)
@@ -256,7 +287,7 @@ def test_which_parameters_are_compressed() -> None:
     assert is_compressed((12, 10), 5)  # 110 < 120
     assert not is_compressed((12, 10), 6)  # 132
     assert not is_compressed((2, 2), 1)  # 4 are not fewer than 4
-    assert not is_compressed((100,), 1)
+    assert not is_compressed((100, 1), 1)
     assert not is_compressed((0, 10), 1)
     assert is_compressed((1433, 16), 4)
 
