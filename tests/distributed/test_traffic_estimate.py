@@ -1,6 +1,7 @@
 """What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and receiver."""
 
 import contextlib
+import threading
 import unittest.mock
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -11,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, dgl_directory, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, dgl_directory, make_graph, train_settings, write_partitions
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.graph_data import GraphData
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import GlooTransport
+from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
@@ -184,53 +185,69 @@ class Outcome:
     """A layer: whether no entry of the gradient is left out."""
 
 
-def train_runs(rank: int, world_size: int, runs: list[Run]) -> list[Outcome]:
-    return [_train(rank, run) for run in runs]
+class Noted(threading.local):
+    """What a worker, a thread, has made while it trained."""
+
+    def __init__(self) -> None:
+        self.comm: Any = None
+        self.contexts: list[tuple[Context, list[Stage]]] = []
+        self.outputs: list[layerwise.LayerOutput] = []
+        self.flat: list[FlatParameters] = []
 
 
-def _train(rank: int, run: Run) -> Outcome:
-    """retexo.worker.train.run, as a worker calls it, in the process group that there is already."""
-    contexts: list[tuple[Context, list[Stage]]] = []
-    outputs: list[layerwise.LayerOutput] = []
-    flat: list[FlatParameters] = []
+LOCK = threading.Lock()
+"""torch's random state is all threads' in common."""
+
+
+def train_run(run: Run) -> list[Outcome]:
+    """retexo.worker.train.run, as each worker calls it, of threads of this process."""
+    noted, build = Noted(), train.build_stages
+
+    def build_alone(*arguments: Any) -> list[Stage]:
+        with LOCK:
+            return build(*arguments)
+
     run.run_dir.mkdir(exist_ok=True)
-    joined = contextlib.nullcontext(GlooTransport(rank, WORLD))
+    patch = unittest.mock.patch.object
     with (
         run.batches(),
-        unittest.mock.patch.object(train, "process_group", return_value=joined),
-        unittest.mock.patch.object(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
-        unittest.mock.patch.object(lazy, "train", _noting_arguments(lazy.train, contexts)),
-        unittest.mock.patch.object(layerwise, "_embed", _noting_result(layerwise._embed, outputs)),
-        unittest.mock.patch.object(loop, "flatten_parameters", _noting_result(loop.flatten_parameters, flat)),
+        patch(train, "configure"),
+        patch(train, "build_stages", build_alone),
+        patch(train, "process_group", lambda *_: contextlib.nullcontext()),
+        patch(train, "Communicator", lambda *_: noted.comm),
+        patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
+        patch(lazy, "train", _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments))),
+        patch(layerwise, "_embed", _noting(layerwise._embed, lambda _, output: noted.outputs.append(output))),
+        patch(loop, "flatten_parameters", _noting(loop.flatten_parameters, lambda _, flat: noted.flat.append(flat))),
     ):
-        job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
-        summary = train.run(rank, job)
-    context, stages = contexts[0]
+        return run_threads(WORLD, lambda comm: _train(comm, run, noted))
+
+
+def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
+    noted.comm = comm
+    job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
+    summary = train.run(comm.rank, job)
+    context, stages = noted.contexts[0]
     sent = account(context.comm)
     context.comm.meter = TrafficMeter(WORLD)
-    embeddings = [output.rows for output in outputs]
+    embeddings = [output.rows for output in noted.outputs]
     for layer, rows in enumerate(embeddings[:-1], 1):
         exchange = layerwise.layer_exchange(context, layer, stages[layer], layerwise.LayerInput(rows))
         exchange.run(TRAIN_WAVE)
         exchange.run(INFER_WAVE)
     rows = [each.numpy() for each in embeddings]
-    return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in flat])
+    return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in noted.flat])
 
 
-def _noting_arguments(function: Any, noted: list[Any]) -> Any:
-    def note(*arguments: Any) -> Any:
-        noted.append(arguments)
-        return function(*arguments)
+def _noting(function: Any, note: Any) -> Any:
+    """The function, which also notes its arguments and its result."""
 
-    return note
+    def noting(*arguments: Any) -> Any:
+        result = function(*arguments)
+        note(arguments, result)
+        return result
 
-
-def _noting_result(function: Any, noted: list[Any]) -> Any:
-    def note(*arguments: Any) -> Any:
-        noted.append(function(*arguments))
-        return noted[-1]
-
-    return note
+    return noting
 
 
 def account(comm: Communicator) -> Counter[Key]:
@@ -268,7 +285,7 @@ def key_of(entry: Entry) -> Key:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
-    """All cases, estimated in this process, run in one set of worker processes; those of PATIENCE may stop early."""
+    """All cases, estimated and run; those of PATIENCE may stop early."""
     folder = tmp_path_factory.mktemp("estimated")
     cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
@@ -282,11 +299,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
         )
         for place, case in enumerate(cases)
     ]
-    outcomes = run_workers(WORLD, train_runs, folder, runs, timeout=280.0)
-    return {
-        case: Measured(run, estimate_of(run), [worker[place] for worker in outcomes])
-        for place, (case, run) in enumerate(zip(cases, runs, strict=True))
-    }
+    return {case: Measured(run, estimate_of(run), train_run(run)) for case, run in zip(cases, runs, strict=True)}
 
 
 def estimate_of(run: Run) -> TrafficEstimate:

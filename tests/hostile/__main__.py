@@ -157,12 +157,13 @@ def script() -> int:
     parser.add_argument("--base", type=Path, help="a folder for what is damaged, to be used again")
     parser.add_argument("--verbose", action="store_true", help="show what ends with status 1, too")
     options = parser.parse_args()
-    inputs = [(kind, number) for kind, share in SHARES.items() for number in range(round(share * options.count / 1650))]
+    numbers = {kind: max(1, round(share * options.count / 1650)) for kind, share in SHARES.items()}
+    inputs = [(kind, number) for kind, count in numbers.items() for number in range(count)]
     step = max(1, round(1650 / options.count)) if options.only is None else 1
     inputs += [(kind, number) for kind, (cases, _) in LISTS.items() for number in range(0, len(cases), step)]
     if options.only is not None:
-        numbers = [options.index] if options.index is not None else [n for kind, n in inputs if kind == options.only]
-        inputs = [(options.only, number) for number in numbers]
+        inputs = [(kind, number) for kind, number in inputs if kind == options.only]
+        inputs = inputs if options.index is None else [(options.only, options.index)]
     util.spawnv_passfds = spawn_by_fork
     defaults()  # composed once, for all children
     start, results = time.monotonic(), []

@@ -438,7 +438,7 @@ def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended,
     save_npz(tmp_path / "toy.npz", random_graph(), masks)
     made = run_main("app=partition_data", *DATA, cwd=tmp_path)
     assert made.rc == 0, made.output
-    ended = run_cli(*TRAIN, "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    ended = run_cli(*TRAIN, "model=gat", "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert ended.rc == 0, ended.output
     return ended, json.loads((tmp_path / "run" / "summary.json").read_text())
 

@@ -95,5 +95,6 @@ class GAT(Convolution):
 def _attention(heads: int, width: int) -> Tensor:
     """[1, heads, width], small: attention starts near the mean, which overfits less."""
     vectors = torch.empty(1, heads, width)
-    nn.init.xavier_normal_(vectors, gain=nn.init.calculate_gain("relu"))
+    if not vectors.is_meta:  # as for check_model: there torch would import its compiler, which takes seconds
+        nn.init.xavier_normal_(vectors, gain=nn.init.calculate_gain("relu"))
     return vectors
