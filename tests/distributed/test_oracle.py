@@ -32,7 +32,7 @@ from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
-ROUNDS = 8
+ROUNDS = 6
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
@@ -81,6 +81,9 @@ ALONE = {"gcn", "gat", "sage-pool"}
 """What one part is wanted of, for others to equal it."""
 UNUSED = slice(20, 30)
 """Columns of the graph "columns" that are zero in every training row."""
+LONG = pytest.mark.long("of two and seven parts there is every model above")
+SOME_PARTS = [pytest.param(2, marks=LONG), 4, pytest.param(7, marks=LONG)]
+"""For cases of FEW."""
 
 
 def oracle_graph(kind: str) -> GraphData:
@@ -209,33 +212,35 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case). Four parts are processes, one set for all cases; other numbers are threads."""
-    known: dict[int, dict[Any, Any]] = {}
+    """Results by (parts, case). Workers are threads, but for four parts of CASES: one set of processes."""
+    known: dict[tuple[int, bool], dict[Any, Any]] = {}
 
     def of(num_parts: int, case: Any) -> Any:
-        if num_parts not in known:
-            known[num_parts] = _train_all(tmp_path_factory.mktemp("oracle"), num_parts)
-        return joined(known[num_parts][case])
+        group = num_parts, case in FEW
+        if group not in known:
+            known[group] = _train_all(tmp_path_factory.mktemp("oracle"), *group)
+        return joined(known[group][case])
 
     return of
 
 
-def _train_all(folder: Path, num_parts: int) -> dict[Any, Any]:
+def _train_all(folder: Path, num_parts: int, few: bool) -> dict[Any, Any]:
     parts = assignment(num_parts)
     directories = {
         kind: write_partitions(folder / kind, oracle_graph(kind), oracle_masks(kind), parts, num_parts)
-        for kind in ("dense", "sparse", "third", "columns")
+        for kind in (("dense", "sparse", "third", "columns") if few else ("dense", "sparse"))
     }
-    cases: dict[Any, tuple[PartitionDirectory, TrainSettings]]
-    cases = {(name, kind): (directories[kind], settings_of(num_parts, *MODELS[name])) for name, kind in CASES}
-    cases[("gcn", "local")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL))
-    cases[("gcn", "local-3")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL_3))
-    few = f"num_rounds=[{FEW_ROUNDS}]"
-    for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
-        kind, settings = FEW[name]
-        cases[name] = (directories[kind], settings_of(num_parts, *settings, few))
+    cases: dict[Any, tuple[PartitionDirectory, TrainSettings]] = {}
+    if few:
+        for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
+            kind, settings = FEW[name]
+            cases[name] = directories[kind], settings_of(num_parts, *settings, f"num_rounds=[{FEW_ROUNDS}]")
+    else:
+        cases = {(name, kind): (directories[kind], settings_of(num_parts, *MODELS[name])) for name, kind in CASES}
+        cases[("gcn", "local")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL))
+        cases[("gcn", "local-3")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL_3))
     jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP) for name, case in cases.items()]
-    if num_parts != 4:
+    if few or num_parts != 4:
         return {name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)}
     results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
@@ -362,13 +367,13 @@ def _average(stage: Stage, shares: list[tuple[int, list[torch.Tensor]]]) -> None
 # --- few rounds of other exchanges, nodes and sums ---------------------------------------------------------------------  # noqa: E501
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_a_plain_exchange_is_the_exact_one(trained: Any, num_parts: int, model: str) -> None:
     assert_same(trained(num_parts, f"{model}-plain"), trained(1, model))
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize("case", ["gcn-third", "sage-mean-third", "gat-third"])
 def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, case: str) -> None:
     got = trained(num_parts, case)
@@ -380,7 +385,7 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
     assert np.isnan(got[1][-1]).any(axis=1).tolist() == (~named).tolist()
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_a_plain_exchange_embeds_all_nodes(trained: Any, num_parts: int) -> None:
     (_, exact, wanted), (_, plain, parameters) = trained(1, "gcn-third"), trained(num_parts, "gcn-third-plain")
     for own, other in zip(parameters, wanted, strict=True):
@@ -401,19 +406,19 @@ def test_columns_that_no_training_node_has() -> None:
     assert used[~train][:, UNUSED].any(dim=0).all()
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 @pytest.mark.parametrize("name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"])
 def test_nodes_that_go_through_piece_by_piece_make_the_same_step(trained: Any, num_parts: int, name: str) -> None:
     whole = name.removesuffix("-chunks").removesuffix("-batch-of-all")
     assert_same(trained(num_parts, name), trained(1, whole))
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("num_parts", SOME_PARTS)
 def test_unused_columns_change_nothing(trained: Any, num_parts: int) -> None:
     assert_same(trained(num_parts, "gcn-columns"), trained(1, "gcn-columns"))
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
     """Their weights decay on every worker, on those without training nodes too: with 4 and 7 parts there is one."""
     _, embeddings, _ = trained(num_parts, "gcn-columns-local")
@@ -422,12 +427,12 @@ def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_a_rank_that_shortens_no_matrix_is_no_compression(trained: Any, num_parts: int) -> None:
     assert_same(trained(num_parts, "gcn-powersgd-whole"), trained(1, "gcn"))
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4, 7])
+@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_parts: int) -> None:
     rounds, embeddings, _ = trained(num_parts, "gcn-local-powersgd")
     losses = [line[2] for line in rounds if line[0] == 0]
@@ -438,7 +443,7 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
 
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize("case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"])
 def test_skips_and_answers_of_parts_equal_those_of_one(trained: Any, num_parts: int, case: str) -> None:
     wanted = trained(1, case.removesuffix("-plain"))
