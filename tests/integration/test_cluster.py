@@ -241,7 +241,7 @@ def test_a_death_under_torchrun(place: Path, tmp_path: Path) -> None:
 
 def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) -> None:
     """--max-restarts with resume=auto: a killed worker costs a few rounds, and nothing else."""
-    kept = "checkpoint.every=5", "num_rounds=[300]", "stopping=none", "resume=auto", "cluster.threads=1"
+    kept = "checkpoint.every=5", "num_rounds=[40]", "stopping=none", "resume=auto", "sleep_time=0.01"
     process = torchrun(place, 2, *SHORT, *kept, f"hydra.run.dir={tmp_path}/run", options=("--max-restarts", "2"))
     try:
         wait_until(lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), 90, "a state of layer 1")

@@ -39,6 +39,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import GlooTransport
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
+from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import INFER_WAVE
 from retexo.nn.registry import default_model
@@ -141,22 +142,18 @@ MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("mode
 CASES = [(*model, f"exchange={exchange}") for model in MODELS.values() for exchange in ("exact", "plain")]
 
 
-def train_and_keep(rank: int, world_size: int, directory: PartitionDirectory, folder: Path) -> list[np.ndarray]:
-    """Train each case; this worker's logits, the checkpoints beside."""
-    return [_logits(rank, world_size, directory, folder / str(number), case, train=True)
-            for number, case in enumerate(CASES)]  # fmt: skip
-
-
-def load_and_infer(rank: int, world_size: int, directory: PartitionDirectory, folder: Path) -> list[np.ndarray]:
-    return [_logits(rank, world_size, directory, folder / str(number), case, train=False)
-            for number, case in enumerate(CASES)]  # fmt: skip
+def train_or_load(
+    rank: int, world_size: int, directory: PartitionDirectory, folder: Path, cases: list[TrainSettings], train: bool
+) -> list[np.ndarray]:
+    """Train each case, the checkpoints beside, or load it; this worker's logits."""
+    comm = Communicator(GlooTransport(rank, world_size))
+    return [_logits(comm, directory, folder / str(number), case, train=train) for number, case in enumerate(cases)]
 
 
 def _logits(
-    rank: int, world_size: int, directory: PartitionDirectory, run_dir: Path, case: tuple[str, ...], *, train: bool
+    comm: Communicator, directory: PartitionDirectory, run_dir: Path, settings: TrainSettings, *, train: bool
 ) -> np.ndarray:
-    settings = train_settings("hidden_dim=8", "num_rounds=[4]", f"num_partitions={world_size}", "device=cpu", *case)
-    partition, comm = directory.read(rank), Communicator(GlooTransport(rank, world_size))
+    partition = directory.read(comm.rank)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     shape = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     new = build_stages(shape, 0)
@@ -167,7 +164,7 @@ def _logits(
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
     answer, logits = choose_answer(context, lazy.train(context, stages).logits)
-    if rank == 0:
+    if comm.rank == 0:
         about = {"multilabel": False, "partition_digest": directory.digest(), "answer": dataclasses.asdict(answer)}
         save_model(run_dir / "checkpoint", shape, about)
     return logits.numpy()
@@ -179,8 +176,9 @@ class Silent:
 
 def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
-    trained = run_workers(3, train_and_keep, tmp_path, directory, tmp_path)
-    again = run_workers(3, load_and_infer, tmp_path, directory, tmp_path)
+    small = ("hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", "cluster.threads=1")
+    cases = [train_settings(*small, *case) for case in CASES]
+    trained, again = (run_workers(3, train_or_load, tmp_path, directory, tmp_path, cases, way) for way in (True, False))
     for before, after in zip(trained, again, strict=True):
         for wanted, got in zip(before, after, strict=True):
             assert np.isfinite(wanted).any()
