@@ -34,7 +34,7 @@ from retexo.config.compose import compose
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")
 ENDLESS = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu",
-           "hydra.run.dir=run")  # fmt: skip
+           "sleep_time=0.02", "hydra.run.dir=run")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -275,8 +275,9 @@ def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: st
         (*common, f"node_rank={node}", f"partition_dir={directories[node]}", f"hydra.run.dir={folder}/node{node}")
         for node in (0, 1)
     ]
-    processes = [start_cli(*command, cwd=place) for command in commands]
-    return [finish(process) for process in processes]
+    first = start_cli(*commands[0], cwd=place)
+    second = run_main(*commands[1], cwd=place)
+    return [finish(first), second]
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from retexo.config.compose import compose
 TRAIN = ("app=train", "dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2",
          "hidden_dim=8", "device=cpu", "cluster.threads=1")  # fmt: skip
 SHORT = (*TRAIN, "num_rounds=[4]")
-LONG = (*TRAIN, "num_rounds=[1000000]", "stopping=none", "distributed.heartbeat_timeout=5")
+LONG = (*TRAIN, "num_rounds=[1000000]", "stopping=none", "sleep_time=0.02", "distributed.heartbeat_timeout=5")
 
 
 @pytest.fixture(scope="module")
@@ -275,10 +275,9 @@ def slurm(rank: int, **more: str) -> dict[str, str]:
 def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
     """As srun would start two tasks on one machine, both in one run directory."""
     job = {"SLURM_JOB_ID": str(free_port() % 20000)}
-    processes = [
-        start_cli(*SHORT, f"hydra.run.dir={tmp_path}/run", cwd=place, env=slurm(rank, **job)) for rank in (1, 0)
-    ]
-    for ended in map(finish, processes):
+    command = (*SHORT, f"hydra.run.dir={tmp_path}/run")
+    other = start_cli(*command, cwd=place, env=slurm(1, **job))
+    for ended in (run_main(*command, cwd=place, env=slurm(0, **job)), finish(other)):
         assert ended.rc == 0, ended.output
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
 

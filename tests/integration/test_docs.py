@@ -6,14 +6,19 @@ commands of a page are run in their order; a page that goes on from another is r
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 from support import ROOT, random_graph, run_main, save_npz
+
+from retexo.estimate import machine_costs
 
 PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
@@ -97,14 +102,14 @@ def test_commands_in_a_fresh_folder(
     if not wanted:
         pytest.skip("takes long; --all runs it")
     for number, command in enumerate(wanted):
-        run(command, folder, number)
+        run(command, folder, number, request)
     for page in FOLDERS[first]:
         for language, text in fenced(page):
             if language == "python" and "load_run" in text:
                 exec(text, {})
 
 
-def run(command: str, folder: Path, number: int) -> None:
+def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest) -> None:
     """Run one command of the documents for few rounds; it has to end with status 0."""
     words = shlex.split(command.replace("RUN_DIR", "predicted").replace("'parquet'", "'csv'"), comments=True)
     if words[1] == "-c":
@@ -117,6 +122,18 @@ def run(command: str, folder: Path, number: int) -> None:
         ended = run_main(*words[2:], *SMALL, *named, cwd=folder)
         assert ended.rc == 0, f"{command}\n{ended.output}"
     else:
+        if "scripts/estimate.py" in words and not request.config.getoption("--all"):
+            words += ["--constants", write_constants(folder)]
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
         done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def write_constants(folder: Path) -> str:
+    """Those of this machine, of so small matrices that it takes no half a minute."""
+    threads = torch.get_num_threads()
+    with mock.patch.object(machine_costs, "WIDTH", 16), mock.patch.object(machine_costs, "EDGES", 50_000):
+        constants = machine_costs.measure()
+    torch.set_num_threads(threads)
+    (folder / "constants.json").write_text(json.dumps(constants))
+    return "constants.json"

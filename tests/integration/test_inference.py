@@ -478,9 +478,9 @@ def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: P
         port = server.getsockname()[1]
     common = ("app=predict", *DATA, "checkpoint_dir=run", *HERE, "predict.format=npy", "parts_per_node=1",
               "distributed.interface=lo", f"distributed.master_port={port}")  # fmt: skip
-    processes = [start_cli(*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}", cwd=place)
-                 for node in (0, 1)]  # fmt: skip
-    for ended in map(finish, processes):
+    commands = [(*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}") for node in (0, 1)]
+    other = start_cli(*commands[1], cwd=place)
+    for ended in (run_main(*commands[0], cwd=place), finish(other)):
         assert ended.rc == 0, ended.output
     first, second = tmp_path / "node0", tmp_path / "node1"
     assert json.loads((first / "predictions.json").read_text())["parts_missing"] == [1]

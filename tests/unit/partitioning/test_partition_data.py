@@ -125,12 +125,12 @@ def test_what_is_easily_overlooked_in_a_graph_is_reported(folder: Path, capsys: 
 
 
 def test_two_at_once_and_one_directory(folder: Path) -> None:
-    """As many seeds at once: one makes it, and no other says that it did."""
+    """Two seeds at once: one makes it, and the other does not say that it did."""
     arguments = ["app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz",
                  f"partition_dir={folder}/parts", "num_partitions=2"]  # fmt: skip
-    started = [start_cli(*arguments, f"partition.seed={seed}", cwd=folder) for seed in range(3)]
+    started = [start_cli(*arguments, f"partition.seed={seed}", cwd=folder) for seed in range(2)]
     ended = [finish(process, 100) for process in started]
-    assert sorted(end.rc for end in ended) == [0, 2, 2], [end.output for end in ended]
+    assert sorted(end.rc for end in ended) == [0, 2], [end.output for end in ended]
     assert [path.name for path in (folder / "parts").iterdir()] == ["toy-random-vol-2"]
 
 
