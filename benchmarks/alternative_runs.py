@@ -109,14 +109,21 @@ def baseline(run: Run) -> dict[str, Any]:
 def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
     """Convolutions, the graph of each layer, batches, and how to call a convolution; CSR as its manual advises."""
     import torch
+    from torch import nn
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
-    from torch_geometric.nn import GCNConv, SAGEConv
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
     from torch_geometric.utils import to_torch_csr_tensor
 
-    options = [{"cached": True}] * 2 if kind == "GCN" else [{}] * 2
-    conv = GCNConv if kind == "GCN" else SAGEConv
-    convs = [conv(sizes[layer], sizes[layer + 1], **options[layer]) for layer in (0, 1)]
+    make = {
+        "GCN": lambda first, last, is_last: GCNConv(first, last, cached=True),
+        "SAGE": lambda first, last, is_last: SAGEConv(first, last),
+        "GAT": lambda first, last, is_last: GATConv(first, last if is_last else last // 8, 1 if is_last else 8),
+        "GIN": lambda first, last, is_last: GINConv(
+            nn.Sequential(nn.Linear(first, WIDTH), nn.ReLU(), nn.Linear(WIDTH, last))
+        ),
+    }[kind]
+    convs = [make(sizes[layer], sizes[layer + 1], layer == 1) for layer in (0, 1)]
     nodes = len(data["x"])
     edge_index = torch.stack([data["src"], data["dst"]])
 

@@ -46,6 +46,7 @@ from alternative_runs import THREADS, Run
 from scale import data as products
 
 from retexo.config.compose import compose
+from retexo.config.settings import Settings
 
 BELOW = 0.002
 AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")
@@ -59,13 +60,18 @@ SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.feat
              "synthetic.edges=2500000", "split=fraction"]  # fmt: skip
 
 
-def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
-    """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
-    graph, split = common.load_graph(compose(settings))
+def write_graph(settings: Settings, folder: Path) -> None:
+    """The graph with its split, as PyG and DGL read it."""
+    graph, split = common.load_graph(settings)
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
     edges = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}  # DGL's sampler wants them all alike
     np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
+
+
+def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:
+    """Write the graph for PyG and DGL and the partitions for ours; return the seconds of partitioning for the most."""
+    write_graph(compose(settings), folder)
     start = time.perf_counter()
     for workers in worlds:
         start = time.perf_counter()

@@ -17,28 +17,49 @@ features before the weights, embeddings 256 or, in the last wave, C wide.
 """
 
 import contextlib
+import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import alternative_runs
+import alternatives
 import common
 import numpy as np
 import pandas as pd
 
 from partitioning.errors import InputError
+from retexo.comm.traffic import KINDS as KINDS_SENT
 from retexo.config.compose import compose
+from retexo.config.settings import Settings
 from retexo.estimate.traffic import estimate_traffic
 from retexo.report.statistics import paired_difference
 
 COMPARISONS = {
-    "accuracy": {"defaults": ""},
+    "accuracy": {
+        "lean": "",
+        "exact": "+experiment=exact",
+        "retexo": "+experiment=retexo",
+        "sign": "trainer=sign num_partitions=1",
+        "full_graph": "trainer=full_graph num_partitions=1",
+        "PyG": "trainer=full_graph num_partitions=1",
+    },
+    "parts": {
+        "all": "+experiment=exact num_partitions=1",
+        "no own half": "+experiment=exact num_partitions=1 model.own_half=false",
+        "no second hop": "+experiment=exact num_partitions=1 model.inputs=previous model.passes=activation",
+        "no smoothing": "+experiment=exact num_partitions=1 smoothing.steps=0",
+        "last layer only": "+experiment=exact num_partitions=1 readout=last",
+        "first layer alone": "+experiment=exact num_partitions=1 num_layers=1 model.own_half=true",
+        "none of it": "+experiment=retexo num_partitions=1",
+    },
     "bytes": {
-        "plain": "exchange=plain stopping=none",
-        "exact": "learning_rate=[0.01] stopping.patience=20",
-        "exact bf16": "learning_rate=[0.01] stopping.patience=20 exchange.precision=bf16 gradient.precision=bf16",
-        "lean": "+experiment=lean",
+        "plain": "+experiment=retexo exchange=plain stopping=none",
+        "exact": "+experiment=exact",
+        "lean": "",
     },
     "trainers": {
         "lazy": "trainer=lazy",
@@ -51,7 +72,7 @@ COMPARISONS = {
     },
     "choose": {},
 }
-KINDS = {"rows": ("features", "embeddings"), "steps": ("gradients",), "valid.": ("metrics",),
+KINDS = {"rows": ("features", "embeddings", "predictions"), "steps": ("gradients",), "valid.": ("metrics",),
          "rest": ("setup", "parameters")}  # fmt: skip
 REFERENCE = {
     ("cora", "gcn"): (0.828, 0.823), ("cora", "sage"): (0.825, 0.830), ("cora", "gat"): (0.818, 0.820),
@@ -62,18 +83,32 @@ of 3 splits."""
 Summaries = dict[str, list[dict[str, Any]]]
 
 
-def run_all(data: list[str], model: str, methods: dict[str, str], seeds: range, folder: Path) -> Summaries:
+def run_all(
+    data: list[str], model: str, methods: dict[str, str], seeds: range, folder: Path, run: Callable[[Settings], Any]
+) -> Summaries:
     """summary.json of each seed by method; what a trainer refuses is left out."""
     found: Summaries = defaultdict(list)
     for seed in seeds:
         overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
-        common.partition(compose(overrides))
         for method, options in methods.items():
             settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
+            with contextlib.suppress(InputError):  # there are partitions
+                common.partition(settings)
             with contextlib.suppress(InputError):
-                summary = common.train(settings, folder)
-                found[method].append(summary)
+                found[method].append(train_pyg(settings, model) if method == "PyG" else run(settings))
     return found
+
+
+def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
+    """PyTorch Geometric's layers, trained end to end on the whole graph with the same split."""
+    with tempfile.TemporaryDirectory() as folder:
+        alternatives.write_graph(settings, Path(folder))
+        made = alternative_runs.baseline(
+            alternative_runs.Run(f"PyG {model.upper()}", settings.train.seed, [], folder, math.inf)
+        )
+    sent = {"total": 0, "by_kind": dict.fromkeys(KINDS_SENT, 0)}
+    return {"val": {"accuracy": made["val"]}, "test": {"accuracy": made["test"]}, "rounds": [made["rounds"]],
+            "seconds": {"train": made["train"]}, "bytes": sent}  # fmt: skip
 
 
 def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
@@ -122,6 +157,7 @@ def main() -> None:
     parser.add_argument("comparison", choices=COMPARISONS)
     parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
     parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
+    parser.add_argument("--threads", action="store_true", help="workers are threads: a third of the time, same bytes")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
     methods = {method: known.get(method, method) for method in arguments.methods or known}
@@ -135,7 +171,8 @@ def main() -> None:
             reference = REFERENCE.get((graph, model)) if arguments.comparison == "accuracy" else None
             print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")
             with tempfile.TemporaryDirectory() as folder:
-                found = run_all(data, model, methods, seeds, Path(folder))
+                run = common.train_in_threads if arguments.threads else partial(common.train, folder=folder)
+                found = run_all(data, model, methods, seeds, Path(folder), run)
                 print(table(found, with_test=arguments.comparison != "choose").to_string(), flush=True)
                 if arguments.comparison == "bytes":
                     print_bounds(model, data, seeds, Path(folder))

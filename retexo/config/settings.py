@@ -49,17 +49,17 @@ class ModelSettings(Checked):
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
     own_half: bool = setting(
-        "model.own_half", False,
+        "model.own_half", True,
         "whether a node's own row has weights of its own: half of hidden_dim, beside the aggregate's; of gat added",
         earlier=False,
     )  # fmt: skip
     inputs: str = setting(
-        "model.inputs", "previous",
+        "model.inputs", "all",
         "what a layer after the first reads: what the one before passes on; or that, the features and their aggregate",
         one_of("previous", "all"), earlier="previous",
     )  # fmt: skip
     passes: str = setting(
-        "model.passes", "activation",
+        "model.passes", "aggregate",
         "what a layer passes on: its activation; or its weighted aggregate, before the norm (not of gat and pooling)",
         one_of("activation", "aggregate"), earlier="activation",
     )  # fmt: skip
@@ -80,7 +80,7 @@ class StoppingSettings(Checked):
     """When a layer has converged."""
 
     patience: int | None = setting(
-        "stopping.patience", 30,
+        "stopping.patience", 15,
         "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
         at_least(1),
     )  # fmt: skip
@@ -100,13 +100,13 @@ class GradientSettings(Checked):
         "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
     )
     precision: str = setting(
-        "gradient.precision", "fp32", "of what is sent; int8 has a scale for 128 values", one_of("fp32", "bf16", "int8")
+        "gradient.precision", "int8", "of what is sent; int8 has a scale for 128 values", one_of("fp32", "bf16", "int8")
     )
     compression: str = setting(
-        "gradient.compression", "none", "powersgd: low-rank factors of each matrix, with error feedback",
+        "gradient.compression", "powersgd", "powersgd: low-rank factors of each matrix, with error feedback",
         one_of("none", "powersgd"),
     )  # fmt: skip
-    rank: int = setting("gradient.rank", 4, "powersgd: columns of each factor", at_least(1))
+    rank: int = setting("gradient.rank", 2, "powersgd: columns of each factor", at_least(1))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,7 +136,7 @@ class ExchangeSettings(Checked):
         one_of("exact", "plain"), is_group=True,
     )  # fmt: skip
     precision: str = setting(
-        "exchange.precision", "fp32", "of the rows; fp32 is exact, int8 has a scale per row",
+        "exchange.precision", "int8", "of the rows; fp32 is exact, int8 has a scale per row",
         one_of("fp32", "bf16", "int8"),
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ class ExchangeSettings(Checked):
 class SmoothingSettings(Checked):
     """How answers are propagated along the edges after training (retexo.trainers.answer)."""
 
-    steps: int = setting("smoothing.steps", 0, "hops; 0: none", at_least(0))
+    steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0))
     reach: str = setting(
         "smoothing.reach", "computed",
         "what it starts from: answers of nodes in a split; or of all that reach these in so many hops, computed for it",
@@ -205,7 +205,7 @@ class TrainSettings(Checked):
     gradient: GradientSettings
     stopping: StoppingSettings
     readout: str = setting(
-        "readout", "last",
+        "readout", "validation",
         "which layers answer: the last; or by validation one of them, or the mean of some",
         one_of("last", "validation"), earlier="last",
     )  # fmt: skip
@@ -218,11 +218,11 @@ class TrainSettings(Checked):
     cluster: ClusterSettings
     trainer: TrainerSettings
     num_rounds: tuple[int, ...] = setting(
-        "num_rounds", [200, 200, 200], "most rounds of each layer; a short list goes on with its last entry",
+        "num_rounds", [200], "most rounds of each layer; a short list goes on with its last entry",
         at_least(0), at_most(MAX_ROUNDS), per_layer=True,
     )  # fmt: skip
     learning_rate: tuple[float, ...] = setting(
-        "learning_rate", [0.003, 0.003, 0.003], "of each layer; likewise", *RATE, per_layer=True
+        "learning_rate", [0.01], "of each layer; likewise", *RATE, per_layer=True
     )
     best_val_model: bool = setting("best_val_model", True, "keep the parameters of the best validation round")
     seed: int = setting(
