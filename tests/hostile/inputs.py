@@ -204,7 +204,7 @@ def training(rng: Random, base: Path) -> Input:
         10**6],
         "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"], "gradient": ["sync", "local"],
         "gradient.precision": ["bf16"], "gradient.compression": ["powersgd"], "gradient.rank": [1, 4, 1000],
-        "exchange.precision": ["bf16", "int8"], "exchange": ["plain", "exact"], "compute.precision": ["bf16"],
+        "exchange.precision": ["bf16", "int8", "[int8,int4]"], "exchange": ["plain", "exact"], "compute.precision": ["bf16"],
         "optimizer._target_": [f"torch.optim.{name}" for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam",
         "Muon", "Adafactor",
                                                                   "ASGD", "NAdam", "RMSprop", "Optimizer")],
