@@ -45,7 +45,10 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
 
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings with the checkpoint's model; InputError where the command line names another."""
+    """The settings with the checkpoint's model, and its precision of rows unless the command line has another.
+
+    InputError where the command line names another model.
+    """
     has, wanted = by_setting(checkpoint.model), by_setting(settings.train.model)
     for key in sorted(settings.given & wanted.keys()):
         if wanted[key] != has.get(key):
@@ -53,8 +56,12 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
                 f"{key}={wanted[key]}: the model of {checkpoint.directory} has {key}={has.get(key)}; leave it out"
             )
     group = {"name": checkpoint.model.name, **checkpoint.model.options}
-    resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}, "model": group}
-    return replace(settings, train=replace(settings.train, model=checkpoint.model), resolved=resolved)
+    exchange = settings.train.exchange
+    if not settings.given & {"exchange", "exchange.precision"}:
+        exchange = replace(checkpoint.exchange, mode=exchange.mode)
+    resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}}
+    resolved |= {"model": group, "exchange": asdict(exchange)}
+    return replace(settings, train=replace(settings.train, model=checkpoint.model, exchange=exchange), resolved=resolved)
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:

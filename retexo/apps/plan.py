@@ -110,15 +110,22 @@ def _smoothing(
 
 
 def _plain(settings: TrainSettings) -> TrainSettings:
-    return replace(settings, exchange=replace(settings.exchange, mode="plain", precision="fp32"))
+    return _with(settings, {"exchange": {"mode": "plain", "precision": "fp32"}})
+
+
+def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSettings:
+    """The settings with other values in some groups; of a list per layer in all layers."""
+    made = {}
+    for group, values in new.items():
+        own, layers = getattr(settings, group), settings.model.num_layers
+        lists = {name: (value,) * layers for name, value in values.items() if isinstance(getattr(own, name), tuple)}
+        made[group] = replace(own, **{**values, **lists})
+    return replace(settings, **made)
 
 
 def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
     """The settings with one of OPTIONS, without those that have it or do not smooth."""
-    changed = {
-        name: replace(settings, **{group: replace(getattr(settings, group), **values) for group, values in new.items()})
-        for name, new in OPTIONS.items()
-    }
+    changed = {name: _with(settings, new) for name, new in OPTIONS.items()}
     smooths = settings.smoothing.steps > 0
     return {
         name: other for name, other in changed.items() if other != settings and (smooths or "smoothing" not in name)
@@ -132,8 +139,8 @@ def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any
     train = settings.train
     print(
         f"{result['partitions']}: {train.model.name}, {result['workers']} workers, exchange={train.exchange.mode} "
-        f"({train.exchange.precision}), gradient={train.gradient.mode} ({train.gradient.precision}, "
-        f"{train.gradient.compression})\n"
+        f"({', '.join(dict.fromkeys(train.exchange.precision))}), gradient={train.gradient.mode} "
+        f"({train.gradient.precision}, {train.gradient.compression})\n"
     )
     _print_entries(predicted)
     for name, number in result["rounds"].items():

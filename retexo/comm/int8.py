@@ -1,4 +1,4 @@
-"""Numbers in one byte, with a scale for each row of them."""
+"""Numbers in one byte or less, with a scale for each row of them."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from torch import Tensor
 SCALE_BYTES = 4
 
 
-def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes int8 [R, D] in [-127, 127], and the scale of each row, float32 [R]: a value is code * scale.
+def to_int8(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
+    """Codes int8 [R, D] in [-largest, largest], and the scale of each row, float32 [R]: a value is code * scale.
 
     The scale of a row with values that are not finite in float32 is not finite.
     """
     # The zero column lets rows without columns have a largest value.
     peak = torch.cat([rows.abs(), rows.new_zeros(len(rows), 1)], dim=1).amax(dim=1)
-    scales = (peak / 127).to(torch.float32)
+    scales = (peak / largest).to(torch.float32)
     # A scale can round to zero where the values are denormal: they become zeros, within the error promised.
     divisor = torch.where(scales > 0, scales, 1.0).to(rows.dtype)
-    return (rows / divisor[:, None]).round().clamp(-127, 127).to(torch.int8), scales
+    return (rows / divisor[:, None]).round().clamp(-largest, largest).to(torch.int8), scales

@@ -19,7 +19,7 @@ from retexo.config.flatten import flatten
 from retexo.config.launcher_env import LauncherEnv, detect
 from retexo.config.optimizer import check_optimizer
 from retexo.config.options import OPTIONS
-from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, build, defaults, typed
+from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, as_lists, build, defaults, typed
 from retexo.config.settings import DISTRIBUTED_APPS, Settings
 from retexo.config.table import help_text
 
@@ -149,7 +149,8 @@ def _unfit(config: DictConfig) -> str:
     """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
     for name in (str(name) for name in config if name in _names()):
         try:
-            OmegaConf.merge(OmegaConf.structured(SCHEMA), OmegaConf.masked_copy(config, name))
+            given: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, name))
+            OmegaConf.merge(OmegaConf.structured(SCHEMA), as_lists(given))
         except OmegaConfBaseException:
             return name
     return "configuration"

@@ -20,6 +20,7 @@ CONFIG_DIR = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf
 T = TypeVar("T")
 DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defined, hint in definitions(Settings)}
 """Every setting with its type, by dotted name."""
+PER_LAYER = frozenset(key for key, (defined, _) in DEFINED.items() if defined.per_layer)
 DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
 """The settings that say what graph is trained on, and how it is cut."""
 REST = ".*"
@@ -86,7 +87,7 @@ SCHEMA = _schema(nest({key: given_type(*found) for key, found in DEFINED.items()
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted name from nested ones, each of its type; OmegaConf's error for a wrong name or type."""
     rest: dict[str, Any] = {}
-    named = dict(given)
+    named = as_lists(given)
     for key in (key for key in DEFINED if key.endswith(REST)):
         group = key.removesuffix(REST)
         block = named.get(group)
@@ -96,6 +97,17 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
     merged = OmegaConf.merge(OmegaConf.structured(SCHEMA), named)
     nested = OmegaConf.to_container(merged, throw_on_missing=True)
     return {key: rest[key] if key in rest else _at(nested, key) for key in DEFINED}
+
+
+def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with what is one value for all layers as a list of it."""
+    made = dict(given)
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            made[name] = as_lists(value, f"{prefix}{name}.")
+        elif prefix + name in PER_LAYER and value is not None and not isinstance(value, list):
+            made[name] = [value]
+    return made
 
 
 def _at(nested: Any, key: str) -> Any:
@@ -129,7 +141,7 @@ def _value(defined: Setting, values: Mapping[str, Any]) -> Any:
     if not value:
         raise InputError(f"{defined.key}=[]: needs at least one entry")
     if any(isinstance(entry, list | dict) for entry in value):  # OmegaConf lets them pass
-        raise InputError(f"{defined.key}={value}: each entry must be a number")
+        raise InputError(f"{defined.key}={value}: each entry must be a number or a word")
     if not defined.per_layer:
         return tuple(value)
     return tuple(value[min(layer, len(value) - 1)] for layer in range(values["num_layers"]))

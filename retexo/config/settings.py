@@ -135,15 +135,21 @@ class ExchangeSettings(Checked):
         "exchange.mode", "exact", "as few bytes as serve every edge; or the row of every halo node, dense",
         one_of("exact", "plain"), is_group=True,
     )  # fmt: skip
-    precision: str = setting(
-        "exchange.precision", "int8", "of the rows; fp32 is exact, int8 has a scale per row",
-        one_of("fp32", "bf16", "int8"),
+    precision: tuple[str, ...] = setting(
+        "exchange.precision", ["int8", "int4"],
+        "of the rows of each layer, as one or a list; fp32 is exact, int8 and int4 have a scale per row",
+        one_of("fp32", "bf16", "int8", "int4"), per_layer=True,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode == "plain" and self.precision != "fp32":
-            raise InputError(f"exchange.precision={self.precision}: exchange=plain sends fp32; set exchange=exact")
+        if self.mode == "plain" and self.rounded:
+            raise InputError(f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=exact")
+
+    @property
+    def rounded(self) -> str:
+        """The precisions but fp32."""
+        return ",".join(dict.fromkeys(each for each in self.precision if each != "fp32"))
 
 
 @settings_dataclass

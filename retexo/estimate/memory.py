@@ -8,7 +8,7 @@ nodes, E edges, F width of a row, D width of a projected row.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -30,8 +30,8 @@ KEPT = 32 << 20
 of the kind (DEFAULT_MMAP_THRESHOLD_MAX of glibc)."""
 INDEX, FLOAT = 8, 4
 """Bytes of an int64 and of a float32."""
-WIRE = {"fp32": 4, "bf16": 2, "int8": 1}
-"""Bytes of a value in a message."""
+WIRE = {"fp32": 32, "bf16": 16, "int8": 8, "int4": 4}
+"""Bits of a value in a message."""
 
 
 def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
@@ -40,7 +40,8 @@ def worker_memory(partition: Partition, architecture: Architecture, settings: Tr
         stages = build_stages(architecture, settings.seed)
     work = LayerWork.of(partition, settings, linear=stages[0].conv.linear_aggregation)
     sparse = is_sparse(partition.features)
-    return peak_memory([work] * len(stages), stages, sparse=sparse, batch_size=settings.batch_size)
+    works = [replace(work, precision=precision) for precision in settings.exchange.precision]
+    return peak_memory(works, stages, sparse=sparse, batch_size=settings.batch_size)
 
 
 def peak_memory(
@@ -165,7 +166,7 @@ class LayerWork:
             halo=partition.num_halo,
             edges=len(partition.src),
             num_features=partition.features.numel(),
-            precision=settings.exchange.precision,
+            precision=settings.exchange.precision[0],
             train=Neighbourhood.of(partition, train, none, sums=sums),
             val=Neighbourhood.of(partition, val, none, sums=sums),
             rounds=Neighbourhood.of(partition, train | val | plain, none, sums=sums),
@@ -268,7 +269,7 @@ class _Layer:
 
     def _exchange(self, come: int, kept: int) -> None:
         """`come` bytes are received, and as many sent, in pieces; `kept` bytes of vectors are there in the end."""
-        message = come * WIRE[self.work.precision] // FLOAT // self._pieces
+        message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._pieces
         cover = [self.work.boundary_of_peer] * 8  # its edges numbered, and covered
         self.memory.use(message, *cover)
         self.memory.use(message, message)  # what comes meanwhile

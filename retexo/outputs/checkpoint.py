@@ -16,7 +16,7 @@ from torch import nn
 
 from partitioning.errors import InputError
 from partitioning.files import UNREADABLE, check_types, file_checksum
-from retexo.config.settings import ModelSettings
+from retexo.config.settings import ExchangeSettings, ModelSettings
 from retexo.nn.registry import check_model
 from retexo.nn.stage import Answer, Architecture, Stage, build_stages
 from retexo.outputs.files import atomic_write, write_json
@@ -52,6 +52,8 @@ class Checkpoint:
     partition_digest: str
     """Of the partitions that it was trained on."""
     answer: Answer
+    exchange: ExchangeSettings
+    """How the rows that it was trained on were sent."""
 
     @property
     def model(self) -> ModelSettings:
@@ -84,11 +86,21 @@ def open_checkpoint(path: Path) -> Checkpoint:
             bool(content["multilabel"]),
             str(content["partition_digest"]),
             Answer.from_json(content.get("answer"), architecture.model.num_layers),
+            _exchange(content.get("exchange_precision"), architecture.model.num_layers),
         )
     except KeyError as error:
         raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
-    except UNREADABLE as error:
+    except (*UNREADABLE, InputError) as error:
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
+
+
+def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
+    """None of the first checkpoints: their rows are evaluated as they are. TypeError, ValueError, InputError."""
+    exchange = ExchangeSettings("exact", ("fp32",) * num_layers if precision is None else tuple(precision))
+    check_types(exchange)
+    if len(exchange.precision) != num_layers:
+        raise ValueError(f"exchange_precision {precision} of {num_layers} layers")
+    return exchange
 
 
 def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:

@@ -13,11 +13,10 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.config.flatten import flatten
-from retexo.config.schema import REST, default, keys
+from retexo.config.schema import PER_LAYER, REST, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))
-PER_LAYER = keys(lambda setting: setting.per_layer)
 ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
     "test accuracy": "test.accuracy",
@@ -222,9 +221,10 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortest(value: Any) -> Any:
-    """A list per layer goes on with its last entry: [30, 30] and [30] are one method."""
-    repeats = isinstance(value, list | tuple) and len(value) > 1 and value[-2] == value[-1]
-    return _shortest(value[:-1]) if repeats else value
+    """A list per layer goes on with its last entry: [30, 30], [30] and 30 are one method."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    return _shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value
 
 
 def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:

@@ -17,9 +17,9 @@ def refuse_local_steps(settings: TrainSettings) -> None:
 
 
 def refuse_rounding(settings: TrainSettings) -> None:
-    if settings.exchange.precision != "fp32":
+    if settings.exchange.rounded:
         raise InputError(
-            f"exchange.precision={settings.exchange.precision}: trainer={settings.trainer.name} sends rows and their "
+            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name} sends rows and their "
             "gradients as they are; leave it out"
         )
 

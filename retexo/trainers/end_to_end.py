@@ -155,8 +155,11 @@ def exchange_rows(
     traffic_layer: int | None = None,
 ) -> Sources:
     """Send rows [I, F] once, before training, as the lazy trainer sends a layer's input; never projected."""
-    precision = layerwise.PRECISIONS[context.settings.exchange.precision]
-    local = LocalRows.unprojected(rows, scale, precision)
+    of_layer = context.settings.exchange.precision
+    precision = of_layer[0]
+    if kind == "predictions":  # few classes: four bits beside the scale would save little, and are too coarse to add up
+        precision = "int8" if of_layer[-1] == "int4" else of_layer[-1]
+    local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
     with context.phase("exchange"):
         exchange.run(TRAIN_WAVE)

@@ -29,7 +29,7 @@ EDGES_PER_STEP = 1 << 18
 """In-edges of nodes whose neighbours' rows go through the weights together, in each round."""
 NODES_AT_ONCE = 1 << 14
 """Nodes whose sums go through the weights together; their rows take less than the C library maps anew each time."""
-PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8"}
+PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8", "int4": "int4"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def run_layer(
 def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
     """The exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
-    precision = PRECISIONS[context.settings.exchange.precision]
+    precision = PRECISIONS[context.settings.exchange.precision[layer]]
     if layer == 0 and given.aggregate is not None:  # a sum of projected rows does not tell it
         return LayerExchange(context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm)
 

@@ -50,6 +50,7 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn": ("dense", MODELS["gcn"]),
     "gcn-plain": ("dense", (*MODELS["gcn"], "exchange=plain")),
     "gat": ("dense", MODELS["gat-mean"]),
+    "gat-int4": ("dense", (*MODELS["gat-mean"], "exchange.precision=[fp32,int4]")),
     "gat-chunks": ("dense", MODELS["gat-mean"]),
     "gat-batch-of-all": ("dense", (*MODELS["gat-mean"], "batch_size=60")),
     "sage-pool": ("dense", MODELS["sage-pool"]),
@@ -371,6 +372,16 @@ def _average(stage: Stage, shares: list[tuple[int, list[torch.Tensor]]]) -> None
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_a_plain_exchange_is_the_exact_one(trained: Any, num_parts: int, model: str) -> None:
     assert_same(trained(num_parts, f"{model}-plain"), trained(1, model))
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_each_layer_has_its_precision(trained: Any, num_parts: int) -> None:
+    """Four bits after the first layer: that one is exact, the others are not, but near; without parts all are."""
+    (_, exact, _), (_, rounded, _) = trained(1, "gat"), trained(num_parts, "gat-int4")
+    np.testing.assert_allclose(rounded[0], exact[0], rtol=1e-8, atol=1e-11)
+    for rows, wanted in zip(rounded[1:], exact[1:], strict=True):
+        error = np.abs(rows - wanted).max() / np.abs(wanted).max()
+        assert error < 1e-8 if num_parts == 1 else 1e-4 < error < 0.2
 
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)

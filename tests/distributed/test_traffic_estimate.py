@@ -1,6 +1,7 @@
 """What a run sends is what was estimated from its partitions: by kind, layer, wave, sender and receiver."""
 
 import contextlib
+import math
 import threading
 import unittest.mock
 from collections import Counter
@@ -70,10 +71,13 @@ class Case:
     """all: every node is in one; some: not every node; blind: every node, none validates."""
     skips: bool = False
     hops: bool = False
+    int4: bool = False
+    """Layers after the first are sent in four bits."""
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
         options += (SKIPS if self.skips else ()) + (("smoothing.reach=hops",) if self.hops else ())
+        options += ("exchange.precision=[int8,int4]",) if self.int4 else ()
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
@@ -107,6 +111,8 @@ CASES += [
     {("gcn", "fp32"), ("sage-mean", "int8"), ("gin", "plain"), ("gat-mean", "bf16")}
 ]  # fmt: skip
 CASES += [replace(case, masks="some", hops=True) for case in CASES if case.skips and case.model in ("gcn", "gat-mean")]
+CASES += [replace(case, num_layers=2, int4=True) for case in CASES if case.exchange == "int8" and case.model in
+          ("gcn", "gat-mean")]  # fmt: skip
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
 PATIENCE = {EARLY: 1, BLIND: 2}
@@ -439,10 +445,11 @@ def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
 def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
     """Whole, without zeros or, once the layer is frozen, after its weights: 2 heads of 3 classes, or pooled vectors."""
     precision: Precision = "full" if case.exchange in ("fp32", "plain") else case.exchange  # type: ignore[assignment]
-    value, scale = {"full": (4, 0), "bf16": (2, 0), "int8": (1, 4)}[precision]
-    sizes = [len(rows) * (rows.shape[1] * value + scale)]
+    precision = "int4" if case.int4 else precision
+    value, scale = {"full": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (0.5, 4)}[precision]
+    sizes = [len(rows) * (math.ceil(rows.shape[1] * value) + scale)]
     if case.exchange != "plain":
         sizes.append(len(encode(rows, RowFormat("sparse", precision))))
         if wave == "embed":
-            sizes.append(len(rows) * ((8 if case.model == "sage-pool" else 2 * 3) * value + scale))
+            sizes.append(len(rows) * (math.ceil((8 if case.model == "sage-pool" else 2 * 3) * value) + scale))
     return min(sizes)

@@ -61,7 +61,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
     "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
     "exchange": ((*TRAIN, "exchange=exakt"), ("exakt",)),
-    "row precision": ((*TRAIN, "exchange.precision=int4"), ("exchange.precision=int4", "int8")),
+    "row precision": ((*TRAIN, "exchange.precision=[int8,int2]"), ("exchange.precision=int2", "int8, int4")),
     "plain is fp32": ((*TRAIN, "exchange=plain", "exchange.precision=bf16"), ("exchange.precision=bf16", "exchange=exact")),  # noqa: E501
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),

@@ -17,15 +17,15 @@ A block is cut into chunks of rows, which bounds the memory; a sparse chunk is f
     headers   [R] uint8, uint16 or uint32 by width: 2 * count + binary
     lists     the Elias-Fano rows, each padded to a byte
     bitmaps   the bitmap rows, each padded to a byte
-    scales    float32, one for each row with values; precision "int8" only
-    values    row by row, columns ascending
+    scales    float32, one for each row with values; precision "int8" and "int4" only
+    values    row by row, columns ascending; those of "int4" two to a byte, each row padded to a byte
 
 and a dense chunk the last two. Numbers are in the machine's byte order: little endian, wherever torch runs.
 
 Precision "full" is lossless bit for bit, infinities and NaN included, but for -0.0, which "sparse" takes for a zero
-(every masked negative value is one) and may read back as 0.0. On request "bf16" rounds values to two bytes, and "int8"
-to one: value / scale rounded to nearest, scale = largest magnitude in the row / 127, so that the error is at most
-scale / 2. "int8" refuses what is not finite.
+(every masked negative value is one) and may read back as 0.0. On request "bf16" rounds values to two bytes, "int8"
+to one and "int4" to half of one: value / scale rounded to nearest, scale = largest magnitude in the row / 127 or 7, so
+that the error is at most scale / 2. Neither takes what is not finite.
 
 Shape letters: R rows, D width, n count of columns written in a row.
 """
@@ -40,15 +40,7 @@ from scipy.sparse import csr_array
 
 from retexo.arrays import IntArray
 from retexo.exchange.coding import sparse
-from retexo.exchange.coding.values import (
-    ByteReader,
-    Precision,
-    as_bytes,
-    code_dtype,
-    dequantise,
-    quantise,
-    value_bytes,
-)
+from retexo.exchange.coding.values import ByteReader, Precision, quantise, read_values, value_bytes, write_values
 
 Encoding = Literal["dense", "sparse"]
 Rows = torch.Tensor | csr_array
@@ -84,7 +76,7 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     """Return rows as bytes, uint8 [sum of row_sizes].
 
     rows: float32 or float64 [R, D], tensor or CSR (taken a few million cells at a time as a dense block).
-    Raises ValueError for any other type or shape, and for values that "int8" cannot hold.
+    Raises ValueError for any other type or shape, and for values that "int8" or "int4" cannot hold.
     """
     write = _write_dense if row_format.encoding == "dense" else sparse.write
     parts = [write(chunk, row_format.precision) for chunk in _chunks(rows)]
@@ -110,17 +102,14 @@ def decode_into(rows: torch.Tensor, buffer: torch.Tensor, row_format: RowFormat)
 
 
 def _write_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A chunk of rows [R, D] as uint8 [B]: the scales of "int8", then every value."""
+    """A chunk of rows [R, D] as uint8 [B]: the scales of "int8" and "int4", then every value."""
     codes, scales = quantise(rows, precision)
-    return torch.cat([as_bytes(scales), as_bytes(codes)])
+    return write_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
 
 def _read_dense(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision) -> torch.Tensor:
     """What `_write_dense` wrote, dtype [R, D]."""
-    num_rows, width = shape
-    scales = reader.take(num_rows if precision == "int8" else 0, torch.float32)
-    codes = reader.take(num_rows * width, code_dtype(dtype, precision))
-    return dequantise(codes, scales, np.full(num_rows, width), dtype).reshape(shape)
+    return read_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
 
 
 def _chunks(rows: Rows) -> Iterator[torch.Tensor]:

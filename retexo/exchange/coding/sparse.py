@@ -11,13 +11,14 @@ import torch
 from retexo.arrays import IntArray, Mask
 from retexo.exchange.coding.elias_fano import num_bits, read_lists, write_lists
 from retexo.exchange.coding.values import (
+    LARGEST,
     ByteReader,
     Precision,
     as_bytes,
-    code_dtype,
-    dequantise,
     quantise,
+    read_values,
     value_bytes,
+    write_values,
 )
 
 
@@ -59,8 +60,7 @@ class _Index:
 def sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
     """Bytes of each row, int64 [R]."""
     chunk, width = _take_apart(rows, precision), rows.shape[1]
-    scale_bytes = value_bytes(0, torch.float32, precision)
-    values = np.where(chunk.valued, chunk.counts * chunk.codes.dtype.itemsize + scale_bytes, 0)
+    values = np.where(chunk.valued, value_bytes(chunk.counts, rows.dtype, precision), 0)
     return _header_dtype(width).itemsize + _index(chunk.counts, width).nbytes + values
 
 
@@ -73,9 +73,10 @@ def write(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     lists = write_lists(columns, chunk.counts[index.is_list], index.low[index.is_list], width)
     bitmaps = np.packbits(chunk.present.numpy()[index.is_bitmap], axis=1, bitorder="little")
     valued = torch.from_numpy(chunk.valued)
-    scales = chunk.scales[valued] if precision == "int8" else chunk.scales
-    values = chunk.codes.masked_select(chunk.present & valued[:, None])
-    arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), scales, values)
+    scales = chunk.scales[valued] if precision in LARGEST else chunk.scales
+    codes = chunk.codes.masked_select(chunk.present & valued[:, None])
+    values = write_values(codes, scales, chunk.counts[chunk.valued], precision)
+    arrays = (headers, torch.from_numpy(lists), torch.from_numpy(bitmaps), values)
     return torch.cat([as_bytes(array) for array in arrays])
 
 
@@ -88,10 +89,9 @@ def read(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precisi
         raise ValueError(f"a header announces {counts.max()} columns in rows of {width}")
     present = _read_present(reader, counts, width)
     valued = (counts > 0) & ~binary
-    scales = reader.take(int(valued.sum()) if precision == "int8" else 0, torch.float32)
-    codes = reader.take(int(counts[valued].sum()), code_dtype(dtype, precision))
+    values = read_values(reader, counts[valued], dtype, precision)
     rows = torch.zeros(shape, dtype=dtype)
-    rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], dequantise(codes, scales, counts[valued], dtype))
+    rows.masked_scatter_(present & torch.from_numpy(valued)[:, None], values)
     return rows.masked_fill_(present & torch.from_numpy(binary)[:, None], 1)
 
 
@@ -107,7 +107,7 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
     counts = np.count_nonzero(present.numpy(), axis=1)
     ones = np.count_nonzero(((rows == 1) & present).numpy(), axis=1)
     binary = (counts > 0) & (ones == counts)
-    skipped = (width - counts) * codes.dtype.itemsize
+    skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
     whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
     present[torch.from_numpy(whole)] = True
     return _Chunk(codes, scales, present, np.where(whole, width, counts), binary)

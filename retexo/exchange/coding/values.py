@@ -1,44 +1,74 @@
-"""The values of rows at the precision that travels: as they are, rounded to bfloat16, or in one byte with a scale."""
+"""The values of rows at the precision that travels: as they are, rounded to bfloat16, or in few bits with a scale."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 
 from retexo.arrays import IntArray
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 
-Precision = Literal["full", "bf16", "int8"]
+Precision = Literal["full", "bf16", "int8", "int4"]
+Count = TypeVar("Count", int, IntArray)
+
+LARGEST = {"int8": 127, "int4": 7}
+"""The largest code of the precisions that have a scale for each row, float32: largest magnitude / largest code."""
 
 
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
-    """The type that values of a type travel in."""
-    return {"full": dtype, "bf16": torch.bfloat16, "int8": torch.int8}[precision]
+    """The type of codes for values of a type; two of "int4" travel in one byte."""
+    return torch.int8 if precision in LARGEST else torch.bfloat16 if precision == "bf16" else dtype
 
 
-def value_bytes(count: int, dtype: torch.dtype, precision: Precision) -> int:
-    """Bytes of so many values of one row, their scale included."""
+def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count:
+    """Bytes of so many values of one row, their scale included; count: int, or int64 [R]."""
+    if precision == "int4":
+        return (count + 1) // 2 + SCALE_BYTES
     return count * code_dtype(dtype, precision).itemsize + (SCALE_BYTES if precision == "int8" else 0)
 
 
 def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values at their precision, [R, D], and the scale of each row, float32 [R] (none but for "int8").
+    """The values at their precision, [R, D], and the scale of each row, float32 [R] (none but for int8 and int4).
 
-    Raises ValueError for values that "int8" cannot hold.
+    Raises ValueError for values that these cannot hold.
     """
-    if precision != "int8":
+    if precision not in LARGEST:
         return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
-    codes, scales = to_int8(rows)
+    codes, scales = to_int8(rows, LARGEST[precision])
     if not bool(torch.isfinite(scales).all()):
-        raise ValueError('precision "int8" holds finite float32 values only; these rows have others')
+        raise ValueError(f'precision "{precision}" holds finite float32 values only; these rows have others')
     return codes, scales
 
 
-def dequantise(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, dtype: torch.dtype) -> torch.Tensor:
-    """Codes [sum of counts] as values of dtype; scales [R] as read, empty but for "int8"; counts int64 [R]."""
+def write_values(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision) -> torch.Tensor:
+    """uint8 [B]: scales [R], then codes [sum of counts], row by row; of "int4" the first in a byte's low half."""
+    if precision == "int4":
+        halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
+        halves[_halves(counts)] = codes.view(torch.uint8) & 15
+        codes = halves[::2] | halves[1::2] << 4
+    return torch.cat([as_bytes(scales), as_bytes(codes)])
+
+
+def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+    """What `write_values` wrote as values of dtype, [sum of counts]; counts int64 [R]."""
+    scaled = precision in LARGEST
+    scales = reader.take(len(counts) if scaled else 0, torch.float32)
+    if precision == "int4":
+        packed = reader.take(int(((counts + 1) // 2).sum()), torch.uint8)
+        halves = torch.stack([packed << 4, packed & 240], dim=1).view(torch.int8).flatten()[_halves(counts)]
+        codes = halves >> 4  # the sign goes along
+    else:
+        codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
     values = codes.to(dtype)
-    if codes.dtype == torch.int8:
+    if scaled:
         values *= torch.repeat_interleave(scales.to(dtype), torch.from_numpy(counts))
     return values
+
+
+def _halves(counts: IntArray) -> torch.Tensor:
+    """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64."""
+    padding = torch.from_numpy(np.cumsum(counts % 2) - counts % 2)
+    return torch.arange(int(counts.sum())) + torch.repeat_interleave(padding, torch.from_numpy(counts))
 
 
 def as_bytes(values: torch.Tensor) -> torch.Tensor:

@@ -127,7 +127,7 @@ def test_published_defaults() -> None:
         *((f"{name}={value}", [name]) for name, value in {
             "num_layers": 10**9, "hidden_dim": 10**12, "num_partitions": 10**12, "seed": 2**63, "partition.seed": 2**64,
             "cluster.threads": 10**9, "distributed.timeout": 1e300, "sleep_time": 1e300, "learning_rate": "[1e300]",
-            "weight_decay": 1e300, "synthetic.nodes": 10**30, "num_rounds": "${seed}",
+            "weight_decay": 1e300, "synthetic.nodes": 10**30, "num_rounds": "${device}",
         }.items()),
     ],
 )  # fmt: skip
@@ -195,6 +195,13 @@ def test_lists_per_layer(given: str, layers: int, wanted: tuple[int, ...]) -> No
     settings = compose([f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]).train
     assert settings.num_rounds == wanted
     assert settings.learning_rate == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [("bf16", ("bf16",) * 3), ("[int8,int4]", ("int8", "int4", "int4")), ("[fp32]", ("fp32",) * 3)]
+)
+def test_one_precision_is_that_of_all_layers(given: str, wanted: tuple[str, ...]) -> None:
+    assert compose([f"exchange.precision={given}", "num_layers=3"]).train.exchange.precision == wanted
 
 
 @pytest.mark.parametrize(

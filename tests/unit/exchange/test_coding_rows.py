@@ -12,7 +12,7 @@ from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.coding.values import Precision
 
 ENCODINGS = ("dense", "sparse")
-FORMATS = [RowFormat(encoding, precision) for encoding in ENCODINGS for precision in ("full", "bf16", "int8")]
+FORMATS = [RowFormat(encoding, precision) for encoding in ENCODINGS for precision in ("full", "bf16", "int8", "int4")]
 SPARSE = RowFormat("sparse")
 formats = st.sampled_from(FORMATS)
 
@@ -60,7 +60,7 @@ def test_sizes_are_foretold_row_by_row(rows: torch.Tensor, row_format: RowFormat
     assert sizes.tolist() == [len(encode(row[None], row_format)) for row in rows]
 
 
-@given(blocks(), st.sampled_from(["full", "bf16", "int8"]))
+@given(blocks(), st.sampled_from(["full", "bf16", "int8", "int4"]))
 def test_sparse_is_at_most_a_header_longer(rows: torch.Tensor, precision: Precision) -> None:
     header = 1 if rows.shape[1] < 128 else 2
     dense, sparse = (row_sizes(rows, RowFormat(encoding, precision)) for encoding in ENCODINGS)
@@ -73,11 +73,14 @@ def test_bf16_is_the_nearest(rows: torch.Tensor, encoding: coding.Encoding) -> N
     assert torch.equal(back, rows.to(torch.bfloat16).to(rows.dtype))
 
 
-@given(blocks(), st.sampled_from(ENCODINGS))
-def test_int8_errs_by_half_a_step_at_most(rows: torch.Tensor, encoding: coding.Encoding) -> None:
-    back = round_trip(rows, RowFormat(encoding, "int8"))
+@given(blocks(), st.sampled_from(ENCODINGS), st.sampled_from([("int8", 127), ("int4", 7)]))
+def test_codes_err_by_half_a_step_at_most(
+    rows: torch.Tensor, encoding: coding.Encoding, coded: tuple[Precision, int]
+) -> None:
+    precision, largest = coded
+    back = round_trip(rows, RowFormat(encoding, precision))
     peak = rows.abs().amax(dim=1, keepdim=True) if rows.numel() else rows
-    assert ((back - rows).abs() <= peak / 127 * 0.50001).all()
+    assert ((back - rows).abs() <= peak / largest * 0.50001).all()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -88,11 +91,10 @@ def test_what_is_not_finite_survives_or_is_refused(encoding: coding.Encoding) ->
         torch.testing.assert_close(
             round_trip(rows, RowFormat(encoding, precision)), expected, rtol=0, atol=0, equal_nan=True
         )
-    for row in rows:
-        with pytest.raises(ValueError, match="finite"):
-            encode(row[None], RowFormat(encoding, "int8"))
-    with pytest.raises(ValueError, match="finite"):
-        encode(torch.tensor([[1e300]], dtype=torch.float64), RowFormat(encoding, "int8"))
+    for row_format in (RowFormat(encoding, "int8"), RowFormat(encoding, "int4")):
+        for row in (*rows, torch.tensor([1e300], dtype=torch.float64)):
+            with pytest.raises(ValueError, match="finite"):
+                encode(row[None], row_format)
 
 
 def test_negative_zero_is_a_zero_to_sparse_only() -> None:
@@ -119,6 +121,20 @@ def test_bytes_of_bitmap_scale_and_values_by_hand() -> None:
     assert written.tolist() == [2 * 3, 0b0110010, *one, 127, 256 - 2, 3]
 
 
+def test_bytes_of_two_codes_a_byte_by_hand() -> None:
+    """Steps of 2 and of 1; three values take two bytes, the low half first, and the next row begins with a byte."""
+    rows = torch.tensor([[14.0, -2.0, 6.0], [-7.0, 3.0, 7.0]])
+    scales = torch.tensor([2.0, 1.0]).view(torch.uint8).tolist()
+    written = encode(rows, RowFormat("dense", "int4"))
+    assert written.tolist() == [*scales, (16 - 1) << 4 | 7, 3, 3 << 4 | (16 - 7), 7]
+    assert row_sizes(rows, RowFormat("dense", "int4")).tolist() == [4 + 2] * 2
+    assert torch.equal(round_trip(rows, RowFormat("dense", "int4")), rows)
+    sparse = torch.tensor([[0.0, 7.0, 0.0, 0.0, -2.0, 3.0, 0.0]])
+    assert encode(sparse, RowFormat("sparse", "int4")).tolist() == [
+        2 * 3, 0b0110010, *scales[4:], (16 - 2) << 4 | 7, 3,
+    ]  # fmt: skip
+
+
 def test_cora_like_rows_take_21_bytes() -> None:
     """18 ones in 1433 columns: a 2-byte header and 18 * 7 + 22 = 148 bits, wherever the ones stand."""
     rng = np.random.default_rng(0)
@@ -133,6 +149,7 @@ def test_relu_rows_take_a_bitmap_and_their_values() -> None:
     assert row_sizes(rows, SPARSE).tolist() == [2 + 256 // 8 + 128 * 4]
     assert row_sizes(rows, RowFormat("sparse", "bf16")).tolist() == [2 + 256 // 8 + 128 * 2]
     assert row_sizes(rows, RowFormat("sparse", "int8")).tolist() == [2 + 256 // 8 + 4 + 128]
+    assert row_sizes(rows, RowFormat("sparse", "int4")).tolist() == [2 + 256 // 8 + 4 + 64]
 
 
 def test_rows_with_few_zeros_are_written_whole() -> None:

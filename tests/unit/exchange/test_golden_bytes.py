@@ -30,9 +30,11 @@ def blocks() -> list[torch.Tensor]:
         ("dense", "full", "a4ae6e3ea0c014e8"),
         ("dense", "bf16", "c0dcc539dbc7dbc2"),
         ("dense", "int8", "fb40e14b0fd11734"),
+        ("dense", "int4", "25c27e40ce22c42e"),
         ("sparse", "full", "b6282d906b1dd42e"),
         ("sparse", "bf16", "a6c0ee3c092b6962"),
         ("sparse", "int8", "4d5812c6fd0c31f4"),
+        ("sparse", "int4", "27908c18141a2b9a"),
     ],
 )
 def test_rows(encoding: Encoding, precision: Precision, digest: str) -> None:

@@ -29,7 +29,7 @@ from retexo.nn.matrix import is_sparse
 
 F64 = torch.float64
 FORMATS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
-PRECISIONS: tuple[Precision, ...] = ("full", "bf16", "int8")
+PRECISIONS: tuple[Precision, ...] = ("full", "bf16", "int8", "int4")
 quickly = settings(deadline=None, max_examples=100)
 
 
@@ -78,7 +78,7 @@ class Case:
             whole = self.sums(np.zeros(len(rows), bool))
             return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(whole, SPARSE.row_format(precision))
         width = self.local.projected_width if message_format.projected else rows.shape[1]
-        size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4}[precision]
+        size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4, "int4": (width + 1) // 2 + 4}[precision]
         return np.full(len(rows), size), np.full(self.num_targets, size)
 
     def weight(self, selection: Selection) -> int:
@@ -229,7 +229,7 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == ([True] * 3, [False], SPARSE)
 
 
-@pytest.mark.parametrize(("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7)])
+@pytest.mark.parametrize(("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7), ("int4", 6)])
 def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
     case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
     assert len(case.write(case.select(partial_sums=False))) == 3 * size
@@ -249,10 +249,10 @@ def test_a_format_has_a_code(message_format: MessageFormat) -> None:
     assert len({other.code for other in FORMATS.values()}) == 3
 
 
-@pytest.mark.parametrize("precision", ["full", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["full", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("width", [3, 1000])
 def test_rows_that_nobody_needs_do_not_matter(precision: Precision, width: int) -> None:
-    """They are NaN, which int8 has no code for."""
+    """They are NaN, which int8 and int4 have no code for."""
     rows = torch.zeros(40, width)
     rows[:, 0] = torch.arange(40)
     rows[7] = torch.nan

@@ -233,9 +233,9 @@ def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(tmp
 
 
 def test_a_list_per_layer_goes_on_with_its_last_entry(tmp_path: Path) -> None:
-    for place, rounds in enumerate([[30], [30, 30], [30, 30, 30]]):
+    for place, rounds in enumerate([30, [30], [30, 30], [30, 30, 30]]):
         write_run(tmp_path / str(place), seed=place, num_rounds=rounds)
-    assert [len(method.done) for method in only(tmp_path).methods] == [3]
+    assert [len(method.done) for method in only(tmp_path).methods] == [4]
 
 
 def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
