@@ -76,7 +76,8 @@ class Run:
         """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
 
         Without node_ids: for all nodes, sorted by id. With them, only what reaches these through the layers and the
-        smoothing is computed; all where that starts from the nodes in a split (smoothing.reach=computed).
+        smoothing is computed; all where that starts from the nodes in a split (smoothing.reach=computed), or where rows
+        are rounded, which sums of other nodes' rows are otherwise.
         InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
         """
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
@@ -90,7 +91,7 @@ class Run:
         asked = np.asarray(node_ids, dtype=np.int64).reshape(-1)
         places = _places(every, order, asked, opened)
         answer = self.checkpoint.answer
-        if answer.alpha < 1 and answer.reach == "computed":  # from the nodes in a split, wherever they are
+        if self.checkpoint.exchange.rounded or (answer.alpha < 1 and answer.reach == "computed"):
             return self._infer(opened, partitions, None).take(places)
         return self._infer(opened, partitions, torch.from_numpy(asked)).take(places)
 
@@ -125,7 +126,7 @@ class Run:
 
     def _settings(self, num_parts: int) -> TrainSettings:
         train = compose([f"num_partitions={num_parts}", "device=cpu"]).train
-        return replace(train, model=self.checkpoint.model)
+        return replace(train, model=self.checkpoint.model, exchange=self.checkpoint.exchange)
 
 
 def _asking(partition: Partition, asked: Tensor) -> Partition:
