@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
     settings = compose([
         f"partition_dir={folder}", "dataset_name=file", f"dataset_file={file}", f"num_partitions={WORLD}", "device=cpu",
         f"num_rounds=[{ROUNDS}]", f"hidden_dim={HIDDEN}", "stopping=none", "cluster.threads=1", "sleep_time=0.001",
-        "exchange=plain",
+        "base=published", "exchange=plain",
     ])  # fmt: skip
     partition_data.run(settings.partition)
     directory = find([folder / f"toy-random-vol-{WORLD}"], WORLD)

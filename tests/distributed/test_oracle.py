@@ -36,6 +36,7 @@ ROUNDS = 6
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
+    "base=published",
 )  # fmt: skip
 SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]

@@ -25,12 +25,12 @@ from retexo.worker import train as train_worker
 WORLD = 3
 AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
 """Bytes that a resumed run sends to agree on where to go on."""
-SYNC = ("checkpoint.every=2", "stopping.patience=3")
-LEAN = ("checkpoint.every=1", "+experiment=lean", "local_epochs=2", "gradient.rank=1", "hidden_dim=8")
+SYNC = ("base=published", "checkpoint.every=2", "stopping.patience=3")
+LOCAL = ("checkpoint.every=1", "gradient=local", "local_epochs=2", "gradient.rank=1", "hidden_dim=8")
 MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
-RECIPE = ("checkpoint.every=1", "+experiment=accurate", "smoothing.steps=2", "stopping=none")
+DEFAULTS = ("checkpoint.every=1", "smoothing.steps=2", "stopping=none")
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
-OPTIMIZER = ("checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
+OPTIMIZER = ("base=published", "checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def assert_same_run(resumed: Path, whole: Path) -> None:
 def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
     """Runs that nothing happened to."""
     runs = {}
-    for options in (SYNC, LEAN, OPTIMIZER, RECIPE):
+    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS):
         runs[options] = tmp_path_factory.mktemp("whole")
         train.run(settings(parts, *options), runs[options])
     return runs
@@ -101,11 +101,11 @@ def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
     ("options", "message"),
     [
         *((SYNC, message) for message in (0, 9, 20, 33)),
-        (LEAN, 18),
+        (LOCAL, 18),
         (OPTIMIZER, 17),
-        (RECIPE, 26),
+        (DEFAULTS, 26),
         *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
-        *(pytest.param(LEAN, message, marks=LONG) for message in (13, 31)),
+        *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-1],
 )
@@ -122,7 +122,7 @@ def test_a_death_at_any_message_changes_nothing(
         with pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL"):
             train.run(settings(parts, *options), tmp_path)
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
-    assert options != RECIPE or resumed["layer"] == 1
+    assert options != DEFAULTS or resumed["layer"] == 1
     assert_same_run(tmp_path, whole_runs[options])
 
 

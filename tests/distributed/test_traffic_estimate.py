@@ -39,7 +39,7 @@ WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
     f"num_partitions={WORLD}", "hidden_dim=8", "heads=2", "dropout=0.5", f"num_rounds={[*LIMITS]}", "stopping=none",
-    "learning_rate=[0.05]", "device=cpu", "cluster.threads=1",
+    "learning_rate=[0.05]", "device=cpu", "cluster.threads=1", "base=published",
 )  # fmt: skip
 EXCHANGES = {
     "fp32": ("exchange=exact",),
@@ -52,7 +52,7 @@ LOCAL, LOW_RANK = ("gradient=local", "local_epochs=2"), ("gradient.compression=p
 GRADIENTS = {
     "sync": (),
     "local-bf16": (*LOCAL, "gradient.precision=bf16"),
-    "sync-low-rank-bf16": ("gradient.precision=bf16", *LOW_RANK),
+    "sync-low-rank-int8": ("gradient.precision=int8", *LOW_RANK),
     "local-low-rank": (*LOCAL, *LOW_RANK),
 }
 FEATURES = ("dense", "sparse", "binary")
@@ -113,6 +113,8 @@ CASES += [
 CASES += [replace(case, masks="some", hops=True) for case in CASES if case.skips and case.model in ("gcn", "gat-mean")]
 CASES += [replace(case, num_layers=2, int4=True) for case in CASES if case.exchange == "int8" and case.model in
           ("gcn", "gat-mean")]  # fmt: skip
+CASES.append(Case("gcn", "int8", "sync-low-rank-int8", "sparse", 2, stored_degrees=True, masks="some", skips=True))
+"""The last has what are the defaults."""
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
 PATIENCE = {EARLY: 1, BLIND: 2}

@@ -36,6 +36,7 @@ EPOCHS, LAYERS, WIDTH = 20, 3, 8
 COMMON = (
     f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
+    "base=published",
 )  # fmt: skip
 USUAL = ("gcn", "sage-mean", "gat-mean")
 FOUR = (*USUAL, "sage-pool")

@@ -362,13 +362,13 @@ def test_the_lean_command_of_the_readme(place: Path) -> None:
     ended = run_main(*arguments, "num_rounds=[3]", cwd=place)
     assert ended.rc == 0, ended.output
     settings = json.loads((place / "runs" / "lean" / "summary.json").read_text())["settings"]
-    assert settings["gradient"]["mode"] == "local"
+    assert settings["gradient"]["compression"] == "powersgd"
     assert settings["exchange"]["precision"] == "int8"
     assert settings["num_rounds"] == [3]  # what the command line says comes last
 
 
 def test_exact_and_plain_exchange_train_the_same_model(place: Path, tmp_path: Path) -> None:
-    exact, plain = (trained(place, tmp_path / mode, f"exchange={mode}", "dropout=0.5") for mode in ("exact", "plain"))
+    exact, plain = (trained(place, tmp_path / mode, "gradient=sync", f"exchange={mode}", "dropout=0.5") for mode in ("exact", "plain"))
     assert exact["test"] == plain["test"]
     assert exact["bytes"]["by_kind"]["embeddings"] < plain["bytes"]["by_kind"]["embeddings"]
 

@@ -15,7 +15,8 @@ from retexo.config.settings import Settings
 ON_GPU = pytest.param(
     "device=cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 )
-SMALL = ("hidden_dim=8", "heads=2", "num_rounds=[4]", "dropout=0", "stopping=none", "cluster.threads=1")
+SMALL = ("hidden_dim=8", "heads=2", "num_rounds=[4]", "dropout=0", "stopping=none", "cluster.threads=1",
+         "+experiment=exact")  # fmt: skip
 
 
 def settings(folder: Path, parts: int, *overrides: str) -> Settings:
