@@ -188,8 +188,8 @@ def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> 
     skips = _skips(model, layer, linear=kind.linear_aggregation)
     if is_last and not skips:
         return Stage(build_convolution(LayerShape(num_in, num_classes, True, model)), None, is_last=True)
-    share = 0 if kind.adds_skips else model.hidden_dim // (len(skips) + 1)
-    conv = build_convolution(LayerShape(num_in, model.hidden_dim - share * len(skips), False, model))
+    share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
+    conv = build_convolution(LayerShape(num_in, max(1, model.hidden_dim - share * len(skips)), False, model))
     widths = (num_in if name == "rows" else num_features for name in skips)
     return Stage(
         conv,
