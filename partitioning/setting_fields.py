@@ -78,6 +78,11 @@ class Setting:
     def name(self) -> str:
         return self.key.split(".")[0] if self.is_group else self.key
 
+    @property
+    def before(self) -> Any:
+        """Its value in a run from before it existed."""
+        return self.default if self.earlier is None else self.earlier
+
 
 def setting(key: str, default: Any, help: str, *checks: Check, **flags: Any) -> Any:
     """A field of a dataclass of settings; for the arguments see `Setting`."""

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics")
+KINDS = ("setup", "features", "embeddings", "predictions", "gradients", "parameters", "metrics")
 NAMES = {"gcn": "RetexoGCN", "sage": "RetexoSAGE", "gat": "RetexoGAT", "gin": "RetexoGIN"}
 
 

@@ -4,9 +4,10 @@
     python scripts/estimate.py --nodes N --edges E --features F --classes C [...] [--constants FILE.json]
     python scripts/estimate.py --check RUN_DIR [RUN_DIR ...] [--constants FILE.json]
 
-The formulas are in retexo/estimate/random_graph.py and cost_model.py. Their constants are measured first, on this
-machine, which takes a quarter of a minute; FILE.json keeps them. `--check` puts finished runs beside the model; seconds
-only mean something for runs of this machine, with nothing else on it.
+The formulas are in retexo/estimate/random_graph.py and cost_model.py; they know the published algorithm,
++experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes a quarter of a minute; FILE.json
+keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of this machine, with
+nothing else on it.
 """
 
 import argparse
@@ -50,9 +51,12 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
     """
     summary = json.loads((run_dir / "summary.json").read_text())
     settings = summary.get("settings", {})
-    model = settings.get("model", {}).get("name")
-    if summary.get("status") != "done" or model not in ("gcn", "sage"):
-        raise ValueError(f"is {summary.get('status')}, of {model}; needs a run of gcn or sage that is done")
+    chosen = settings.get("model", {})
+    model = chosen.get("name")
+    if summary.get("status") != "done" or model not in ("gcn", "sage") or chosen.get("own_half"):
+        raise ValueError(
+            f"is {summary.get('status')}, of {model}; needs a run of gcn or sage with +experiment=retexo that is done"
+        )
     workers = len(summary["bytes"]["by_peer"])
     names = (settings["dataset_name"], settings["partition_method"], settings["part_obj"], str(workers))
     directory = Path(settings["partition_dir"]) / "-".join(names)

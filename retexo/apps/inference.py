@@ -61,7 +61,8 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
     resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}}
     resolved |= {"model": group, "exchange": asdict(exchange)}
-    return replace(settings, train=replace(settings.train, model=checkpoint.model, exchange=exchange), resolved=resolved)
+    train = replace(settings.train, model=checkpoint.model, exchange=exchange)
+    return replace(settings, train=train, resolved=resolved)
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:

@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
     "exchange.precision=int8": {"exchange": {"mode": "exact", "precision": "int8"}},
     "gradient.precision=bf16": {"gradient": {"precision": "bf16"}},
+    "gradient.precision=int8": {"gradient": {"precision": "int8"}},
     "gradient.compression=powersgd": {"gradient": {"compression": "powersgd"}},
     **{f"smoothing.reach={reach}": {"smoothing": {"reach": reach}} for reach in REACHES},
 }
@@ -204,4 +205,4 @@ def _print_options(result: dict[str, Any]) -> None:
         _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
     if not any(name.startswith("exchange") for name in result["options"]):
         print("exchange.precision is not tried, the dry run takes long: set it and plan again")
-    print("fewer rounds: gradient=local takes local_epochs steps a round; +experiment=lean sets all of these")
+    print("fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of the others")

@@ -41,9 +41,9 @@ OPTIONS = find_options()
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """The value of a setting in a run from before it existed, beside its other ones (flat); None for unknown names."""
+    """As `schema.default`, of a model's own settings, too."""
     own = OPTIONS.get(("model", settings.get("model.name", "")))
     defined = next((each for each, _ in definitions(own) if each.key == key), None) if own else None
     if defined is not None:
-        return defined.default if defined.earlier is None else defined.earlier
+        return defined.before
     return schema.default(key, settings)

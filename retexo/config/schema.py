@@ -57,8 +57,8 @@ def without(settings: Mapping[str, Any], names: Collection[str], prefix: str = "
 
 
 def default(key: str, settings: Mapping[str, Any]) -> Any:
-    """The default of a setting beside other ones (flat), as in a run made before it existed; None for unknown names."""
-    value = DEFINED[key][0].default if key in DEFINED else None
+    """The value of a setting in a run from before it existed, beside its others (flat); None for unknown names."""
+    value = DEFINED[key][0].before if key in DEFINED else None
     return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
 
 

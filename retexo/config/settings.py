@@ -82,7 +82,7 @@ class StoppingSettings(Checked):
     patience: int | None = setting(
         "stopping.patience", 15,
         "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
-        at_least(1),
+        at_least(1), earlier=30,
     )  # fmt: skip
     min_delta: float = setting("stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE)
 
@@ -100,13 +100,14 @@ class GradientSettings(Checked):
         "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
     )
     precision: str = setting(
-        "gradient.precision", "int8", "of what is sent; int8 has a scale for 128 values", one_of("fp32", "bf16", "int8")
-    )
+        "gradient.precision", "int8", "of what is sent; int8 has a scale for 128 values",
+        one_of("fp32", "bf16", "int8"), earlier="fp32",
+    )  # fmt: skip
     compression: str = setting(
         "gradient.compression", "powersgd", "powersgd: low-rank factors of each matrix, with error feedback",
-        one_of("none", "powersgd"),
+        one_of("none", "powersgd"), earlier="none",
     )  # fmt: skip
-    rank: int = setting("gradient.rank", 2, "powersgd: columns of each factor", at_least(1))
+    rank: int = setting("gradient.rank", 2, "powersgd: columns of each factor", at_least(1), earlier=4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +139,7 @@ class ExchangeSettings(Checked):
     precision: tuple[str, ...] = setting(
         "exchange.precision", ["int8", "int4"],
         "of the rows of each layer, as one or a list; fp32 is exact, int8 and int4 have a scale per row",
-        one_of("fp32", "bf16", "int8", "int4"), per_layer=True,
+        one_of("fp32", "bf16", "int8", "int4"), per_layer=True, earlier=["fp32"],
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -156,7 +157,7 @@ class ExchangeSettings(Checked):
 class SmoothingSettings(Checked):
     """How answers are propagated along the edges after training (retexo.trainers.answer)."""
 
-    steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0))
+    steps: int = setting("smoothing.steps", 5, "hops; 0: none", at_least(0), earlier=0)
     reach: str = setting(
         "smoothing.reach", "computed",
         "what it starts from: answers of nodes in a split; or of all that reach these in so many hops, computed for it",
@@ -228,7 +229,7 @@ class TrainSettings(Checked):
         at_least(0), at_most(MAX_ROUNDS), per_layer=True,
     )  # fmt: skip
     learning_rate: tuple[float, ...] = setting(
-        "learning_rate", [0.01], "of each layer; likewise", *RATE, per_layer=True
+        "learning_rate", [0.01], "of each layer; likewise", *RATE, per_layer=True, earlier=[0.003]
     )
     best_val_model: bool = setting("best_val_model", True, "keep the parameters of the best validation round")
     seed: int = setting(

@@ -6,7 +6,7 @@ all parameters are added up by a ring all-reduce.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -41,7 +41,8 @@ class Sizes:
 
     @classmethod
     def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
-        stages = build_stages(architecture, settings.seed)
+        model = replace(architecture.model, own_half=False, inputs="previous", passes="activation")  # end to end: none
+        stages = build_stages(replace(architecture, model=model), settings.seed)
         heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
         everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
         parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]

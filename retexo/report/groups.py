@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from retexo.config.schema import DATA, keys
+from retexo.config.flatten import flatten
+from retexo.config.schema import DATA, defaults, keys
 from retexo.report.runs import Run, identity
 
 GROUPS = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
@@ -100,7 +101,7 @@ def distinct_names(all_settings: Sequence[Mapping[str, Any]], title: Callable[[M
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
         others = [other for name, other in zip(titles, all_settings, strict=True) if name == own]
-        usual = identity({"dataset_name": settings.get("dataset_name")})
+        usual = identity({**flatten(defaults()), "dataset_name": settings.get("dataset_name")})
         departures = [
             f"{GROUPS.get(name, name)}={_shown(value)}"
             for name, value in sorted(settings.items())

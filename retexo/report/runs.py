@@ -214,17 +214,17 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem
-    kept |= {name: _shortest(kept[name]) for name in PER_LAYER & kept.keys()}
+    kept |= {name: shortest(kept[name]) for name in PER_LAYER & kept.keys()}
     if kept.get("dataset_name") != "synthetic":
         kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
     return kept
 
 
-def _shortest(value: Any) -> Any:
+def shortest(value: Any) -> Any:
     """A list per layer goes on with its last entry: [30, 30], [30] and 30 are one method."""
     if not isinstance(value, list | tuple):
         return [value]
-    return _shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value
+    return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value
 
 
 def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:

@@ -102,6 +102,8 @@ def averaged(logits: Sequence[Tensor], answer: Answer, num_layers: int) -> Tenso
 
 def weighted(powers: Sequence[Tensor], alpha: float) -> Tensor:
     """Z of V_0 ... V_K, [I, C] each."""
+    if alpha == 1:
+        return powers[0]  # also where the later ones are NaN
     steps = len(powers) - 1
     total = powers[-1] * (1 - alpha) ** steps
     for step, power in enumerate(powers[:-1]):

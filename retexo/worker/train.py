@@ -75,7 +75,7 @@ def run(
             )  # fmt: skip
         del partition  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
-            logger.warning("there are no validation nodes: every layer runs to num_rounds and keeps its last round")
+            logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
             answer, logits = choose_answer(context, trained.logits)

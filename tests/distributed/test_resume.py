@@ -103,7 +103,7 @@ def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
         *((SYNC, message) for message in (0, 9, 20, 33)),
         (LOCAL, 18),
         (OPTIMIZER, 17),
-        (DEFAULTS, 26),
+        (DEFAULTS, 38),
         *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],

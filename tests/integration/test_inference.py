@@ -326,14 +326,15 @@ def written(place: Path) -> Path:
 def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> None:
     table, embeddings = (read_table(written / f"{name}.parquet") for name in ("predictions", "embeddings"))
     assert list(table) == ["id", "class", "p0", "p1", "p2"]
-    assert list(embeddings) == ["id", *(f"e{place}" for place in range(8))]
+    width = 4  # the aggregate of hidden_dim=8, that the last layer reads
+    assert list(embeddings) == ["id", *(f"e{place}" for place in range(width))]
     wanted = load_run(place / "run").predict(place / "parts" / "toy-random-vol-2")
     assert table["id"].tolist() == embeddings["id"].tolist() == list(range(1000, 1040))
     assert table["class"].tolist() == wanted.classes.tolist()
     probabilities = np.stack([table[f"p{place}"] for place in range(3)], 1)
     assert probabilities.dtype == np.float32
     np.testing.assert_array_equal(probabilities, wanted.probabilities)  # one thread each: the same bits
-    np.testing.assert_array_equal(np.stack([embeddings[f"e{place}"] for place in range(8)], 1), wanted.embeddings)
+    np.testing.assert_array_equal(np.stack([embeddings[f"e{place}"] for place in range(width)], 1), wanted.embeddings)
     assert sorted(path.name for path in (written / "predictions").iterdir()) == ["part0.parquet", "part1.parquet"]
 
 
@@ -402,7 +403,8 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
     """Bytes of rows by kind, layer and wave, of all workers."""
     checkpoint = open_checkpoint(run_dir)
     settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
-    settings = dataclasses.replace(settings, model=checkpoint.model)
+    exchange = dataclasses.replace(checkpoint.exchange, mode=settings.exchange.mode)
+    settings = dataclasses.replace(settings, model=checkpoint.model, exchange=exchange)
 
     def work(comm: Communicator) -> list[Any]:
         partition, stages = directory.read(comm.rank), checkpoint.stages()
@@ -415,7 +417,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
 
     total: dict[tuple[str, int, int], int] = {}
     for tag, num_bytes in itertools.chain(*run_threads(directory.num_parts, work)):
-        if tag.kind != "setup":
+        if tag.kind in ("features", "embeddings"):
             key = (tag.kind, tag.layer, tag.wave)
             total[key] = total.get(key, 0) + num_bytes
     return total

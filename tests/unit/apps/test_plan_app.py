@@ -175,13 +175,11 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 OPTIONS = {
-    ("exchange=plain",): {
+    ("exchange=plain", "gradient=sync"): {
         "exchange=exact", "exchange.precision=bf16", "exchange.precision=int8", "gradient.precision=bf16",
-        "gradient.compression=powersgd",
+        "gradient.precision=int8", "gradient.compression=powersgd", "smoothing.reach=hops",
     },
-    ("exchange.precision=bf16", "gradient.compression=powersgd"): {
-        "exchange.precision=int8", "gradient.precision=bf16",
-    },
+    ("exchange.precision=bf16",): {"exchange.precision=int8", "gradient.precision=bf16", "smoothing.reach=hops"},
 }  # fmt: skip
 
 
@@ -203,12 +201,12 @@ def test_what_takes_long_is_not_tried(
 ) -> None:
     monkeypatch.setattr(plan, "SLOW", -1.0)
     options = plan.run(toy_settings(place), tmp_path)["options"]
-    assert set(options) == {"gradient.precision=bf16", "gradient.compression=powersgd"}
+    assert set(options) == {"gradient.precision=bf16"}
     assert "takes long" in capsys.readouterr().out
 
 
 def test_nothing_is_run_dry_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This configuration and exchange=plain, whatever the rounds; and the two precisions."""
+    """This configuration and exchange=plain, whatever the rounds; and two other precisions, another reach."""
     calls: Counter[int] = Counter()
     really_run = traffic.run_threads
 
@@ -218,7 +216,7 @@ def test_nothing_is_run_dry_twice(place: Path, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(traffic, "run_threads", run_threads)
     plan.run(toy_settings(place, "plan.rounds=[4,1]"), tmp_path)
-    assert calls == {WORLD: 4}
+    assert calls == {WORLD: 5}
 
 
 # --- other ways to train ---------------------------------------------------------------------------------------------
@@ -251,7 +249,7 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read(part) for part in (0, 1)]
-    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain"))
+    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain", precision=("fp32",) * 3))
     assert found == {
         "plain lazy exchange": estimate_traffic(plain, small, partitions).total([10, 4, 3]),
         "full graph, end to end": features + epochs * (embeddings + gradients),

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -43,7 +44,7 @@ def test_composing_and_refusing_take_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-def test_published_defaults() -> None:
+def test_defaults() -> None:
     settings = compose()
     train, partition = settings.train, settings.partition
     assert (settings.app, partition.dataset.name, partition.num_partitions) == ("train", "reddit", 4)
@@ -51,10 +52,19 @@ def test_published_defaults() -> None:
     assert (partition.dir, partition.dataset.dir) == ("data/partitions", "../retexo-datasets/")
     assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
     assert (train.model.num_layers, train.model.hidden_dim, train.model.heads) == (2, 256, 8)
-    assert (train.num_rounds, train.learning_rate) == ((200, 200), (0.003, 0.003))
+    assert (train.num_rounds, train.learning_rate) == ((200, 200), (0.01, 0.01))
     assert (train.optimizer.target, train.optimizer.weight_decay) == ("torch.optim.Adam", 0.0005)
     assert (train.seed, train.log_every, train.best_val_model) == (42, 100, True)
-    assert (train.gradient.mode, train.gradient.local_epochs) == ("sync", 1)
+    gradient, exchange = train.gradient, train.exchange
+    assert (gradient.mode, gradient.local_epochs) == ("sync", 1)
+    assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int8")
+    assert (exchange.mode, exchange.precision, train.stopping.patience) == ("exact", ("int8", "int4"), 15)
+    assert (train.model.own_half, train.model.inputs, train.model.passes) == (True, "all", "aggregate")
+    assert (train.readout, train.smoothing.steps, train.smoothing.reach) == ("validation", 5, "computed")
+    exact = compose(["+experiment=exact"]).train
+    assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
+    assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == ("sync", "none", "fp32")
+    assert (exact.exchange.mode, exact.exchange.precision) == ("exact", ("fp32", "fp32"))
     assert (train.measure_dv, train.sleep_time) == (False, 0.0)
     cluster = train.cluster
     assert (cluster.backend, cluster.master_addr, cluster.master_port) == ("gloo", "127.0.0.1", 10011)
@@ -255,9 +265,11 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with the configurations changed_gcn and changed_gat, in which all of these defaults are others."""
     folder = tmp_path_factory.mktemp("changed")
     whole = (CONFIG_DIR / "node_classification.yaml").read_text()
-    for name in ("  - defaults\n", "gradient: sync"):
+    for name in ("  - defaults\n", "gradient: default"):
         assert whole.count(name) == 1
-    whole = whole.replace("  - defaults\n", "  - defaults\n  - others\n").replace("gradient: sync", "gradient: local")
+    whole = whole.replace("  - defaults\n", "  - defaults\n  - others\n").replace(
+        "gradient: default", "gradient: local"
+    )
     (folder / "others.yaml").write_text(json.dumps(nest(CHANGED)))
     (folder / "changed.yaml").write_text(whole)
     for model in ("gcn", "gat"):

@@ -136,9 +136,9 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
     assert wave.vectors == pytest.approx(cover.weight, rel=0.05)
 
 
-GRAPH = ("dataset_name=synthetic", "synthetic.nodes=6000", "synthetic.edges=40000", "synthetic.features=20",
-         "synthetic.classes=4", "hidden_dim=24", "num_partitions=3", "seed=0", "stopping=none", "num_rounds=[3]",
-         "split=fraction", "split.train=0.05", "split.val=0.02")  # fmt: skip
+GRAPH = ("+experiment=retexo", "dataset_name=synthetic", "synthetic.nodes=6000", "synthetic.edges=40000",
+         "synthetic.features=20", "synthetic.classes=4", "hidden_dim=24", "num_partitions=3", "seed=0", "stopping=none",
+         "num_rounds=[3]", "split=fraction", "split.train=0.05", "split.val=0.02")  # fmt: skip
 SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 

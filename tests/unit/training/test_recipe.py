@@ -1,4 +1,4 @@
-"""What a network of +experiment=accurate answers, against closed forms on dense matrices: stages, and smoothing."""
+"""What a network of +experiment=exact answers, against closed forms on dense matrices: stages, and smoothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +85,7 @@ def gat(model: str, stages: list[Any]) -> list[Tensor]:
 @pytest.mark.parametrize(("model", "form"), [("gcn", linear), ("sage", linear), ("gin", linear), ("gat", gat)])
 def test_the_answers_of_a_network(model: str, form: Callable[[str, list[Stage]], list[Tensor]], tmp_path: Path) -> None:
     settings = train_settings(
-        "+experiment=accurate", f"model={model}", f"num_layers={LAYERS}", "hidden_dim=12", "heads=2", "device=cpu",
+        "+experiment=exact", f"model={model}", f"num_layers={LAYERS}", "hidden_dim=12", "heads=2", "device=cpu",
         "num_partitions=1", f"smoothing.steps={STEPS}",
     )  # fmt: skip
     directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
