@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Cut the bundled Cora graph into four partitions, train three models on four workers, and print one table.
+# Cut the bundled Cora graph into four partitions, train three models on four workers, GCN also as it was published, and
+# print one table, with what it would take to gather all parts at one worker.
 #
 #   bash scripts/demo.sh [--cuda]
 #
@@ -17,17 +18,22 @@ echo "demo: partitions of Cora"
 
 started=$(date +%Y%m%d-%H%M%S)
 runs=()
-for model in gcn sage gat; do
-    run=outputs/demo/$started-$model
+run() {
+    local run=outputs/demo/$started-$1
     mkdir -p "$run"
-    echo "demo: training $model; its log is $run/console.log"
-    "$python" main.py --config-name "node_classification_$model" app=train dataset_name=cora num_partitions=4 \
-        "hydra.run.dir=$run" >"$run/console.log" 2>&1 || {
+    echo "demo: $1; its log is $run/console.log"
+    "$python" main.py --config-name "node_classification_$2" dataset_name=cora num_partitions=4 "hydra.run.dir=$run" \
+        "${@:3}" >"$run/console.log" 2>&1 || {
         status=$?
         cat "$run/console.log" >&2
         exit "$status"
     }
     runs+=("$run")
+}
+for model in gcn sage gat; do
+    run "$model" "$model" app=train
 done
+run published gcn app=train +experiment=retexo exchange=plain report.label=published
+run gather gcn app=plan
 echo
 "$python" scripts/demo_table.py "${runs[@]}"

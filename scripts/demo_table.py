@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One table of several training runs, made from the summary.json of each.
+"""One table of several training runs, made from the summary.json of each; app=plan's has what gathering all parts sends.
 
 python scripts/demo_table.py RUN_DIR [RUN_DIR ...]
 """
@@ -14,12 +14,14 @@ NAMES = {"gcn": "RetexoGCN", "sage": "RetexoSAGE", "gat": "RetexoGAT", "gin": "R
 
 
 def column(summary: dict[str, Any]) -> dict[str, str]:
-    """The figures of one run, by the name of their row."""
+    """The figures of one run, by the name of their row; what nothing is known of is left out."""
+    if "baselines" in summary:
+        return {"": "gather", "bytes, total": f"{summary['baselines']['limit']['centralized']:,}"}
     seconds, sent = summary["seconds"], summary["bytes"]
-    model = summary["settings"]["model"]["name"]
+    model, label = summary["settings"]["model"]["name"], summary["settings"]["report"]["label"]
     kinds = {kind: sent["by_kind"][kind] for kind in KINDS}
     return {
-        "": NAMES.get(model, model),
+        "": label or NAMES.get(model, model),
         "accuracy, validation": ratio(summary["val"]["accuracy"]),
         "accuracy, test": ratio(summary["test"]["accuracy"]),
         "rounds per layer": " + ".join(map(str, summary["rounds"])),
@@ -42,7 +44,7 @@ def table(columns: list[dict[str, str]]) -> str:
     label = max(map(len, names))
     lines = []
     for name in names:
-        cells = (column.get(name, "0").rjust(width) for column, width in zip(columns, widths, strict=True))
+        cells = (column.get(name, "").rjust(width) for column, width in zip(columns, widths, strict=True))
         lines.append("   ".join((name.ljust(label), *cells)).rstrip())
     return "\n".join(lines)
 
@@ -51,7 +53,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     runs = parser.parse_args().runs
-    print(table([column(json.loads((run / "summary.json").read_text())) for run in runs]))
+    files = [next(run / name for name in ("summary.json", "plan.json") if (run / name).exists()) for run in runs]
+    print(table([column(json.loads(file.read_text())) for file in files]))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
     python scripts/estimate.py --check RUN_DIR [RUN_DIR ...] [--constants FILE.json]
 
 The formulas are in retexo/estimate/random_graph.py and cost_model.py; they know the published algorithm,
-+experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes a quarter of a minute; FILE.json
-keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of this machine, with
-nothing else on it.
++experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes a quarter of a
+minute; FILE.json keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of
+this machine, with nothing else on it.
 """
 
 import argparse
