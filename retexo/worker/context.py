@@ -103,10 +103,14 @@ def make_inference_context(
     use: Use,
     clock: Clock,
 ) -> Context:
-    """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels."""
+    """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels.
+
+    Where rows are rounded, scores are made in the two waves of training: other sums of rows are rounded otherwise.
+    """
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
     answer = checkpoint.answer
     smoothing = replace(settings.smoothing, steps=answer.steps if answer.alpha < 1 else 0, reach=answer.reach)
     settings = replace(settings, smoothing=smoothing)
+    use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
         return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

@@ -185,6 +185,28 @@ def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> No
             np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
 
 
+@pytest.mark.parametrize("model", ["gcn", "gat", "pool"])
+def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: str) -> None:
+    """Other sums would be other numbers in four bits, so that the run's waves are its own."""
+    directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
+    settings = train_settings("hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", *MODELS[model])
+    assert settings.exchange.precision == ("int8", "int4")
+
+    def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
+        partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
+        graph_info, stages = agree_on_graph_info(comm, partition, directory, "0" * 64), checkpoint.stages()
+        context = make_inference_context(
+            settings, checkpoint, partition, graph_info, comm, stages, use="evaluate", clock=Clock()
+        )
+        known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
+        logits = infer(context, stages, checkpoint.answer).logits.numpy()
+        np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
+
+    trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
+    (tmp_path / "0" / "checkpoint").rename(tmp_path / "checkpoint")
+    run_threads(3, lambda comm: evaluated(comm, [logits for (logits,) in trained]))
+
+
 # --- other partitions --------------------------------------------------------------------------------------------------  # noqa: E501
 
 KINDS = {
