@@ -256,7 +256,7 @@ def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: in
     assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
 
 
-@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=8")])
+@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=16")])
 @pytest.mark.parametrize(("model", "kind", "masks"), [("gcn", "columns", "dense"), ("sage-mean", "sparse", "third"),
                                                       ("gat-mean", "sparse", "third")])  # fmt: skip
 def test_full_graph_with_other_options(
