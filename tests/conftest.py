@@ -7,6 +7,7 @@ from hypothesis import settings
 
 # Before torch is imported: where there are more threads than cores, none waits by computing.
 os.environ["OMP_WAIT_POLICY"] = "passive"
+os.fsync = lambda descriptor: None  # no file of a test has to outlive the machine
 
 # An example can take long where other work has the cores. The usual run takes the same examples each time, so that a
 # change is judged by what it changed; --all takes new ones.
