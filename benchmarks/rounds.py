@@ -4,8 +4,8 @@
 
 Cora, GCN, +experiment=retexo, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the
 same matrix products (forward and backward on the training rows, forward on the validation rows) of all workers' rows,
-and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the same all-reduces between
-4 workers that do nothing else. All three are interleaved; ratios are of medians.
+and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the
+same all-reduces between 4 workers that do nothing else. All three are interleaved; ratios are of medians.
 """
 
 import json

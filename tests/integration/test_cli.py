@@ -368,7 +368,10 @@ def test_the_lean_command_of_the_readme(place: Path) -> None:
 
 
 def test_exact_and_plain_exchange_train_the_same_model(place: Path, tmp_path: Path) -> None:
-    exact, plain = (trained(place, tmp_path / mode, "gradient=sync", f"exchange={mode}", "dropout=0.5") for mode in ("exact", "plain"))
+    exact, plain = (
+        trained(place, tmp_path / mode, "gradient=sync", f"exchange={mode}", "dropout=0.5")
+        for mode in ("exact", "plain")
+    )
     assert exact["test"] == plain["test"]
     assert exact["bytes"]["by_kind"]["embeddings"] < plain["bytes"]["by_kind"]["embeddings"]
 

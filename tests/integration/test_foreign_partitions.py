@@ -15,7 +15,8 @@ from retexo.config.compose import compose
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
 OVERRIDES = ("num_partitions=3", "hidden_dim=8", "num_rounds=[6]", "stopping=none", "dropout=0", "device=cpu",
-             "cluster.threads=1", "optimizer._target_=torch.optim.SGD", "learning_rate=[0.1]", "+experiment=exact")  # fmt: skip
+             "cluster.threads=1", "optimizer._target_=torch.optim.SGD", "learning_rate=[0.1]",
+             "+experiment=exact")  # fmt: skip
 
 
 def trained(partition_dir: Path, run_dir: Path, *overrides: str) -> tuple[dict[str, Any], list[float | None]]:
