@@ -15,6 +15,7 @@ from retexo.config.compose import compose
 from retexo.config.settings import Settings
 
 BEFORE = ROOT / "tests" / "fixtures" / "before_rooms"
+DEFAULTS_THEN = ("base=published", "gradient.rank=4")
 
 
 def arguments(path: Path) -> tuple[str, list[str]]:
@@ -25,7 +26,7 @@ def arguments(path: Path) -> tuple[str, list[str]]:
 
 def settings_of(*more: str) -> Settings:
     name, overrides = arguments(BEFORE / "interrupted" / "arguments.txt")
-    return compose([*overrides, f"partition_dir={BEFORE / 'partitions'}", *more], name)
+    return compose([*DEFAULTS_THEN, *overrides, f"partition_dir={BEFORE / 'partitions'}", *more], name)
 
 
 def summary(folder: Path) -> dict:
