@@ -15,7 +15,7 @@ from retexo.config.compose import compose
 from retexo.config.settings import Settings
 
 BEFORE = ROOT / "tests" / "fixtures" / "before_rooms"
-DEFAULTS_THEN = ("base=published", "gradient.rank=4")
+DEFAULTS_THEN = ("base=published",)
 
 
 def arguments(path: Path) -> tuple[str, list[str]]:

@@ -21,7 +21,8 @@ from support import ROOT, finish, start_cli, wait_until
 from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 
-TRAINING = ("num_rounds=[4]", "stopping=none", "device=cpu", "cluster.threads=1")
+TRAINING = ("+experiment=exact", "num_rounds=[4]", "stopping=none", "device=cpu", "cluster.threads=1")
+"""Messages that are long enough for the headers of packets to be few."""
 HEADERS = 14 + 20 + 32
 """bytes of Ethernet, IP and TCP (with its timestamps) around the payload of a packet"""
 
