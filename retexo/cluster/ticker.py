@@ -32,7 +32,7 @@ class Ticker(logging.Handler):
         def tick() -> None:
             while not ended.wait(interval / 10):
                 if time.monotonic() - self._last >= interval:
-                    logger.info("%.0f s so far; %s", time.monotonic() - start, self.doing)
+                    logger.info("%.0f s so far%s", time.monotonic() - start, self.doing and f"; {self.doing}")
 
         root = logging.getLogger()
         root.addHandler(self)
