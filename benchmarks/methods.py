@@ -53,7 +53,7 @@ COMPARISONS = {
         "no second hop": "+experiment=exact num_partitions=1 model.inputs=previous model.passes=activation",
         "no smoothing": "+experiment=exact num_partitions=1 smoothing.steps=0",
         "last layer only": "+experiment=exact num_partitions=1 readout=last",
-        "first layer alone": "+experiment=exact num_partitions=1 num_layers=1 model.own_half=true",
+        "first layer alone": "+experiment=exact num_partitions=1 num_layers=1",
         "none of it": "+experiment=retexo num_partitions=1",
     },
     "bytes": {
@@ -90,10 +90,12 @@ def run_all(
     found: Summaries = defaultdict(list)
     for seed in seeds:
         overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
+        made: set[int] = set()
         for method, options in methods.items():
             settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
-            with contextlib.suppress(InputError):  # there are partitions
+            if settings.partition.num_partitions not in made:
                 common.partition(settings)
+                made.add(settings.partition.num_partitions)
             with contextlib.suppress(InputError):
                 found[method].append(train_pyg(settings, model) if method == "PyG" else run(settings))
     return found
