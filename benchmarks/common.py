@@ -58,11 +58,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """A parser with those of ARGUMENTS that have a default here; log messages are switched off."""
-    logging.disable(logging.INFO)
+    be_silent()
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         made.add_argument(f"--{name.replace('_', '-')}", default=default, **ARGUMENTS[name])
     return made
+
+
+def be_silent() -> None:
+    """In this process."""
+    logging.disable(logging.INFO)
 
 
 def machine() -> str:
@@ -113,7 +118,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             stages = build_stages(Architecture(settings.train.model, info.num_features, info.num_classes), seed)
         built.wait()
         context = make_context(settings.train, partition, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE)
-        trained = trainer.train(context, stages)
+        trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         scores = final_scores(context, choose_answer(context, trained.logits)[1])
         measured = measurements(comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers)
         return {**{name: asdict(score) for name, score in scores.items()}, "rounds": trained.rounds, **measured}

@@ -21,7 +21,9 @@ import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +85,31 @@ of 3 splits."""
 Summaries = dict[str, list[dict[str, Any]]]
 
 
-def run_all(
-    data: list[str], model: str, methods: dict[str, str], seeds: range, folder: Path, run: Callable[[Settings], Any]
-) -> Summaries:
-    """summary.json of each seed by method; what a trainer refuses is left out."""
+def run_all(run_seed: Callable[[int], dict[str, Any]], seeds: range, processes: int) -> Summaries:
+    """summary.json of each seed by method, of so many seeds at a time."""
     found: Summaries = defaultdict(list)
-    for seed in seeds:
-        overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
-        made: set[int] = set()
-        for method, options in methods.items():
-            settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
-            if settings.partition.num_partitions not in made:
-                common.partition(settings)
-                made.add(settings.partition.num_partitions)
-            with contextlib.suppress(InputError):
-                found[method].append(train_pyg(settings, model) if method == "PyG" else run(settings))
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for summaries in map(run_seed, seeds) if processes == 1 else pool.map(run_seed, seeds):
+            for method, summary in summaries.items():
+                found[method].append(summary)
+    return found
+
+
+def run_methods(
+    seed: int, *, data: list[str], model: str, methods: dict[str, str], folder: Path, run: Callable[[Settings], Any]
+) -> dict[str, Any]:
+    """summary.json by method; what a trainer refuses is left out."""
+    common.be_silent()
+    overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
+    found: dict[str, Any] = {}
+    made: set[int] = set()
+    for method, options in methods.items():
+        settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
+        if settings.partition.num_partitions not in made:
+            common.partition(settings)
+            made.add(settings.partition.num_partitions)
+        with contextlib.suppress(InputError):
+            found[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
     return found
 
 
@@ -160,6 +172,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
     parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
     parser.add_argument("--threads", action="store_true", help="workers are threads: a third of the time, same bytes")
+    parser.add_argument("--processes", type=int, default=1, help="seeds at a time, a process each")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
     methods = {method: known.get(method, method) for method in arguments.methods or known}
@@ -174,7 +187,8 @@ def main() -> None:
             print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")
             with tempfile.TemporaryDirectory() as folder:
                 run = common.train_in_threads if arguments.threads else partial(common.train, folder=folder)
-                found = run_all(data, model, methods, seeds, Path(folder), run)
+                run_seed = partial(run_methods, data=data, model=model, methods=methods, folder=Path(folder), run=run)
+                found = run_all(run_seed, seeds, arguments.processes)
                 print(table(found, with_test=arguments.comparison != "choose").to_string(), flush=True)
                 if arguments.comparison == "bytes":
                     print_bounds(model, data, seeds, Path(folder))
