@@ -1,11 +1,12 @@
 """Rounds a second of synchronous training, beside the floor of the same products.
 
-    python benchmarks/rounds.py [--repeats 5]
+    python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets]
 
 Cora, GCN, +experiment=retexo, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the
 same matrix products (forward and backward on the training rows, forward on the validation rows) of all workers' rows,
 and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the
-same all-reduces between 4 workers that do nothing else. All three are interleaved; ratios are of medians.
+same all-reduces between 4 workers that do nothing else. All are interleaved; ratios are of medians. With several
+backends: the same of each, and the ratio of rounds and of messages to those of the first.
 """
 
 import json
@@ -20,7 +21,8 @@ import torch
 
 from retexo.cluster import launch
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.process_group import Rendezvous, process_group
+from retexo.comm.process_group import Rendezvous, connected
+from retexo.comm.sockets import Streams
 from retexo.comm.traffic import MessageTag
 from retexo.config.compose import compose
 from retexo.nn.block import HaloRows, InEdges, Sources, rows_of
@@ -67,11 +69,11 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
     return time.perf_counter() - start
 
 
-def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connection) -> None:
+def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connection, streams: Streams | None) -> None:
     """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
     meeting, sizes = job
     torch.set_num_threads(1)
-    with process_group(meeting, rank) as transport:
+    with connected(meeting, rank, streams) as transport:
         comm = Communicator(transport)
         start = time.perf_counter()
         for size in sizes:
@@ -81,8 +83,8 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
         parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
 
 
-def message_seconds() -> float:
-    settings = compose(DATA, "node_classification_gcn").train
+def message_seconds(backend: str) -> float:
+    settings = compose([*DATA, backend], "node_classification_gcn").train
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
@@ -91,25 +93,37 @@ def message_seconds() -> float:
         return float(launch.run_workers(range(WORKERS), messages_alone, (node.rendezvous, sizes), node)[0])
 
 
-def once(folder: Path) -> dict[str, float]:
-    """Seconds of one training run, whole and its rounds, and of the two floors."""
-    settings = compose([*DATA, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
-    common.partition(settings)
-    seconds = common.train(settings, folder)["seconds"]
-    return {"training": seconds["train"], "rounds": seconds["phase"]["rounds"], "products": floor_seconds(),
-            "messages": message_seconds()}  # fmt: skip
+def once(folder: Path, backends: list[str]) -> dict[str, float]:
+    """Seconds of one training run by each backend, whole and its rounds, and of the floors."""
+    found = {"products": floor_seconds()}
+    for backend in backends:
+        option = f"distributed.backend={backend}"
+        settings = compose([*DATA, option, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
+        common.partition(settings)
+        seconds = common.train(settings, folder)["seconds"]
+        found |= {f"training {backend}": seconds["train"], f"rounds {backend}": seconds["phase"]["rounds"],
+                  f"messages {backend}": message_seconds(option)}  # fmt: skip
+    return found
 
 
 def main() -> None:
-    arguments = common.parser(__doc__, repeats=5).parse_args()
+    parser = common.parser(__doc__, repeats=5)
+    parser.add_argument("--backend", nargs="+", default=["gloo"])
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        seconds = pd.DataFrame([once(Path(folder)) for _ in range(arguments.repeats)])
+        seconds = pd.DataFrame([once(Path(folder), arguments.backend) for _ in range(arguments.repeats)])
     median = seconds.median()
     print(f"{common.machine()}; {arguments.repeats} repeats")
     print(seconds.agg(["median", "min", "max"]).T.round(2).to_string())
-    print(f"rounds a second                 {2 * ROUNDS / median['rounds']:.0f}")
-    print(f"ratio to the products           {median['rounds'] / median['products']:.2f}")
-    print(f"ratio to products and messages  {median['rounds'] / (median['products'] + median['messages']):.2f}")
+    first = arguments.backend[0]
+    for backend in arguments.backend:
+        rounds, messages = median[f"rounds {backend}"], median[f"messages {backend}"]
+        floor = median["products"]
+        print(f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the products, "
+              f"{rounds / (floor + messages):.2f} of products and messages")  # fmt: skip
+        if backend != first:
+            print(f"{backend} / {first}: rounds {rounds / median[f'rounds {first}']:.2f}, "
+                  f"messages {messages / median[f'messages {first}']:.2f}")  # fmt: skip
 
 
 if __name__ == "__main__":

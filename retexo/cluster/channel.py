@@ -75,6 +75,11 @@ class Channel:
             raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
         return [*waiting, *map(_message, lines)]
 
+    def detach(self) -> socket.socket:
+        """The connection itself, for something else than messages."""
+        assert not self._received
+        return self._socket
+
     def close(self) -> None:
         self._socket.close()
 

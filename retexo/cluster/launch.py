@@ -19,6 +19,7 @@ from typing import Any
 
 from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
+from retexo.cluster.streams import with_local_streams
 from retexo.cluster.ticker import ticker
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.cluster_settings import ClusterSettings
@@ -119,22 +120,28 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
 
 
 def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node) -> dict[int, Any]:
-    """Run target(rank, job, connection) in a process for each rank; return their results by rank.
+    """Run target(rank, job, connection, streams) in a process for each rank; return their results by rank.
+
+    streams: to the other workers, None for gloo, which connects them itself.
 
     Raises TrainingError, which names rank, node and phase, as soon as a worker fails here or on another node; none is
     left behind in any case.
     """
     context = multiprocessing.get_context("forkserver")
     pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
+    handed_over = ExitStack()
+    streams = with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
     processes = [
-        context.Process(target=target, args=(rank, job, sender), name=f"rank {rank}", daemon=True)
+        context.Process(target=target, args=(rank, job, sender, streams.get(rank)), name=f"rank {rank}", daemon=True)
         for rank, (_, sender) in pipes.items()
     ]
     with terminate_as_exit(), ExitStack() as stack:
+        stack.enter_context(handed_over)
         for receiver, _ in pipes.values():
             stack.callback(receiver.close)
         stack.push(lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit)))
         _start(processes, node.cluster.init_timeout)
+        handed_over.close()  # so that a worker notices when the other end of a stream has ended
         for _, sender in pipes.values():
             sender.close()
         started = zip(processes, pipes.items(), strict=True)

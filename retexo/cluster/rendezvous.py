@@ -11,9 +11,10 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from retexo.cluster.channel import RETRY_INTERVAL, Channel, ChannelClosed, Disco
 from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_version, name_of
 from retexo.cluster.interfaces import interface_address, loopback, route_interface
 from retexo.cluster.pending import PendingConnections
+from retexo.cluster.streams import StreamsByRank
 from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.flatten import flatten
@@ -44,6 +46,8 @@ class Node:
     rendezvous: Rendezvous
     links: dict[int, Channel] = field(default_factory=dict)
     """Connections to the other nodes, by node."""
+    streams: StreamsByRank | None = None
+    """To workers of other nodes; None where these connect by gloo."""
 
     @property
     def rank(self) -> int:
@@ -60,7 +64,8 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         if cluster.num_nodes == 1:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-"))) / "rendezvous"
             run_id = secrets.token_hex(8)
-            yield Node(cluster, run_id, _rendezvous(cluster, loopback(), run_id, file=file))
+            meeting = _rendezvous(cluster, loopback(), run_id, file=file)
+            yield Node(cluster, run_id, meeting, streams=_no_streams(cluster))
             return
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_addresses(cluster.master_addr))
@@ -98,6 +103,10 @@ def choose_interface(cluster: ClusterSettings) -> str:
     return interface
 
 
+Key = tuple[int, ...]
+"""A connection between two nodes: the number of the one that opens it; of a stream, the ranks of its ends, too."""
+
+
 @dataclass(frozen=True, eq=False)
 class Participant:
     """A node while it connects to the others."""
@@ -107,10 +116,25 @@ class Participant:
     own: NodeInfo
     listener: socket.socket
 
-    def node(self, run_id: str, store: str, links: dict[int, Channel]) -> Node:
-        address, port = _split(store)
+    def node(self, run_id: str, store: str, found: Mapping[Key, Channel]) -> Node:
+        """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty."""
+        address, port = _split(store) if store else ("", 0)
         rendezvous = _rendezvous(self.cluster, self.interface, run_id, address=address, port=port)
-        return Node(self.cluster, run_id, rendezvous, links)
+        links = {key[0]: channel for key, channel in found.items() if len(key) == 1}
+        node = Node(self.cluster, run_id, rendezvous, links, _no_streams(self.cluster))
+        for key, channel in found.items():
+            if node.streams is not None and len(key) == 3:
+                own, other = (key[1], key[2]) if key[1] in self.own.ranks else (key[2], key[1])
+                node.streams.setdefault(own, {})[other] = channel.detach()
+        return node
+
+    def keys_of(self, other: int) -> set[Key]:
+        """The connections that another node has with this one; the one with the higher number opens them."""
+        first, second = max(other, self.own.node), min(other, self.own.node)
+        if self.cluster.backend == "gloo":
+            return {(first,)}
+        ranks = product(self.cluster.ranks_of(first), self.cluster.ranks_of(second))
+        return {(first,), *((first, *pair) for pair in ranks)}
 
 
 def _coordinate(participant: Participant, stack: ExitStack) -> Node:
@@ -121,18 +145,23 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
     if coordinator.problem is not None:
         coordinator.send_reply({"mistake": coordinator.problem})
         raise InputError(coordinator.problem)
+    problem: str | None
+    run_id, store = secrets.token_hex(8), ""
+    accepted: dict[Key, Channel] = {}
     if coordinator.missing:
         absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
-        problem: str | None = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
+        problem = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
     else:
-        address = participant.own.address.rpartition(":")[0]
-        run_id, store = secrets.token_hex(8), f"{address}:{stack.enter_context(serving_store(address))}"
+        if cluster.backend == "gloo":
+            address = participant.own.address.rpartition(":")[0]
+            store = f"{address}:{stack.enter_context(serving_store(address))}"
         coordinator.send_reply({"run": run_id, "store": store, "nodes": coordinator.addresses})
-        problem = _peer_problem(cluster, coordinator.joined)
+        accepted, problem = _accept(participant, run_id, range(1, cluster.num_nodes), links=coordinator.joined)
+        problem = problem or _peer_problem(cluster, coordinator.joined)
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise TrainingError(problem)
-    return participant.node(run_id, store, coordinator.joined)
+    return participant.node(run_id, store, accepted | {(node,): link for node, link in coordinator.joined.items()})
 
 
 def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
@@ -185,9 +214,9 @@ def _join(participant: Participant) -> Node:
         channel, reply = _ask_to_join(participant, where, port)
         _check_reply(reply, own, place)
         run_id, store, addresses = _parse_start(reply)
-        links = {0: channel, **_connect_peers(participant, run_id, addresses, channel)}
+        found = _connect_peers(participant, run_id, {0: (where, port), **addresses}, channel)
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
-        return participant.node(run_id, store, links)
+        return participant.node(run_id, store, found)
     except ChannelClosed as error:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
@@ -219,7 +248,8 @@ def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[int, tuple[st
     """The run's id, the address of its store, and those of the other nodes; ChannelClosed if they are not there."""
     try:
         addresses = {int(node): _split(address) for node, address in reply["nodes"].items()}
-        _split(reply["store"])
+        if reply["store"]:
+            _split(reply["store"])
         return str(reply["run"]), reply["store"], addresses
     except (KeyError, ValueError, AttributeError) as error:
         raise ChannelClosed(f"not a reply of node 0: {printable(reply)}") from error
@@ -246,43 +276,61 @@ def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
 
 def _connect_peers(
     participant: Participant, run_id: str, addresses: Mapping[int, tuple[str, int]], first: Channel
-) -> dict[int, Channel]:
-    """Connect the nodes besides node 0 pairwise: only these two can notice that the network between them fails."""
-    cluster, name = participant.cluster, participant.own.name
-    links: dict[int, Channel] = {}
+) -> dict[Key, Channel]:
+    """Connect every two nodes: only these two can notice that the network between them fails."""
+    cluster, own = participant.cluster, participant.own
+    found: dict[Key, Channel] = {(0,): first}
     problem = None
-    for other in range(1, cluster.node_rank):
+    for other in range(own.node):
         address, port = addresses.get(other, ("", 0))
         try:
-            links[other] = connect(address, port, CONNECT_TIMEOUT)
-            links[other].send({"run": run_id, "node": cluster.node_rank})
+            for key in sorted(participant.keys_of(other)):
+                if other or len(key) > 1:  # the link to node 0 is there
+                    found[(other, *key[1:])] = channel = connect(address, port, CONNECT_TIMEOUT)
+                    channel.send({"run": run_id, "from": key})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
-            problem = f"{name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
+            problem = f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
             break
     if problem is None:
-        later = set(range(cluster.node_rank + 1, cluster.num_nodes))
-        links |= _accept_peers(participant.listener, run_id, later)
-        if later - links.keys():
-            absent = [name_of(node, cluster.ranks_of(node)) for node in sorted(later - links.keys())]
-            problem = f"{name} was not reached by {', '.join(absent)} within {CONNECT_TIMEOUT:g} s"
+        accepted, problem = _accept(participant, run_id, range(own.node + 1, cluster.num_nodes))
+        found |= accepted
     first.send({"ready": True} if problem is None else {"problem": problem})
-    return links
+    return found
 
 
-def _accept_peers(listener: socket.socket, run_id: str, nodes: set[int]) -> dict[int, Channel]:
-    """Connections from these nodes of the run, that arrive within CONNECT_TIMEOUT."""
-    found: dict[int, Channel] = {}
-    pending, deadline = PendingConnections(listener), time.monotonic() + CONNECT_TIMEOUT
-    while nodes - found.keys() and time.monotonic() < deadline:
+def _accept(
+    participant: Participant, run_id: str, nodes: range, links: Collection[int] = ()
+) -> tuple[dict[Key, Channel], str | None]:
+    """The connections from these nodes of the run, and what is missing of them. links: nodes whose links are there."""
+    expected = {key for node in nodes for key in participant.keys_of(node)} - {(node,) for node in links}
+    found: dict[Key, Channel] = {}
+    pending, deadline = PendingConnections(participant.listener), time.monotonic() + CONNECT_TIMEOUT
+    while expected - found.keys() and time.monotonic() < deadline:
         for channel, message in pending.wait(min(0.5, deadline - time.monotonic()))[0]:
-            node = message.get("node")
-            if message.get("run") == run_id and isinstance(node, int) and node in nodes - found.keys():
-                found[node] = channel
+            key = _key_of(message, run_id)
+            if key in expected - found.keys():
+                found[key] = channel
             else:
                 pending.reject(channel, "not a node of this run")
     pending.close()
-    return found
+    absent = sorted({key[0] for key in expected - found.keys()})
+    if not absent:
+        return found, None
+    names = ", ".join(name_of(node, participant.cluster.ranks_of(node)) for node in absent)
+    return found, f"{participant.own.name} was not reached by {names} within {CONNECT_TIMEOUT:g} s"
+
+
+def _key_of(message: Mapping[str, Any], run_id: str) -> Key:
+    """Of a connection's first message; () where it is none of this run."""
+    key = message.get("from")
+    fits = message.get("run") == run_id and isinstance(key, list) and all(type(each) is int for each in key)
+    return tuple(key) if fits and key is not None else ()
+
+
+def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
+    """To begin with."""
+    return {} if cluster.backend == "sockets" else None
 
 
 def _master(cluster: ClusterSettings) -> tuple[str, int]:

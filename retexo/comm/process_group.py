@@ -1,4 +1,4 @@
-"""The gloo process group of torch.distributed: where workers meet, how they send, and for how long they wait."""
+"""How workers meet, send, and for how long they wait: over sockets that they are given, or in gloo's process group."""
 
 import contextlib
 import os
@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from retexo.comm.transport import PeerLost
+from retexo.comm.sockets import Streams, socket_transport
+from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
 
 
@@ -35,6 +36,17 @@ class Rendezvous:
     """seconds"""
     run_id: str = ""
     """Several nodes: the keys of the store begin with it, so that no worker of another run is ever found there."""
+
+
+@contextlib.contextmanager
+def connected(rendezvous: Rendezvous, rank: int, streams: Streams | None) -> Iterator[Transport]:
+    """The transport of a worker until the end of its run; streams: None for gloo."""
+    with (
+        process_group(rendezvous, rank)
+        if streams is None
+        else socket_transport(rank, streams, rendezvous.timeout) as transport
+    ):
+        yield transport
 
 
 @contextlib.contextmanager

@@ -38,8 +38,9 @@ class ClusterSettings(Checked):
         at_least(1), at_most(MAX_THREADS), per_node=True,
     )  # fmt: skip
     backend: str = setting(
-        "distributed.backend", "gloo", "the transport", one_of("gloo"), per_node=True, compared=False
-    )
+        "distributed.backend", "gloo", "what carries messages: torch's gloo, or sockets of this program's own",
+        one_of("gloo", "sockets"), compared=False,
+    )  # fmt: skip
     master_addr: str = setting(
         "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
         per_node=True, compared=False,

@@ -55,6 +55,7 @@ class Inputs:
 
     def in_bf16(self) -> "Inputs":
         """The same with dense matrices and products in bfloat16."""
+
         def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
             return tuple(matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in matrices)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import process_group
+from retexo.comm.process_group import connected
+from retexo.comm.sockets import Streams
 from retexo.config.settings import PredictSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import Use
@@ -37,12 +38,12 @@ class InferJob(Job):
     """How predictions are written; None where only scores are wanted, for which fewer rows are sent."""
 
 
-def main(rank: int, job: InferJob, parent: Connection) -> None:
+def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) -> None:
     """Entry point of a worker process, as in retexo.worker.train."""
-    serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, progress))
+    serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, streams, progress))
 
 
-def run(rank: int, job: InferJob, progress: Progress | None = None) -> dict[str, Any]:
+def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None) -> dict[str, Any]:
     """Load the partition and the model, join the group, infer; scores, bytes and times as in summary.json."""
     configure(rank, job.settings)
     memory = MemoryWatch()
@@ -51,7 +52,7 @@ def run(rank: int, job: InferJob, progress: Progress | None = None) -> dict[str,
         partition = job.directory.read(rank)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
-    with process_group(job.rendezvous, rank) as transport:
+    with connected(job.rendezvous, rank, streams) as transport:
         start = time.perf_counter()
         comm = Communicator(transport, job.settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest, training=False)

@@ -11,7 +11,8 @@ from typing import Any
 
 from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import process_group
+from retexo.comm.process_group import connected
+from retexo.comm.sockets import Streams
 from retexo.nn.stage import Answer, Architecture, build_stages
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
@@ -37,16 +38,20 @@ class TrainJob(Job):
     """sha256 (hex) of the run that a saved state has to belong to."""
 
 
-def main(rank: int, job: TrainJob, parent: Connection) -> None:
+def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once its state is saved
     timeout = job.settings.cluster.heartbeat_timeout
-    serve(parent, timeout, lambda progress: run(rank, job, stop.is_set, progress))
+    serve(parent, timeout, lambda progress: run(rank, job, streams, stop.is_set, progress))
 
 
 def run(
-    rank: int, job: TrainJob, stop_requested: Callable[[], bool] = lambda: False, progress: Progress | None = None
+    rank: int,
+    job: TrainJob,
+    streams: Streams | None,
+    stop_requested: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
     settings = job.settings
@@ -56,7 +61,7 @@ def run(
         partition = job.directory.read(rank)
     clock.progress.enter("rendezvous")
     with (
-        process_group(job.rendezvous, rank) as transport,
+        connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
     ):
         start = time.perf_counter()

@@ -1,5 +1,7 @@
 """Each collective alone: the worked answers of its docstring, and its bytes by hand."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,12 @@ import torch
 from support import run_workers
 from torch import Tensor
 
+from retexo.cluster.streams import with_local_streams
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
+from retexo.comm.sockets import SocketTransport
 from retexo.comm.traffic import KINDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost
+from retexo.comm.transport import PeerLost, Transport
 
 WORLD = 4
 SETUP, GRADIENTS = MessageTag("setup"), MessageTag("gradients", 1)
@@ -19,12 +23,17 @@ ROUNDED = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0]  # in bfloat16 exact, and s
 EXACT = [1 / 3, 2.0**-40]
 
 
-def collectives(rank: int, world_size: int) -> dict[str, Any]:
+def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
+    return collectives(GlooTransport(rank, world_size))
+
+
+def collectives(transport: Transport) -> dict[str, Any]:
     """What each collective gives on this worker, and the bytes that the meter counted for it, by peer."""
     found: dict[str, Any] = {}
+    rank, world_size = transport.rank, transport.world_size
 
     def noted(name: str, call: Any) -> None:
-        comm = Communicator(GlooTransport(rank, world_size))
+        comm = Communicator(transport)
         value = call(comm)
         found[name] = (value, comm.meter.table(2))
 
@@ -70,9 +79,15 @@ def collectives(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2, WORLD])
+@pytest.fixture(scope="module", params=[("gloo", 1), ("gloo", 2), ("gloo", WORLD), ("sockets", 1), ("sockets", WORLD)])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_workers(request.param, collectives, Path(tmp_path_factory.mktemp("collectives")))
+    backend, world = request.param
+    if backend == "gloo":
+        return run_workers(world, over_gloo, Path(tmp_path_factory.mktemp("collectives")))
+    with ThreadPoolExecutor(world) as pool, ExitStack() as stack:
+        streams = with_local_streams(range(world), {}, stack)
+        ends = [SocketTransport(rank, streams[rank], 60.0) for rank in range(world)]
+        return list(pool.map(collectives, ends))
 
 
 def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:

@@ -26,6 +26,7 @@ from support import random_graph, thirds, write_partitions
 
 from retexo.apps import train
 from retexo.cluster.heartbeat import Progress
+from retexo.comm.sockets import Streams
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
@@ -77,7 +78,9 @@ def victim(phase: str) -> int:
     return 0 if phase == "checkpoint" else 1  # rank 0 writes it
 
 
-def struck(fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, parent: Connection) -> None:
+def struck(
+    fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, parent: Connection, streams: Streams | None
+) -> None:
     """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of layer 1."""
     if rank == victim(phase):
         enter, at = Progress.enter, Progress.at
@@ -97,7 +100,7 @@ def struck(fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, 
                 strike()
 
         Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
-    train_worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent, streams)
 
 
 @pytest.fixture(scope="module")
@@ -154,13 +157,15 @@ def test_a_fault_in_a_phase(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
+    """Over sockets where the fault is in a round, else by gloo; what nothing happened to was sent by gloo."""
     when = tmp_path_factory.mktemp("struck") / "when"
+    backend = f"distributed.backend={'sockets' if phase == 'round' else 'gloo'}"
     place = request.getfixturevalue("disk" if fault == "full disk" else "tmp_path")
     run_dir = place / "run"
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(struck, fault, phase, when, place))
         with pytest.raises((TrainingError, SystemExit)) as raised:
-            train.run(settings(parts), run_dir)
+            train.run(settings(parts, backend), run_dir)
     assert time.time() - float(when.read_text()) < NOTICED
     assert not multiprocessing.active_children()
     if fault == "terminate":
@@ -174,7 +179,7 @@ def test_a_fault_in_a_phase(
         assert f"phase: {phase}" in message
         assert "\n" not in message.strip()
     (place / "filler").unlink(missing_ok=True)
-    summary = train.run(settings(parts, "resume=auto"), run_dir)
+    summary = train.run(settings(parts, backend, "resume=auto"), run_dir)
     assert summary["status"] == "done"
     assert layers(run_dir) == whole
     if phase == "round":

@@ -41,7 +41,7 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 # --- what workers do ---------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-def serve(rank: int, job: dict[int, str], parent: Connection) -> None:
+def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
     process.serve(parent, TIMEOUT, lambda progress: act(rank, job[rank], progress))
 
 
