@@ -39,6 +39,8 @@ class NodeInfo:
     """Those that have to be the same everywhere, by dotted name."""
     partition: str
     """Digest of the partition directory."""
+    backend: str
+    """distributed.backend; a run may be resumed with another."""
     address: str
     """ADDRESS:PORT at which the other nodes find this one."""
 
@@ -68,6 +70,8 @@ def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
         return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same everywhere"
     if other.world_size != first.world_size:
         return f"{other.name} has num_partitions={other.world_size}, node 0 has num_partitions={first.world_size}"
+    if other.backend != first.backend:
+        return f"{other.name} has distributed.backend={other.backend}, node 0 has distributed.backend={first.backend}"
     differing = [
         f"{name}={other.settings.get(name)} instead of {first.settings.get(name)}"
         for name in sorted(first.settings.keys() | other.settings.keys())

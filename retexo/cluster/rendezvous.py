@@ -79,6 +79,7 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
             code=code_version(),
             settings=json.loads(json.dumps(flatten(settings), default=str)),
             partition=partition,
+            backend=cluster.backend,
             address=f"{address}:{listener.getsockname()[1]}",
         )
         participant = Participant(cluster, interface, own, listener)

@@ -39,7 +39,7 @@ class ClusterSettings(Checked):
     )  # fmt: skip
     backend: str = setting(
         "distributed.backend", "gloo", "what carries messages: torch's gloo, or sockets of this program's own",
-        one_of("gloo", "sockets"), compared=False,
+        one_of("gloo", "sockets"), per_node=True, compared=False,
     )  # fmt: skip
     master_addr: str = setting(
         "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",

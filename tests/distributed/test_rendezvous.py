@@ -152,6 +152,39 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
     assert handshake.code_version() != before
 
 
+def test_nodes_that_send_by_other_ways_are_refused() -> None:
+    port = free_port()
+    outcomes = together(
+        *(lambda n=n, way=way: attend(cluster(n, port, backend=way)) for n, way in enumerate(("gloo", "sockets")))
+    )
+    message = "node 1 (rank 1) has distributed.backend=sockets, node 0 has distributed.backend=gloo"
+    assert outcomes == [("InputError", message)] * 2
+
+
+def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
+    """But for those of one node, which are made with the workers."""
+    port = free_port()
+
+    def meet(node: int) -> None:
+        settings = cluster(node, port, parts=6, per_node=2, backend="sockets")
+        with rendezvous.connect_nodes(settings, SETTINGS, "abc") as met:
+            streams = met.streams or {}
+            assert {(own, other) for own in streams for other in streams[own]} == {
+                (own, other) for own in settings.local_ranks for other in range(6) if other not in settings.local_ranks
+            }
+            for own, streams_of_own in streams.items():
+                for other, stream in streams_of_own.items():
+                    stream.sendall(bytes([own, other]))
+            for own, streams_of_own in streams.items():
+                for other, stream in streams_of_own.items():
+                    assert stream.recv(2) == bytes([other, own])
+                    stream.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(meet, node) for node in range(3)]:
+            future.result(60)
+
+
 def test_a_rank_taken_twice_ends_all() -> None:
     port = free_port()
     outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in (0, 1, 1)))
@@ -219,7 +252,7 @@ def visit(port: int, content: bytes) -> bytes:
 
 
 def node_info(**fields: Any) -> bytes:
-    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "",
+    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "", "backend": "gloo",
                "address": "127.0.0.1:1"}  # fmt: skip
     return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
 
@@ -389,7 +422,7 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     port = free_port()
-    own = handshake.NodeInfo("", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "")
+    own = handshake.NodeInfo("", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "gloo", "")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
         gone = channel.connect("127.0.0.1", port, 10)
