@@ -252,7 +252,8 @@ def visit(port: int, content: bytes) -> bytes:
 
 
 def node_info(**fields: Any) -> bytes:
-    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "", "backend": "gloo",
+    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "",
+               "backend": "gloo",
                "address": "127.0.0.1:1"}  # fmt: skip
     return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
 
