@@ -1,6 +1,8 @@
 """Settings from the command line: besides the command the only module that knows Hydra."""
 
+import copy
 import difflib
+import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -9,6 +11,7 @@ from typing import Any
 
 import psutil
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -45,6 +48,46 @@ def compose_run(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> tuple[Settings, Path]:
     """As `compose`, and the run directory that the command would have: hydra.run.dir."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise InputError(f"--config-dir={config_dir}: no such folder; give one that has configuration files")
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        if config_dir is not None:  # which may have groups of its own
+            config = _compose(config_name, tuple(overrides), config_dir)
+        else:
+            values = [each for each in parsed if not _chooses(each)]
+            choices = tuple(str(each.input_line) for each in parsed if _chooses(each))
+            config = copy.deepcopy(_compose_once(config_name, choices, _newest()))
+            OmegaConf.clear_cache(config)  # the time of the run directory
+            ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        run_dir = Path(config.hydra.run.dir)
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        return load(config, overrides, config_name, config_dir), run_dir
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(refusal(error)) from None
+
+
+def _chooses(override: Override) -> bool:
+    """Whether it is more than a value: a file of a group, or what Hydra refuses."""
+    group = override.key_or_group
+    return override.is_sweep_override() or override.package is not None or (CONFIG_DIR / group).is_dir() or "/" in group
+
+
+def _newest() -> int:
+    return max(file.stat().st_mtime_ns for file in CONFIG_DIR.rglob("*.yaml"))
+
+
+@functools.lru_cache(maxsize=64)
+def _compose_once(config_name: str, choices: tuple[str, ...], newest: int) -> DictConfig:
+    """Takes a tenth of a second, and what has many runs asks for the same again; not to be changed."""
+    return _compose(config_name, choices)
+
+
+def _compose(config_name: str, overrides: tuple[str, ...], config_dir: str | None = None) -> DictConfig:
     import hydra
     from hydra._internal.hydra import Hydra  # the public functions take no second folder
     from hydra._internal.utils import create_config_search_path
@@ -54,21 +97,13 @@ def compose_run(
 
     search_path = create_config_search_path(str(CONFIG_DIR))
     if config_dir is not None:
-        if not Path(config_dir).is_dir():
-            raise InputError(f"--config-dir={config_dir}: no such folder; give one that has configuration files")
         search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema"))
     outer = GlobalHydra.instance().hydra  # of the command, where an app composes; Hydra allows one at a time
     GlobalHydra.instance().clear()
     try:
         setbase("1.3")
         Hydra.create_main_hydra2("main", search_path)
-        config = hydra.compose(config_name, list(overrides), return_hydra_config=True)
-        run_dir = Path(config.hydra.run.dir)
-        OmegaConf.set_struct(config, False)
-        del config["hydra"]
-        return load(config, overrides, config_name, config_dir), run_dir
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(refusal(error)) from None
+        return hydra.compose(config_name, [*overrides], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = outer
 

@@ -2,17 +2,20 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from support import ROOT
 
 from partitioning.errors import InputError
-from retexo.config.compose import compose
+from retexo.config.compose import compose, compose_run
 from retexo.config.flatten import flatten
 from retexo.config.schema import CONFIG_DIR, nest
 from retexo.config.settings import Settings
@@ -42,6 +45,25 @@ def test_composing_and_refusing_take_no_torch() -> None:
     words = "import sys; sys.argv = ['', 'app=trian', 'trainer=bns', 'bns.p=0.2', 'model=sage']"
     code = f"{words}; from retexo.__main__ import main; assert main() == 2 and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_what_was_composed_once_serves_other_values_at_another_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for seed, now in ((5, "before"), (6, "after")):
+        monkeypatch.setattr("hydra.core.utils.datetime", Mock(**{"now.return_value.strftime.return_value": now}))
+        settings, run_dir = compose_run([f"seed={seed}", "model=gat", "trainer=bns", f"bns.p=0.{seed}"])
+        found.append((settings.train.seed, settings.resolved["bns"]["p"], settings.train.model.name, str(run_dir)))
+    assert found == [(5, 0.5, "gat", "outputs/before/before"), (6, 0.6, "gat", "outputs/after/after")]
+
+
+def test_a_changed_file_of_the_configuration_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(CONFIG_DIR, tmp_path / "conf")
+    monkeypatch.setattr("retexo.config.compose.CONFIG_DIR", tmp_path / "conf")
+    sizes = []
+    for size in (11, 12):
+        (tmp_path / "conf" / "model" / "gcn.yaml").write_text(f"name: gcn\nhidden_dim: {size}\n")
+        sizes.append(compose(["seed=3"]).resolved["model"].get("hidden_dim"))
+    assert sizes == [11, 12]
 
 
 def test_defaults() -> None:
