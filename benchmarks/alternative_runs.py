@@ -140,8 +140,9 @@ def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
 
 def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
     """The same of DGL."""
-    from partitioning.dgl_import import dgl
+    from partitioning.dgl_import import import_dgl
 
+    dgl = import_dgl("DGL beside ours")
     graph = dgl.graph((data["src"], data["dst"]), num_nodes=len(data["x"]))
     if kind == "GCN":
         convs = [dgl.nn.GraphConv(sizes[layer], sizes[layer + 1]) for layer in (0, 1)]

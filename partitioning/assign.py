@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning import hypergraph
+from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import GraphData
@@ -68,8 +69,7 @@ def metis(
     `objective` is vol (communication volume) or cut (edges). With a train_mask, training nodes and others are each
     balanced. DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes.
     """
-    from partitioning.dgl_import import dgl
-
+    dgl = import_dgl("partition_method=metis")
     renumber = rng.permutation(graph.num_nodes)
     shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
     types = None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from multiprocessing import forkserver, get_context
 from pathlib import Path
 
+from partitioning.dgl_import import require_dgl
 from partitioning.errors import InputError
 
 SECONDS, BYTES_PER_SECOND = 120, 20 << 20
@@ -22,10 +23,11 @@ SECONDS, BYTES_PER_SECOND = 120, 20 << 20
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
-    """InputError where DGL's reader crashes at one of the files, or does not end."""
+    """InputError where DGL's reader crashes at one of the files, or does not end; and where there is no DGL."""
+    named = ", ".join(map(str, files))
+    require_dgl(named)
     if seconds is None:
         seconds = SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
-    named = ", ".join(map(str, files))
     try:
         status = (_status_of_child if forkserver._forkserver._forkserver_pid else _status_of_program)(files, seconds)  # type: ignore[attr-defined]
     except (subprocess.TimeoutExpired, TimeoutError):
@@ -65,8 +67,9 @@ def _read_silently(files: Sequence[Path]) -> None:
 
 def _read(path: str) -> None:
     """All that the program asks of such a file."""
-    from partitioning.dgl_import import dgl
+    from partitioning.dgl_import import import_dgl
 
+    dgl = import_dgl(path)
     with contextlib.suppress(Exception):
         for graph in dgl.load_graphs(path)[0]:
             graph.edges(order="eid")

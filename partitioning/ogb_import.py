@@ -5,16 +5,18 @@ from typing import Any
 
 
 def import_ogb() -> Any:
-    """The package ogb.nodeproppred; `outdated`, with which ogb asks the network for its newest version, is hidden."""
-    from partitioning.dgl_import import dgl  # noqa: F401  ogb imports DGL, too; this module sets it up first
+    """The package ogb.nodeproppred.
 
-    hidden = sys.modules.get("outdated")
-    sys.modules["outdated"] = None  # type: ignore[assignment]
+    Hidden from it are DGL, which it does without, and `outdated`, which asks the network for its newest version.
+    """
+    hidden = {name: sys.modules.get(name) for name in ("dgl", "outdated")}
+    sys.modules |= dict.fromkeys(hidden)  # type: ignore[arg-type]
     try:
         import ogb.nodeproppred
         import ogb.nodeproppred.dataset
     finally:
-        del sys.modules["outdated"]
-        if hidden is not None:
-            sys.modules["outdated"] = hidden
+        for name, module in hidden.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
     return ogb.nodeproppred

@@ -16,7 +16,7 @@ from partitioning.setting_fields import (
 )
 
 MAX_PARTITIONS = 100_000
-"""Each is a folder of three files; more are a slip of the finger."""
+"""Each is a folder of ten files; more are a slip of the finger."""
 MAX_COUNT = at_most(2**32 - 1)
 SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
 
@@ -106,6 +106,11 @@ class PartitionSettings(Checked):
         of_partitioner=True,
     )  # fmt: skip
     seed: int = setting("partition.seed", "${seed}", "of the partitioning", *SEED, is_seed=True, of_partitioner=True)
+    dgl_files: bool | None = setting(
+        "partition.dgl_files", None,
+        "write what dgl.distributed.load_partition reads, too, a second copy; null: where DGL is installed",
+        of_partitioner=True, compared=False,
+    )  # fmt: skip
     overwrite: bool = setting(
         "overwrite", False, "replace a partition directory made with other settings",
         of_partitioner=True, compared=False,

@@ -184,7 +184,7 @@ def find_sites(path: Path, num_parts: int) -> SiteFolders:
             f"{folders[0] / DESCRIPTION}: names {len(local_sites[0].sites)} sites, num_partitions={num_parts}; "
             f"set num_partitions={len(local_sites[0].sites)}"
         )
-    return SiteFolders(path, {"num_parts": num_parts}, None, local_sites)
+    return SiteFolders(path, num_parts, None, [], None, local_sites)
 
 
 # --- from arrays to a part -------------------------------------------------------------------------------------------

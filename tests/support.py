@@ -30,7 +30,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from partitioning.dgl_import import dgl
+from partitioning.dgl_import import import_dgl
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
@@ -184,14 +184,32 @@ def provenance(graph: GraphData, assignment: np.ndarray, num_parts: int, **reque
 
 
 def write_partitions(
-    base: Path, graph: GraphData, masks: Masks, assignment: Any, num_parts: int, name: str | None = None
+    base: Path,
+    graph: GraphData,
+    masks: Masks,
+    assignment: Any,
+    num_parts: int,
+    name: str | None = None,
+    *,
+    with_dgl_files: bool = False,
 ) -> PartitionDirectory:
     """Write the partitions to base/toy-random-vol-P, and open them."""
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     made_by = provenance(graph, assignment, num_parts)
-    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by, overwrite=True)
+    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by, overwrite=True,
+          with_dgl_files=with_dgl_files)  # fmt: skip
     return find([directory], num_parts)
+
+
+class _LazyDGL:
+    """The package dgl, imported when it is first used: it takes half a second, and may not be there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_dgl("a test"), name)
+
+
+dgl: Any = _LazyDGL()
 
 
 def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> PartitionDirectory:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.datasets.download import Archive, library
+from partitioning.dgl_import import import_dgl
 from partitioning.graph_data import GraphData
 from partitioning.settings import DatasetSettings
 
@@ -48,8 +49,7 @@ def load(settings: DatasetSettings) -> GraphData:
 
 def _dgl_graph(name: str, folder: Path) -> tuple[Any, int]:
     """The DGL graph and its number of classes; DGL's class is told where its files are, and to keep no cache."""
-    from partitioning.dgl_import import dgl
-
+    dgl = import_dgl(f"dataset_name={name}")
     options = {"reddit": {"self_loop": False}}.get(name, {})
     base = {"reddit": dgl.data.RedditDataset, "yelp": dgl.data.YelpDataset, "flickr": dgl.data.FlickrDataset}[name]
     told = {
@@ -86,8 +86,7 @@ def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDA
 
 def _karate(name: str) -> GraphData:
     """Zachary's karate club: 34 members, 156 directed edges, two factions; a feature for each member."""
-    from partitioning.dgl_import import dgl
-
+    dgl = import_dgl(f"dataset_name={name}")
     graph = dgl.data.KarateClubDataset()[0]
     src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
     labels = graph.ndata["label"].numpy()

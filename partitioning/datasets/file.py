@@ -39,6 +39,7 @@ import numpy as np
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.datasets.tables import read_folder
+from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
 from partitioning.files import check_path, reading
@@ -133,7 +134,7 @@ def read_dgl(path: Path) -> RawGraph:
     if magic != DGL_MAGIC:
         raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
     check_readable([path])
-    from partitioning.dgl_import import dgl
+    dgl = import_dgl(f"dataset_file={path}")
 
     try:
         graphs = dgl.load_graphs(str(path))[0]

@@ -17,15 +17,16 @@ from partitioning.errors import InputError
 from partitioning.files import check_types, file_checksum, read_json
 from partitioning.graph_data import MASKS
 
-VERSION = 1
+VERSION = 2
+"""Of directories whose parts are arrays; 1 had DGL's files alone."""
 NODE_TENSORS = ("feat", "label", "orig_id", *MASKS, "in_deg", "out_deg")
-"""What node_feat.dgl holds."""
+"""What node_feat.dgl held."""
 CHUNK = 1 << 20
 """Rows of a tensor that are hashed at a time."""
 
 
 def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """sha256 (hex) of what a part holds, whatever the bytes of its files.
+    """sha256 (hex) of what DGL's files of a part hold, in a directory of version 1, whatever their bytes.
 
     Args:
         nodes: int64 [I + H] ids in the partitioned graph, the inner ones first.
@@ -77,11 +78,12 @@ class Meta:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def first_damaged(self, directory: Path, below: str = "") -> Path | None:
-        """The first file, of those whose path in the directory begins with `below`, that is missing or was changed."""
+    def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
+        """The first file, of those whose path in the directory begins and ends so, that is missing or was changed."""
         for file, checksum in self.checksums.items():
             path = directory / file
-            if file.startswith(below) and not (path.is_file() and file_checksum(path) == checksum):
+            concerned = file.startswith(begin) and file.endswith(end)
+            if concerned and not (path.is_file() and file_checksum(path) == checksum):
                 return path
         return None
 
@@ -94,9 +96,9 @@ class Meta:
         fields = read_json(path)
         if fields and "version" not in fields and "checksums" not in fields:
             return None
-        if fields.get("version") != VERSION:
+        if fields.get("version") not in (1, VERSION):
             raise InputError(
-                f"{path}: version {fields.get('version')}, this program reads version {VERSION}; "
+                f"{path}: version {fields.get('version')}, this program reads versions 1 and {VERSION}; "
                 "partition again with overwrite=true"
             )
         try:

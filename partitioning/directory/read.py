@@ -6,7 +6,6 @@ N nodes, E edges, F features, C classes, I inner nodes of a part, H its halo nod
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +28,12 @@ from partitioning.checks import (
     check_unique,
 )
 from partitioning.dgl_probe import check_readable
-from partitioning.directory.meta import Meta, content_digest
+from partitioning.directory import dgl_files
+from partitioning.directory.arrays import content_of, read_arrays
+from partitioning.directory.meta import VERSION, Meta, content_digest
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, read_json
+from partitioning.files import file_checksum
 from partitioning.graph_data import MASKS, is_labelled
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,18 @@ class PartitionDirectory:
     """A partition directory that was found, with its two descriptions read."""
 
     path: Path
-    config: dict[str, Any]
-    """DGL's."""
+    num_parts: int
     meta: Meta | None
     """Ours; None for a directory made by DGL itself or by the public Retexo code."""
+    bounds: list[int]
+    """[P + 1] part p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph."""
+    config: dict[str, Any] | None
+    """DGL's, of a directory whose parts are read from DGL's files; None where arrays are."""
 
-    @property
-    def num_parts(self) -> int:
-        return int(self.config["num_parts"])
+    def files_of(self, part: int) -> list[Path]:
+        """Those of DGL's that a part is read from."""
+        assert self.config is not None
+        return dgl_files.files_of(self.path, self.config, part)
 
     def digest(self) -> str:
         """sha256 (hex): of meta.json, or of DGL's config where there is none."""
@@ -69,7 +74,7 @@ class PartitionDirectory:
         """sha256 (hex) that changes, too, with what these parts hold."""
         if self.meta is not None:
             return self.digest()  # it has their contents
-        held = [file_checksum(file) for part in parts for file in _files_of(self, part)]
+        held = [file_checksum(file) for part in parts for file in self.files_of(part)]
         return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
@@ -83,15 +88,15 @@ class PartitionDirectory:
         return "another partitioning (its digest differs); copy it the same partition directory"
 
     def verify(self, parts: Iterable[int]) -> None:
-        """Check all files of these parts: by checksum, or, where nobody took one, by reading them."""
+        """Check the files of these parts: by checksum, or, where nobody took one, by reading them."""
         if self.meta is None:
-            check_readable([file for part in parts for file in _files_of(self, part)])
+            check_readable([file for part in parts for file in self.files_of(part)])
             ids = [self.read(part).node_ids for part in parts]
             if ids:
                 check_unique(torch.cat(ids).numpy(), f"{self.path}: orig_id")
             return
         for part in parts:
-            path = self.meta.first_damaged(self.path, below=f"part{part}/")
+            path = self.meta.first_damaged(self.path, f"part{part}/", ".npy" if self.config is None else "")
             if path is not None and not path.is_file():
                 raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
             if path is not None:
@@ -102,108 +107,86 @@ class PartitionDirectory:
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
-        return _read_part(self, part)
+        return (_read_part if self.config is None else _read_dgl_part)(self, part)
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
     """Open the first of the candidates that is a partition directory; it has to have num_parts parts, unless None."""
     for path in candidates:
-        config_file = _dgl_config_file(path)
-        if config_file is None:
-            continue
-        directory = PartitionDirectory(path, _checked_config(config_file), Meta.read(path))
-        _check_descriptions(directory, config_file, num_parts)
-        if directory.meta is None:
+        meta = Meta.read(path)
+        if meta is not None and meta.version == VERSION:
+            bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
+            directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
+            _check_arrays(directory, meta)
+        else:
+            file = dgl_files.config_file(path)
+            if file is None:
+                continue
+            config = dgl_files.read_config(file)
+            directory = PartitionDirectory(path, config["num_parts"], meta, config["node_bounds"], config)
+            if meta is not None:
+                _check_config(directory, meta, file)
+        if num_parts is not None and directory.num_parts != num_parts:
+            raise InputError(
+                f"{path}: has {directory.num_parts} parts, num_partitions={num_parts}; "
+                "set num_partitions to it or partition again"
+            )
+        if meta is None:
             log.warning("%s: without a meta.json of ours, so nobody sees whether its parts were changed", path)
         return directory
     raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
 
 
-def _dgl_config_file(path: Path) -> Path | None:
-    """DGL's partition config in a directory: the one named after it, else the only one there."""
-    if not path.is_dir():
-        return None
-    named = path / f"{path.name}.json"
-    if named.is_file():
-        return named
-    others = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
-    found = [file for file in others if "num_parts" in read_json(file)]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise InputError(f"{path}: holds several partition configs ({names}); keep each in a directory of its own")
-    return found[0] if found else None
+def _check_arrays(directory: PartitionDirectory, meta: Meta) -> None:
+    """A checksum can be made anew, and says nothing then; nodes compare the contents that meta.json names."""
+    if directory.bounds[-1] != meta.num_nodes:
+        raise InputError(f"{directory.path}/meta.json: num_nodes is {meta.num_nodes}, its parts have "
+                         f"{directory.bounds[-1]}; copy it again, or partition again with overwrite=true")  # fmt: skip
+    for part, counts in enumerate(meta.parts):
+        if content_of(meta.checksums, part) != counts.content:
+            raise InputError(
+                f"{directory.path}/meta.json: the checksums of part {part} are not those of its content; copy the "
+                "directory again, or partition again with overwrite=true"
+            )
 
 
-def _checked_config(path: Path) -> dict[str, Any]:
-    """DGL's partition config, of a homogeneous graph with contiguous ids."""
-    config = read_json(path)
-    for key in ("num_parts", "num_nodes", "node_map"):
-        if key not in config:
-            raise InputError(f"{path}: has no '{key}', so it is not a partition config of DGL's")
-    for key in ("num_parts", "num_nodes"):
-        if not isinstance(config[key], int) or isinstance(config[key], bool) or not 0 <= config[key] < 2**63:
-            raise InputError(f"{path}: {key} is {config[key]!r}, needs an integer from 0 on")
-    node_map = config["node_map"]
-    if isinstance(node_map, dict) and len(node_map) != 1:
-        raise InputError(f"{path}: has {len(node_map)} node types; only graphs with one are supported")
-    ranges = next(iter(node_map.values())) if isinstance(node_map, dict) else node_map
-    try:
-        bounds = np.array(ranges, dtype=np.int64).reshape(config["num_parts"], 2)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{path}: node_map has no range of ids for each part: {error}") from error
-    ascending = (bounds[:, 0] <= bounds[:, 1]).all() and (bounds[1:, 0] == bounds[:-1, 1]).all()
-    if not len(bounds) or not ascending or bounds[0, 0] != 0 or bounds[-1, 1] != config["num_nodes"]:
-        raise InputError(f"{path}: node_map {bounds.tolist()} does not cover ids 0 ... {config['num_nodes'] - 1}")
-    config["node_bounds"] = [0, *bounds[:, 1].tolist()]
-    return config
-
-
-def _check_descriptions(directory: PartitionDirectory, config_file: Path, num_parts: int | None) -> None:
-    if num_parts is not None and directory.num_parts != num_parts:
-        raise InputError(
-            f"{directory.path}: has {directory.num_parts} parts, num_partitions={num_parts}; "
-            "set num_partitions to it or partition again"
-        )
-    meta = directory.meta
-    if meta is not None and meta.checksums.get(config_file.name) != file_checksum(config_file):
+def _check_config(directory: PartitionDirectory, meta: Meta, config_file: Path) -> None:
+    if meta.checksums.get(config_file.name) != file_checksum(config_file):
         raise InputError(f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true")
-    if meta is not None and (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.config["num_nodes"]):
+    if (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.bounds[-1]):
         raise InputError(
             f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes; copy both again, "
             "or partition again with overwrite=true"
         )
-    for part in range(directory.num_parts):
-        if f"part-{part}" not in directory.config:
-            raise InputError(f"{config_file}: does not name the files of part {part}")
 
 
 def _read_part(directory: PartitionDirectory, part: int) -> Partition:
-    from partitioning.dgl_import import dgl
+    assert directory.meta is not None
+    first, end = directory.bounds[part : part + 2]
+    arrays = read_arrays(directory.path / f"part{part}", end - first)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    ids = torch.cat((torch.arange(first, end), tensors["halo"]))
+    self_loops = directory.meta.parts[part].edges - len(tensors["src"])
+    read = _Read(tensors["src"], tensors["dst"], ids, tensors["out_deg"], self_loops)
+    return _check_part(directory, part, read, tensors)
 
-    graph_file, feat_file = _files_of(directory, part)
-    try:
-        structure = dgl.load_graphs(str(graph_file))[0][0]
-        tensors = dgl.data.utils.load_tensors(str(feat_file))
-    except Exception as error:  # DGL raises its own, of many kinds
-        raise InputError(f"{graph_file.parent}: DGL cannot read part {part}: {error}") from error
-    for name in list(structure.edata):  # numbers that nobody asks for, as many as a third of the edges
-        structure.edata.pop(name)
+
+def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
+    src, dst, of_nodes, tensors = dgl_files.read_part(*directory.files_of(part))
     where = f"{directory.path}: part {part}"
-    ids = _required(structure.ndata, ("_ID",), where).to(torch.int64)
-    out_degree = structure.ndata.get("out_deg") if directory.meta is not None else None
+    ids = _required(of_nodes, ("_ID",), where).to(torch.int64)
+    out_degree = of_nodes.get("out_deg") if directory.meta is not None else None
     if len(ids) >= 2**31:
         raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
-    src, dst = structure.edges(order="eid")
-    tensors = {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
     if directory.meta is not None:
         _check_content(directory.meta.parts[part].content, (ids, src, dst, tensors), where)
     read = _Read(src.to(torch.int32), dst.to(torch.int32), ids, out_degree)
-    del structure, src, dst
+    del src, dst
     return _check_part(directory, part, read, tensors)
 
 
 def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str) -> None:
-    """A checksum of a file can be made anew, and says nothing then; nodes compare the contents that meta.json names."""
+    """As _check_arrays, of a directory of version 1."""
     try:
         found = content_digest(*held)
     except KeyError as error:
@@ -217,7 +200,7 @@ def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What DGL's graph of a part says, unchecked."""
+    """The graph of a part, unchecked."""
 
     src: Tensor
     """int32 [E], and so are the destinations."""
@@ -226,29 +209,14 @@ class _Read:
     """int64 [n] of the nodes in the partitioned graph."""
     out_degree: Tensor | None
     """[n]"""
-
-
-def _files_of(directory: PartitionDirectory, part: int) -> list[Path]:
-    """A part's graph and the tensors of its nodes."""
-    return [_inside(directory.path, directory.config[f"part-{part}"], key) for key in ("part_graph", "node_feats")]
-
-
-def _inside(directory: Path, files: Any, key: str) -> Path:
-    """The path of a part's file; it has to lie in the partition directory."""
-    if not isinstance(files, dict) or not isinstance(files.get(key), str):
-        raise InputError(f"{directory}: the partition config names no file for '{key}'")
-    path = directory / str(files[key])
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):  # resolve() raises on a loop
-        raise InputError(f"{directory}: the partition config names {files[key]}, outside of the directory")
-    if not path.is_file():
-        raise InputError(f"{path}: missing; copy the whole part or partition again")
-    return path
+    self_loops: int = 0
+    """That were left out already."""
 
 
 def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: dict[str, Tensor]) -> Partition:
-    """Turn what DGL read into a Partition; edges are copied only where some have to go."""
+    """Turn what was read into a Partition; edges are copied only where some have to go."""
     where = f"{directory.path}: part {part}"
-    bounds = torch.tensor(directory.config["node_bounds"])
+    bounds = torch.tensor(directory.bounds)
     num_inner = int(bounds[part + 1] - bounds[part])
     ids, inner = read.ids, torch.arange(num_inner) + bounds[part]
     if len(ids) < num_inner or not torch.equal(ids[:num_inner], inner):
@@ -285,7 +253,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         halo_index=ids[used] - bounds[owner],
         in_degree=torch.bincount(dst, minlength=num_inner),
         out_degree=None if read.out_degree is None else read.out_degree[kept],
-        self_loops=int((into_inner & loop).sum()),
+        self_loops=read.self_loops + int((into_inner & loop).sum()),
         unresolved_halo=None,
         **checked,
     )

@@ -18,8 +18,8 @@ class PartCounts:
     val: int
     test: int
     content: str
-    """sha256 (hex) of the ids, the edges (a source by its local id) and the tensors. DGL's files hold memory addresses,
-    too: equal parts, other bytes."""
+    """sha256 (hex) that stands for all arrays; in a directory of version 1 for what DGL's files hold, which have memory
+    addresses in them, too: equal parts, other bytes."""
 
 
 @dataclass(frozen=True)

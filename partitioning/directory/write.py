@@ -13,18 +13,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple, dataclass
-from itertools import pairwise
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from partitioning.directory.meta import VERSION, Meta, content_digest
+from partitioning.checks import Array
+from partitioning.directory import dgl_files
+from partitioning.directory.arrays import content_of, write_arrays
+from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.types import OddEdges, PartCounts
 from partitioning.errors import InputError
 from partitioning.files import exclusive, file_checksum, rename_durably
@@ -122,6 +122,7 @@ def write(
     num_parts: int,
     provenance: dict[str, Any],
     overwrite: bool,
+    with_dgl_files: bool = False,
 ) -> tuple[Meta, OddEdges]:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
@@ -133,9 +134,10 @@ def write(
         assignment: int64 [N] in [0, num_parts).
         provenance: the fields request, split and versions of Meta, and cover_rows where it was counted.
         overwrite: whether to replace what is there when all is written.
+        with_dgl_files: whether to write what DGL reads, too.
 
     Raises:
-        InputError: without overwrite, where something is there.
+        InputError: without overwrite, where something is there; without DGL, where its files are wanted.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
@@ -144,10 +146,15 @@ def write(
         layout = make_layout(assignment, num_parts)
         edges = _sort_by_part(unfinished / "sorted", graph, assignment, layout, num_parts)
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
-        written = [_write_part(unfinished, graph, masks, layout, edges, part) for part in range(num_parts)]
+        written = [
+            _write_part(unfinished, graph, masks, layout, edges, part, with_dgl_files) for part in range(num_parts)
+        ]
         parts = [counts for counts, _ in written]
         edges.folder.rmdir()
-        _write_dgl_config(unfinished, directory.name, layout, edges, provenance["request"]["partition_method"])
+        if with_dgl_files:
+            method = provenance["request"]["partition_method"]
+            config = dgl_files.make_config(directory.name, method, layout.node_bounds, edges.edge_bounds)
+            (unfinished / f"{directory.name}.json").write_text(json.dumps(config, indent=4) + "\n")
         meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance})
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
         _put_in_place(unfinished, directory, overwrite)
@@ -195,45 +202,42 @@ def _write_part(
     layout: Layout,
     edges: SortedEdges,
     part: int,
+    with_dgl_files: bool,
 ) -> tuple[PartCounts, OddEdges]:
-    from partitioning.dgl_import import dgl
-
     start = time.perf_counter()
     part_dir = directory / f"part{part}"
     part_dir.mkdir()
     first, end = layout.node_bounds[part : part + 2].tolist()
-    inner = layout.node_order[first:end]
     nodes, src, dst = _local_edges(edges, part, first, end, graph.num_nodes)
-    structure = dgl.graph((src, dst), num_nodes=len(nodes))
-    structure.ndata[dgl.NID] = nodes
-    structure.ndata["inner_node"] = (torch.arange(len(nodes)) < end - first).to(torch.uint8)
-    structure.ndata["part_id"] = torch.from_numpy(layout.part_of(nodes.numpy()))
-    structure.ndata["out_deg"] = torch.from_numpy(edges.out_degree[nodes.numpy()])
-    structure.edata[dgl.EID] = torch.arange(*edges.edge_bounds[part : part + 2].tolist())
-    structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
-    dgl.save_graphs(str(part_dir / "graph.dgl"), [structure])
-    del structure
-    feats = _node_tensors(graph, masks, inner)
+    of_inner = _node_arrays(graph, masks, layout.node_order[first:end])
+    out_degree = edges.out_degree[nodes]
     between = src != dst
-    in_degree, out_degree = torch.bincount(dst[between], minlength=end - first), edges.out_degree[first:end]
-    feats |= {"_N/in_deg": in_degree, "_N/out_deg": torch.from_numpy(out_degree)}
-    same = (src[1:] == src[:-1]) & (dst[1:] == dst[:-1])  # sorted by both
-    isolated = int(((in_degree.numpy() == 0) & (out_degree == 0)).sum())
-    odd = OddEdges(len(src) - int(between.sum()), int(same.sum()), isolated)
-    dgl.data.utils.save_tensors(str(part_dir / "node_feat.dgl"), feats)
-    dgl.data.utils.save_tensors(str(part_dir / "edge_feat.dgl"), {})
-    train, val, test = (int(masks[name][inner].sum()) for name in MASKS)
-    content = content_digest(nodes, src, dst, {name.removeprefix("_N/"): tensor for name, tensor in feats.items()})
+    whole = bool(between.all())
+    kept = {"src": src if whole else src[between], "dst": dst if whole else dst[between]}
+    write_arrays(part_dir, {**kept, "halo": nodes[end - first :], "out_deg": out_degree, **of_inner})
+    in_degree = np.bincount(kept["dst"], minlength=end - first)
+    odd = OddEdges(
+        self_loops=len(src) - len(kept["src"]),
+        duplicates=int(((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).sum()),  # sorted by both
+        isolated=int(((in_degree == 0) & (out_degree[: end - first] == 0)).sum()),
+    )
+    if with_dgl_files:
+        of_inner |= {"in_deg": in_degree, "out_deg": out_degree[: end - first]}
+        of_nodes = {"_ID": nodes, "part_id": layout.part_of(nodes), "out_deg": out_degree}
+        dgl_files.write_part(part_dir, src, dst, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner)
+    train, val, test = (int(of_inner[name].sum()) for name in MASKS)
     log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
              time.perf_counter() - start)  # fmt: skip
-    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content), odd
+    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content=""), odd
 
 
-def _local_edges(edges: SortedEdges, part: int, first: int, end: int, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _local_edges(
+    edges: SortedEdges, part: int, first: int, end: int, num_nodes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
     """Read a part's edges and remove their file.
 
     Returns the new ids of the part's nodes, first ... end - 1 and then the halo's, int64 [I + H], and the local ids of
-    the edges' ends, int64 [E] each, sorted by destination and then by source.
+    the edges' ends, int32 [E] each, sorted by destination and then by source.
     """
     keys = np.fromfile(edges.file(part), np.int64)
     edges.file(part).unlink()
@@ -244,45 +248,21 @@ def _local_edges(edges: SortedEdges, part: int, first: int, end: int, num_nodes:
     is_source[src] = True
     is_source[first:end] = False
     nodes = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
-    local = np.empty(num_nodes, np.int64)
-    local[nodes] = np.arange(len(nodes))
-    np.subtract(dst, first, out=dst)
-    return torch.from_numpy(nodes), torch.from_numpy(np.take(local, src, out=src)), torch.from_numpy(dst)
+    if len(nodes) >= 2**31:
+        raise InputError(f"part {part}: has {len(nodes):,} nodes with its halo, at most {2**31 - 1:,} fit; make more")
+    local = np.empty(num_nodes, np.int32)
+    local[nodes] = np.arange(len(nodes), dtype=np.int32)
+    return nodes, local[src], np.subtract(dst, first, out=dst).astype(np.int32)
 
 
-def _node_tensors(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Tensor]:
+def _node_arrays(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Array]:
     rows = graph.features[nodes]
-    tensors = {
-        "feat": torch.from_numpy(rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows)),
-        "label": torch.from_numpy(graph.labels[nodes]),
-        "orig_id": torch.from_numpy(graph.node_ids[nodes]),
+    return {
+        "feat": rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows),
+        "label": graph.labels[nodes],
+        "orig_id": graph.node_ids[nodes],
+        **{name: masks[name][nodes] for name in MASKS},
     }
-    # DGL's files know no booleans; its own partition_graph writes masks as uint8, too.
-    tensors |= {name: torch.from_numpy(masks[name][nodes].astype(np.uint8)) for name in MASKS}
-    return {f"_N/{name}": tensor for name, tensor in tensors.items()}
-
-
-def _write_dgl_config(directory: Path, name: str, layout: Layout, edges: SortedEdges, method: str) -> None:
-    def ranges(bounds: NDArray[np.int64]) -> list[list[int]]:
-        return [[int(first), int(end)] for first, end in pairwise(bounds)]
-
-    num_parts = len(layout.node_bounds) - 1
-    config: dict[str, Any] = {
-        "graph_name": name,
-        "num_nodes": len(layout.node_order),
-        "num_edges": int(edges.edge_bounds[-1]),
-        "part_method": method,
-        "num_parts": num_parts,
-        "halo_hops": 1,
-        "node_map": {"_N": ranges(layout.node_bounds)},
-        "edge_map": {"_N:_E:_N": ranges(edges.edge_bounds)},
-        "ntypes": {"_N": 0},
-        "etypes": {"_N:_E:_N": 0},
-    }
-    for part in range(num_parts):
-        files = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-        config[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in files.items()}
-    (directory / f"{name}.json").write_text(json.dumps(config, indent=4) + "\n")
 
 
 def _make_meta(
@@ -290,7 +270,8 @@ def _make_meta(
 ) -> Meta:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     with ThreadPoolExecutor(2) as pool:  # hashing releases the interpreter's lock
-        checksums = list(pool.map(file_checksum, files))
+        sums = pool.map(file_checksum, files)
+        checksums = {path.relative_to(directory).as_posix(): each for path, each in zip(files, sums, strict=True)}
     return Meta(
         version=VERSION,
         name=name,
@@ -300,7 +281,7 @@ def _make_meta(
         num_edges=graph.num_edges,
         num_features=graph.num_features,
         num_classes=graph.num_classes,
-        parts=parts,
-        checksums={path.relative_to(directory).as_posix(): sum_ for path, sum_ in zip(files, checksums, strict=True)},
+        parts=[replace(counts, content=content_of(checksums, part)) for part, counts in enumerate(parts)],
+        checksums=checksums,
         **provenance,
     )

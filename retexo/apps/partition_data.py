@@ -15,6 +15,7 @@ import psutil
 from numpy.typing import NDArray
 
 from partitioning import assign, datasets, hypergraph, splits
+from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write import CHUNK, write, writing
@@ -39,11 +40,15 @@ def run(settings: PartitionSettings) -> Meta:
     request = requested_settings(settings)
     found = _existing(directory, request, settings.overwrite)
     if found is not None:
+        if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
+            raise InputError(f"partition.dgl_files=true: {directory} is there without them; set overwrite=true")
         logger.info("%s is there already, made with the same settings; using it", directory)
         _print_report(found, directory)
         return found
     if settings.method == "km1":
         hypergraph.library()  # a missing extra is found before the data set is loaded
+    if settings.dgl_files:
+        require_dgl("partition.dgl_files=true")
     with writing(directory):
         found = _existing(directory, request, settings.overwrite)  # another process may have made it
         return _make(settings, directory, request) if found is None else found
@@ -76,7 +81,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         rows = cover_rows(graph.src, graph.dst, assignment, settings.num_partitions)
         if rows is None:
             logger.info("rows after the cover are not counted: more than %s edges are cut", f"{COVER_LIMIT:,}")
-    packages = ("torch", "dgl", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
+    packages = ("torch", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
     provenance = {
         "request": request,
         "split": split.describe(),
@@ -88,6 +93,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         meta, odd = write(
             directory, graph, masks, assignment,
             num_parts=settings.num_partitions, provenance=provenance, overwrite=settings.overwrite,
+            with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
         )  # fmt: skip
     _print_report(meta, directory)
     counts = (

@@ -26,5 +26,5 @@ def shared_settings(settings: Settings) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of Python and the main packages."""
-    names = ("torch", "dgl", "numpy", "hydra-core")
+    names = ("torch", "numpy", "hydra-core")
     return {"python": platform.python_version(), "retexo": __version__, **{name: version(name) for name in names}}

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from partitioning.dgl_import import dgl
+from partitioning.dgl_import import import_dgl
 
 EDGES_AT_ONCE = 1 << 21
 """In-edges that a chunk of nodes has at most."""
@@ -113,7 +113,7 @@ class Block:
     def graph(self) -> Any:
         """As a DGL block, for dgl.ops."""
         ends = (self.src, self.dst)
-        return dgl.create_block(ends, num_src_nodes=len(self.nodes), num_dst_nodes=self.num_dst)
+        return import_dgl("aggregation").create_block(ends, num_src_nodes=len(self.nodes), num_dst_nodes=self.num_dst)
 
     def to(self, device: torch.device) -> "Block":
         """With all but `nodes` on a device."""

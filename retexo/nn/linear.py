@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning.dgl_import import dgl
+from partitioning.dgl_import import import_dgl
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs
 from retexo.nn.matrix import Matrix, as_matrix, is_sparse, product
@@ -34,7 +34,8 @@ def _dense_sum(
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place: nothing in memory is larger than the rows, and DGL is ten times slower with a factor per edge.
-    total: Tensor = dgl.ops.copy_u_sum(block.graph, rows if src_scale is None else rows.mul_(src_scale[:, None]))
+    ops = import_dgl("aggregation").ops
+    total: Tensor = ops.copy_u_sum(block.graph, rows if src_scale is None else rows.mul_(src_scale[:, None]))
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])
     return total if own is None else total.add_(own)

@@ -13,9 +13,8 @@ import mutations as mutate
 import numpy as np
 import torch
 from inputs import CUT, NAME, OURS, PREDICT, TRAIN, Input, override, seal, write_form
-from support import dgl_directory, random_graph, thirds
+from support import dgl, dgl_directory, random_graph, thirds
 
-from partitioning.dgl_import import dgl
 from partitioning.files import file_checksum
 
 
@@ -38,14 +37,18 @@ def with_arrays(**changed: Any) -> Callable[[], None]:
 
 def with_tensors(folder: str, **changed: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], None]:
     def change() -> None:
+        if folder == "parts":
+            for name, function in changed.items():
+                path = Path(folder, NAME, "part0", f"{name}.npy")
+                np.save(path, function(torch.from_numpy(np.load(path))).numpy())
+            seal(Path(folder, NAME))
+            return
         path = Path(folder, NAME, "part0", "node_feat.dgl")
         tensors = dgl.data.utils.load_tensors(str(path))
         for name, function in changed.items():
             key = next(key for key in tensors if key.split("/")[-1] == name)
             tensors[key] = function(tensors[key])
         dgl.data.utils.save_tensors(str(path), tensors)
-        if folder == "parts":
-            seal(Path(folder, NAME))
 
     return change
 
@@ -84,7 +87,7 @@ THEIRS = (*OURS, "partition_dir=theirs")
 FROM_RUN = (*PREDICT, "checkpoint_dir=run")
 SITES = (*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2")
 CSR = {"feat": None, "feat_data": np.ones(40), "feat_indices": np.zeros(40, int), "feat_indptr": np.arange(41)}
-META, CONFIG = f"parts/{NAME}/meta.json", f"parts/{NAME}/{NAME}.json"
+META, CONFIG = f"parts/{NAME}/meta.json", f"theirs/{NAME}/toy.json"
 HAND: list[tuple[Any, ...]] = [
     ("fine: threads that computed before DGL's files are tried", (*THEIRS, "partition_dir=wide", "num_partitions=4"),
      wide),
@@ -112,7 +115,7 @@ HAND: list[tuple[Any, ...]] = [
     ("an optimiser that takes matrices only", (*OURS, "optimizer._target_=torch.optim.Muon")),
     ("no optimiser", (*OURS, "optimizer._target_=os.system")),
     *((f"nested {path}", arguments, at(path, mutate.nested)) for path, arguments in {
-        META: OURS, CONFIG: OURS, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES}.items()),
+        META: OURS, CONFIG: THEIRS, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES}.items()),
     *((f"{kind.__name__} {path}", arguments, at(path, kind)) for kind in mutate.KINDS[:5] for path, arguments in {
         META: OURS, "toy.npz": CUT, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES,
         "sites/b/part.npz": SITES, f"theirs/{NAME}/part0/graph.dgl": THEIRS,

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 from processes import at_once, main, own_output
-from support import dgl_directory, random_graph, save_npz, thirds
+from support import dgl, dgl_directory, random_graph, save_npz, thirds
 
-from partitioning.dgl_import import dgl
-from partitioning.directory.meta import content_digest
+from partitioning.directory.arrays import content_of
 from partitioning.directory.read import find
 from partitioning.files import file_checksum
 from partitioning.sites import write_sites
@@ -294,12 +293,19 @@ def ours(rng: Random, base: Path) -> Input:
 
 def edit_part(place: Path, rng: Random) -> tuple[str, mutate.Arrays]:
     """An odd array among those of the nodes of a part."""
-    path = place / f"part{rng.randrange(2)}" / "node_feat.dgl"
-    tensors = dgl.data.utils.load_tensors(str(path))
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    folder = place / f"part{rng.randrange(2)}"
+    path, own = folder / "node_feat.dgl", sorted(folder.glob("*.npy"))
+    tensors = {} if own else dgl.data.utils.load_tensors(str(path))
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()} | {file.stem: np.load(file) for file in own}
     before = dict(arrays)
     said = mutate.edit_arrays(arrays, rng)
     with contextlib.suppress(TypeError, ValueError):
+        for name in before if own else ():
+            (folder / f"{name}.npy").unlink()
+            if name in arrays:
+                np.save(folder / f"{name}.npy", arrays[name])
+        if own:
+            return f"{said} of {folder.name}", arrays
         changed = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         dgl.data.utils.save_tensors(str(path), changed)
         return f"{said} of {path.parent.name}", arrays
@@ -309,7 +315,8 @@ def edit_part(place: Path, rng: Random) -> tuple[str, mutate.Arrays]:
 def seal(place: Path) -> None:
     """The files' checksums in meta.json are made anew."""
     meta = json.loads((place / "meta.json").read_text())
-    meta["checksums"] = {name: file_checksum(place / name) for name in meta["checksums"]}
+    there = [name for name in meta["checksums"] if (place / name).is_file()]
+    meta["checksums"] = {name: file_checksum(place / name) for name in there}
     (place / "meta.json").write_text(json.dumps(meta))
 
 
@@ -399,10 +406,7 @@ def nodes(rng: Random, base: Path) -> Input:
         meta = json.loads((place / "meta.json").read_text())
         before = json.dumps(meta["parts"])
         for number, part in enumerate(meta["parts"]):
-            graph = dgl.load_graphs(str(place / f"part{number}" / "graph.dgl"))[0][0]
-            held = dgl.data.utils.load_tensors(str(place / f"part{number}" / "node_feat.dgl"))
-            tensors = {name.split("/")[-1]: tensor for name, tensor in held.items()}
-            part["content"] = content_digest(graph.ndata["_ID"].long(), *graph.edges(order="eid"), tensors)
+            part["content"] = content_of(meta["checksums"], number)
         (place / "meta.json").write_text(json.dumps(meta))
         if json.dumps(meta["parts"]) == before and not said.startswith("nothing"):
             said = f"nothing ({said})"

@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "missing": (("partition_dir=elsewhere",), ("elsewhere", "app=partition_data", "app=train dataset_name=cora")),
     "missing method": ((*TRAIN, "partition_method=metis", "parts_per_node=1"), ("toy-metis-vol-2", "app=partition_data", "copy")),  # noqa: E501
     "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),  # noqa: E501
-    "flipped": ((*TRAIN, "partition_dir=flipped"), ("node_feat.dgl", "checksum")),
+    "flipped": ((*TRAIN, "partition_dir=flipped"), ("feat.npy", "checksum")),
     "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),
     "no such file": (("app=partition_data", "dataset_name=file", "dataset_file=none.npz"), ("none.npz",)),
     "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "-5")),
@@ -102,7 +102,7 @@ def mistakes(place: Path) -> Iterator[dict[str, tuple[Ended, int]]]:
 def _spoil(place: Path) -> None:
     """Make the damaged files and directories that the mistakes are about."""
     shutil.copytree(place / "parts", place / "flipped")
-    path = place / "flipped" / "toy-random-vol-2" / "part1" / "node_feat.dgl"
+    path = place / "flipped" / "toy-random-vol-2" / "part1" / "feat.npy"
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
@@ -460,7 +460,7 @@ def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> 
 def test_a_command_imports_torch_once_and_never_its_compiler(without_validation: Any) -> None:
     """In its own process or its workers; each import is a line."""
     imported = [line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()]
-    assert imported.count("torch") == imported.count("dgl") == 1
+    assert imported.count("torch") == 1
     assert "torch._dynamo" not in imported
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MASKS, dgl_directory, random_graph, thirds, write_partitions
+from support import MASKS, dgl, dgl_directory, random_graph, thirds, write_partitions
 
-from partitioning.dgl_import import dgl
 from retexo.apps import train
 from retexo.config.compose import compose
 

@@ -298,9 +298,9 @@ def test_a_gcn_by_hand(tmp_path: Path) -> None:
 def test_a_changed_part_is_refused(tmp_path: Path) -> None:
     run = load_run(checkpoint_of(tmp_path / "run", architecture()))
     directory = write_partitions(tmp_path, random_graph(), thirds(40), scattered(40, 2), 2)
-    with (directory.path / "part1" / "graph.dgl").open("ab") as file:
+    with (directory.path / "part1" / "src.npy").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(InputError, match=r"part1/graph\.dgl: its checksum"):
+    with pytest.raises(InputError, match=r"part1/src\.npy: its checksum"):
         run.predict(directory.path)
 
 
@@ -398,7 +398,7 @@ def test_a_directory_that_dgl_made(tmp_path: Path) -> None:
 
 
 def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Path) -> None:
-    path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3).path
+    path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3, with_dgl_files=True).path
     (path / "meta.json").unlink()
     directory = find([path], 3)
     assert Shape.of(directory, range(1, 2)) is None

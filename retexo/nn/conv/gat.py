@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from partitioning.dgl_import import dgl
+from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
 from retexo.nn.block import Block
@@ -80,14 +80,15 @@ class GAT(Convolution):
         assert inputs.block is not None
         (rows,) = inputs.matrices
         graph = inputs.block.graph
+        ops = import_dgl("aggregation").ops
         z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
         z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
         z = z.view(-1, self.attention_heads, self.weight.shape[1] // self.attention_heads)
         score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)
         score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1, keepdim=True)
-        score = nn.functional.leaky_relu(dgl.ops.u_add_v(graph, score_src, score_dst), NEGATIVE_SLOPE)
-        alpha = dgl.ops.edge_softmax(graph, score)
-        merged: Tensor = dgl.ops.u_mul_e_sum(graph, z, alpha)
+        score = nn.functional.leaky_relu(ops.u_add_v(graph, score_src, score_dst), NEGATIVE_SLOPE)
+        alpha = ops.edge_softmax(graph, score)
+        merged: Tensor = ops.u_mul_e_sum(graph, z, alpha)
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
 

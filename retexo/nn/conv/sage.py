@@ -9,7 +9,7 @@ A node without in-edges has the neighbourhood 0.
 import torch
 from torch import Tensor, nn
 
-from partitioning.dgl_import import dgl
+from partitioning.dgl_import import import_dgl
 from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
@@ -96,7 +96,7 @@ class SAGEPool(Convolution):
         messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
         if len(inputs.projected):
             messages = torch.cat((messages, inputs.projected))
-        pooled: Tensor = dgl.ops.copy_u_max(inputs.block.graph, messages)
+        pooled: Tensor = import_dgl("aggregation").ops.copy_u_max(inputs.block.graph, messages)
         pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
         return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)
 

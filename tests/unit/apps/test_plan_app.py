@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
     partition_data.run(compose([*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]).partition)
     shutil.copytree(folder / "parts", folder / "damaged")
-    path = folder / "damaged" / f"toy-random-vol-{WORLD}" / "part1" / "node_feat.dgl"
+    path = folder / "damaged" / f"toy-random-vol-{WORLD}" / "part1" / "feat.npy"
     path.write_bytes(path.read_bytes()[:-1])
     return folder
 
@@ -117,7 +117,7 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
 
 MISTAKES = {
     "dataset_file=none.npz": ("none.npz", "no such file"),
-    "partition_dir=damaged": ("part1", "node_feat.dgl", "checksum"),
+    "partition_dir=damaged": ("part1", "feat.npy", "checksum"),
     "plan.rounds=[-1]": ("plan.rounds=-1", "at least 0"),
 }
 

@@ -95,7 +95,9 @@ def test_reddit_loses_its_self_loops_and_nothing_else(tmp_path):
 
 
 def test_dgl_reads_no_cache_and_leaves_none_behind(tmp_path):
-    from partitioning.dgl_import import dgl
+    from partitioning.dgl_import import import_dgl
+
+    dgl = import_dgl("a test")
 
     folder = dgl_source.archive("reddit", str(tmp_path)).folder
     write_reddit(folder)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import dgl
 
 from partitioning.datasets import load
-from partitioning.dgl_import import dgl
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data

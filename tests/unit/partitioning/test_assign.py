@@ -15,7 +15,7 @@ def settings(method: str, num_parts: int = 3, seed: int = 0, file: Path | None =
              objective: str = "vol") -> PartitionSettings:  # fmt: skip
     dataset = DatasetSettings("file", ".", None, None, synthetic_settings(), split_settings())
     return PartitionSettings(dataset, ".", method, objective, None if file is None else str(file), num_parts, balance,
-                             seed, False, False)  # fmt: skip
+                             seed, None, False, False)  # fmt: skip
 
 
 GRAPH = random_graph(300, 900)

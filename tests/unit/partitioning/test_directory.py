@@ -1,5 +1,6 @@
 """The partition directory: what goes in comes out, DGL reads it, and damage is named."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,16 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import ROOT, dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
+from support import ROOT, dgl, dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
 
-from partitioning.dgl_import import dgl
-from partitioning.directory import write
+from partitioning.directory import dgl_files, write
+from partitioning.directory.arrays import ARRAYS
+from partitioning.directory.meta import content_digest
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.types import OddEdges, Partition
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.files import file_checksum
 
+DGLS = ("graph.dgl", "node_feat.dgl")
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
 
@@ -30,6 +33,30 @@ GRAPH, MASKS = random_graph(), thirds(40)
 @pytest.fixture
 def directory(tmp_path: Path) -> PartitionDirectory:
     return write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
+
+
+@pytest.fixture
+def dgls(tmp_path: Path) -> PartitionDirectory:
+    """Only what DGL's users have: its files, and nothing of ours."""
+    made = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True).path
+    for file in (made / "meta.json", *made.rglob("*.npy")):
+        file.unlink()
+    return find([made], 3)
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> PartitionDirectory:
+    """As earlier versions of this program wrote it."""
+    made = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
+    meta = json.loads((made.path / "meta.json").read_text()) | {"version": 1}
+    for file in made.path.rglob("*.npy"):
+        del meta["checksums"][file.relative_to(made.path).as_posix()]
+        file.unlink()
+    for rank, counts in enumerate(meta["parts"]):
+        src, dst, of_nodes, tensors = dgl_files.read_part(*(made.path / f"part{rank}" / name for name in DGLS))
+        counts["content"] = content_digest(of_nodes["_ID"], src, dst, tensors)
+    (made.path / "meta.json").write_text(json.dumps(meta))
+    return find([made.path], 3)
 
 
 def global_ids(parts: list[Partition], part: Partition) -> list[int]:
@@ -70,7 +97,34 @@ def test_meta_counts(directory: PartitionDirectory) -> None:
         assert counts.edges == len(part.src) + part.self_loops
 
 
-def test_dgl_reads_it(directory: PartitionDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("form", ["dgls", "version_1"])
+def test_dgls_files_say_the_same(directory: PartitionDirectory, form: str, request: pytest.FixtureRequest) -> None:
+    ours = [directory.read(rank) for rank in range(3)]
+    other = request.getfixturevalue(form)
+    other.verify(range(3))
+    for own, read in zip(ours, map(other.read, range(3)), strict=True):
+        for name, value in vars(own).items():
+            if name == "out_degree" and form == "dgls":
+                assert read.out_degree is None
+            else:
+                assert torch.equal(value, getattr(read, name)) if torch.is_tensor(value) else value == getattr(
+                    read, name
+                )
+
+
+def test_parts_are_mapped(directory: PartitionDirectory) -> None:
+    """What a worker does not touch takes none of its memory; what it writes to stays its own."""
+    part = directory.read(1)
+    for tensor, name in ((part.features, "feat"), (part.src, "src"), (part.dst, "dst")):
+        tensor[:1] += 1
+        assert not np.array_equal(np.load(directory.path / "part1" / f"{name}.npy"), tensor.numpy())
+    directory.verify([1])
+    maps = Path("/proc/self/maps").read_text()
+    assert {name for name in ("feat", "src", "dst") if f"part1/{name}.npy" in maps} == {"feat", "src", "dst"}
+
+
+def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
     for rank in range(3):
         config = directory.path / f"{directory.path.name}.json"
         structure, feats, _, book, name, ntypes, etypes = dgl.distributed.load_partition(str(config), rank)
@@ -114,11 +168,12 @@ def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
     monkeypatch.setattr(write, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
-    for rank in range(3):
-        structure = dgl.load_graphs(str(whole.path / f"part{rank}" / "graph.dgl"))[0][0]
-        src, dst = structure.edges()
-        edges = list(zip(dst.tolist(), structure.ndata["_ID"][src].tolist(), strict=True))
+    for rank, (part, bounds) in enumerate((whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)):
+        src, dst, halo = (np.load(part / f"{name}.npy") for name in ("src", "dst", "halo"))
+        ids = np.concatenate((np.arange(bounds[0], bounds[1]), halo))
+        edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
         assert edges == sorted(edges)
+        assert (dst < whole.read(rank).num_inner).all()
     assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
     assert not list(whole.path.rglob("*.edges"))
@@ -143,6 +198,8 @@ def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
 OPENMP = """
 import sys, time, torch
 from pathlib import Path
+from partitioning.directory.arrays import ARRAYS
+from partitioning.directory.meta import content_digest
 from partitioning.directory.read import find
 torch.set_num_threads(4)
 torch.ones(3000, 3000).exp().sum()  # its threads stay
@@ -155,7 +212,7 @@ print(sum(directory.read(part).num_inner for part in range(4)))
 def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
     """In a process of its own, with several threads: a fork of one would wait for ever for threads that it lacks."""
     graph = random_graph(num_nodes=400, width=2000)
-    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % 4, 4)
+    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % 4, 4, with_dgl_files=True)
     (directory.path / "meta.json").unlink()
     command = [sys.executable, "-c", OPENMP, str(directory.path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "4", "PYTHONPATH": str(ROOT)}
@@ -167,8 +224,8 @@ def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Pa
 # --- damage ------------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-@pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl"])
-@pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.99])
+@pytest.mark.parametrize("name", [f"{name}.npy" for name in ARRAYS])
+@pytest.mark.parametrize("where", [0.0, 0.99])
 def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where: float) -> None:
     path = directory.path / "part1" / name
     content = bytearray(path.read_bytes())
@@ -177,18 +234,42 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
     directory.verify([0])
     with pytest.raises(InputError, match=f"{name}: its checksum"):
         directory.verify([1])
+    with contextlib.suppress(InputError):  # whatever it reads, it lives
+        directory.read(1)
 
 
 def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
-    path = directory.path / "part0" / "node_feat.dgl"
+    path = directory.path / "part0" / "feat.npy"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="checksum"):
         directory.verify([0])
+    with pytest.raises(InputError, match=r"feat\.npy: not a readable npy array .*copy the whole part"):
+        directory.read(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "says"),
+    [
+        ("src", lambda src: src + 1000, "expected a node in"),
+        ("dst", lambda dst: dst - 1, "expected a node in"),
+        ("src", lambda src: src[:-1], "dst.npy: has"),
+        ("halo", lambda halo: halo[:-1], "src.npy"),
+        ("halo", lambda halo: halo * 0 + 99, "node ids outside"),
+        ("out_deg", lambda degrees: degrees[1:], "out_deg.npy: has"),
+        ("feat", lambda feat: feat * np.nan, "expected a finite float32"),
+        ("label", lambda label: label.astype(object), "Python objects"),
+    ],
+)
+def test_arrays_that_make_no_sense(directory: PartitionDirectory, name: str, changed: Any, says: str) -> None:
+    path = directory.path / "part1" / f"{name}.npy"
+    np.save(path, changed(np.load(path)))
+    with pytest.raises(InputError, match=says):
+        directory.read(1)
 
 
 def test_a_missing_file_is_found(directory: PartitionDirectory) -> None:
-    (directory.path / "part2" / "graph.dgl").unlink()
-    with pytest.raises(InputError, match=r"graph\.dgl: missing"):
+    (directory.path / "part2" / "src.npy").unlink()
+    with pytest.raises(InputError, match=r"src\.npy: missing"):
         directory.verify([2])
 
 
@@ -204,31 +285,29 @@ def test_swapped_parts_are_found(directory: PartitionDirectory) -> None:
         directory.verify([0])
 
 
-def test_swapped_parts_without_checksums_are_found(directory: PartitionDirectory) -> None:
-    swap(directory.path)
-    (directory.path / "meta.json").unlink()
+def test_swapped_parts_without_checksums_are_found(dgls: PartitionDirectory) -> None:
+    swap(dgls.path)
     with pytest.raises(InputError, match="inner nodes"):
-        find([directory.path], 3).verify([0])
+        find([dgls.path], 3).verify([0])
 
 
 def change_config(directory: PartitionDirectory, **fields: Any) -> None:
-    """Edit DGL's config of a directory, and drop our meta.json, which would show it."""
+    """Edit DGL's config of a directory."""
     path = directory.path / f"{directory.path.name}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_an_edited_config_is_found(directory: PartitionDirectory) -> None:
-    change_config(directory, num_nodes=40, extra=1)
+def test_an_edited_config_is_found(version_1: PartitionDirectory) -> None:
+    change_config(version_1, num_nodes=40, extra=1)
     with pytest.raises(InputError, match="checksum"):
-        find([directory.path], 3)
+        find([version_1.path], 3)
 
 
 @pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd", "part0/../../x"])
-def test_a_config_cannot_point_outside(directory: PartitionDirectory, file: str) -> None:
-    (directory.path / "meta.json").unlink()
-    change_config(directory, **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}})
+def test_a_config_cannot_point_outside(dgls: PartitionDirectory, file: str) -> None:
+    change_config(dgls, **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}})
     with pytest.raises(InputError, match="outside of the directory"):
-        find([directory.path], 3).read(0)
+        find([dgls.path], 3).read(0)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +315,10 @@ def test_a_config_cannot_point_outside(directory: PartitionDirectory, file: str)
     [{"num_parts": "three"}, {"node_map": {"_N": [[0, 1], [1, 40]]}}, {"node_map": {"_N": [[0, 5], [6, 9], [9, 40]]}},
      {"node_map": {"a": [], "b": []}}, {"num_nodes": 41}],
 )  # fmt: skip
-def test_a_config_that_makes_no_sense(directory: PartitionDirectory, fields: dict[str, Any]) -> None:
-    (directory.path / "meta.json").unlink()
-    change_config(directory, **fields)
+def test_a_config_that_makes_no_sense(dgls: PartitionDirectory, fields: dict[str, Any]) -> None:
+    change_config(dgls, **fields)
     with pytest.raises(InputError, match="json"):
-        find([directory.path], 3)
+        find([dgls.path], 3)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"version": 99}', '{"version": 1}'])
@@ -277,7 +355,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def interrupted(*_args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(write, "_write_dgl_config", interrupted)
+    monkeypatch.setattr(write, "_make_meta", interrupted)
     with pytest.raises(error):
         write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     assert list(tmp_path.iterdir()) == []
@@ -322,16 +400,23 @@ def change_tensor(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["_N/label", "_N/feat", "_N/orig_id"])
-def test_other_contents_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory, name: str) -> None:
-    change_tensor(directory.path / "part1" / "node_feat.dgl", name)
-    with_new_checksums(directory)
-    changed = find([directory.path], 3)
-    assert changed.digest() == directory.digest()
+def test_other_contents_are_found_though_the_checksums_were_made_anew(version_1: PartitionDirectory, name: str) -> None:
+    change_tensor(version_1.path / "part1" / "node_feat.dgl", name)
+    with_new_checksums(version_1)
+    changed = find([version_1.path], 3)
+    assert changed.digest() == version_1.digest()
     changed.verify(range(3))
     changed.read(0)
     with pytest.raises(InputError, match=r"part 1: holds something else than meta\.json says"):
         changed.read(1)
-    assert list(verify_directory(directory.path)) == [1]
+    assert list(verify_directory(version_1.path)) == [1]
+
+
+def test_another_array_is_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
+    np.save(directory.path / "part1" / "label.npy", np.load(directory.path / "part1" / "label.npy")[::-1])
+    with_new_checksums(directory)
+    with pytest.raises(InputError, match=r"meta\.json: the checksums of part 1 are not those of its content"):
+        find([directory.path], 3)
 
 
 @pytest.mark.parametrize(
@@ -344,42 +429,44 @@ def test_other_contents_are_found_though_the_checksums_were_made_anew(directory:
     ],
     ids=["short", "doubled", "negative", "float"],
 )
-def test_ids_that_no_prediction_can_have(directory: PartitionDirectory, changed: Any, says: str) -> None:
-    file = directory.path / "part1" / "node_feat.dgl"
+def test_ids_that_no_prediction_can_have(dgls: PartitionDirectory, changed: Any, says: str) -> None:
+    file = dgls.path / "part1" / "node_feat.dgl"
     tensors = dgl.data.utils.load_tensors(str(file))
     dgl.data.utils.save_tensors(str(file), tensors | {"_N/orig_id": changed(tensors["_N/orig_id"])})
-    (directory.path / "meta.json").unlink()
     with pytest.raises(InputError, match=f"part 1: orig_id.*{says}"):
-        find([directory.path], 3).verify(range(3))
+        find([dgls.path], 3).verify(range(3))
 
 
-def test_an_id_in_two_parts_that_nobody_describes(directory: PartitionDirectory) -> None:
-    first, file = (directory.path / f"part{part}" / "node_feat.dgl" for part in (0, 1))
+def test_an_id_in_two_parts_that_nobody_describes(dgls: PartitionDirectory) -> None:
+    first, file = (dgls.path / f"part{part}" / "node_feat.dgl" for part in (0, 1))
     tensors = dgl.data.utils.load_tensors(str(file))
     tensors["_N/orig_id"][0] = dgl.data.utils.load_tensors(str(first))["_N/orig_id"][0]
     dgl.data.utils.save_tensors(str(file), tensors)
-    (directory.path / "meta.json").unlink()
     with pytest.raises(InputError, match=r"orig_id: row .* an id that an earlier row has"):
-        find([directory.path], 3).verify(range(3))
+        find([dgls.path], 3).verify(range(3))
 
 
-def test_other_edges_are_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
-    path = directory.path / "part2" / "graph.dgl"
+def test_other_edges_are_found_though_the_checksums_were_made_anew(version_1: PartitionDirectory) -> None:
+    path = version_1.path / "part2" / "graph.dgl"
     structure = dgl.load_graphs(str(path))[0][0]
     structure.remove_edges([0])
     dgl.save_graphs(str(path), [structure])
-    with_new_checksums(directory)
+    with_new_checksums(version_1)
     with pytest.raises(InputError, match="part 2: holds something else"):
-        find([directory.path], 3).read(2)
+        find([version_1.path], 3).read(2)
 
 
-def test_verifying_a_directory(directory: PartitionDirectory, caplog: pytest.LogCaptureFixture) -> None:
+def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
     assert verify_directory(directory.path) == {}
-    (directory.path / "part0" / "graph.dgl").write_bytes(b"rubbish")
-    (directory.path / "part2" / "graph.dgl").unlink()
+    (directory.path / "part0" / "src.npy").write_bytes(b"rubbish")
+    (directory.path / "part1" / "graph.dgl").write_bytes(b"rubbish")
+    (directory.path / "part2" / "feat.npy").unlink()
+    directory.verify([1])  # DGL's files are not read
     damages = verify_directory(directory.path)
-    assert list(damages) == [0, 2]
+    assert list(damages) == [0, 1, 2]
     assert "checksum" in damages[0]
+    assert "graph.dgl: missing or changed" in damages[1]
     assert "missing" in damages[2]
     assert "meta.json" not in caplog.text
     (directory.path / "meta.json").unlink()

@@ -11,7 +11,6 @@ import pytest
 from support import finish, random_graph, run_main, save_npz, start_cli, thirds
 
 from partitioning import assign, datasets, hypergraph
-from partitioning.dgl_import import dgl
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.files import file_checksum
@@ -40,6 +39,18 @@ def modified(folder: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in sorted((folder / "parts").rglob("*"))]
 
 
+def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
+    made(folder, "partition.dgl_files=false")
+    parts = folder / "parts" / "toy-random-vol-2"
+    assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
+    with pytest.raises(InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 is there without them"):
+        made(folder, "partition.dgl_files=true")
+    before = json.loads((parts / "meta.json").read_text())
+    after = made(folder, "partition.dgl_files=true", "overwrite=true")
+    assert len([*parts.rglob("*.dgl")]) == 6
+    assert [part.content for part in after.parts] == [part["content"] for part in before["parts"]]
+
+
 def test_the_same_settings_use_what_is_there(folder: Path) -> None:
     first = made(folder)
     before = modified(folder)
@@ -54,20 +65,18 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
     command = "app=partition_data", "verify=true", *named
     whole = run_main(*command, cwd=folder)
     assert (whole.rc, "all parts are as meta.json says" in whole.stdout) == (0, True)
-    file = parts / "part1" / "node_feat.dgl"
-    tensors = dgl.data.utils.load_tensors(str(file))
-    tensors["_N/label"] = tensors["_N/label"].flip(0).contiguous()
-    dgl.data.utils.save_tensors(str(file), tensors)
+    file = parts / "part1" / "label.npy"
+    np.save(file, np.load(file)[::-1])
     before = modified(folder)
     damaged = run_main(*command, cwd=folder)
     assert (damaged.rc, f"{file.relative_to(folder)}: its checksum" in damaged.stderr) == (2, True)
     meta = json.loads((parts / "meta.json").read_text())
-    meta["checksums"]["part1/node_feat.dgl"] = file_checksum(file)
+    meta["checksums"]["part1/label.npy"] = file_checksum(file)
     assert modified(folder) == before
     (parts / "meta.json").write_text(json.dumps(meta))
-    for arguments, status in ((command, 2), (("app=train", "num_rounds=[1]", *named), 1)):
+    for arguments in (command, ("app=train", "num_rounds=[1]", *named)):
         changed = run_main(*arguments, cwd=folder)
-        assert (changed.rc, "part 1: holds something else than meta.json says" in changed.stderr) == (status, True)
+        assert (changed.rc, "the checksums of part 1 are not those of its content" in changed.stderr) == (2, True)
     (parts / "meta.json").unlink()
     assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
 

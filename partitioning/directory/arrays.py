@@ -1,0 +1,55 @@
+"""A part of a partition directory as npy files, one an array, read by memory mapping.
+
+    src, dst    int32 [E] local ids of each edge's ends, sorted by destination and then by source; no self loops
+    halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
+    out_deg     int64 [I + H] degrees in the whole graph, self loops left out
+    feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from partitioning.checks import Array, check_endpoints, check_integers
+from partitioning.errors import InputError
+from partitioning.files import reading
+from partitioning.graph_data import MASKS
+
+EDGE_ARRAYS = ("src", "dst")
+"""What there is once an edge, all in the same order."""
+ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", arrays[name])
+
+
+def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
+    """The arrays by name, mapped (a page that is written to becomes this process's own); InputError for a wrong one.
+
+    Those that name nodes are checked: an index can be trusted.
+    """
+    arrays: dict[str, Array] = {}
+    for name in ARRAYS:
+        path = folder / f"{name}.npy"
+        with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
+            arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+    num_nodes = num_inner + len(check_integers(arrays["halo"], f"{folder}/halo.npy"))
+    for name, size in (("src", num_nodes), ("dst", num_inner)):
+        arrays[name] = check_endpoints(arrays[name], size, f"{folder}/{name}.npy").astype(np.int32, copy=False)
+    lengths = {name: len(arrays["src"]) for name in EDGE_ARRAYS} | {"out_deg": num_nodes}
+    for name, length in lengths.items():
+        if len(arrays[name]) != length:
+            raise InputError(f"{folder}/{name}.npy: has {len(arrays[name])} entries, needs {length}; copy it again")
+    return arrays
+
+
+def content_of(checksums: Mapping[str, str], part: int) -> str:
+    """sha256 (hex) that stands for all arrays of a part, from their files' checksums."""
+    begin = f"part{part}/"
+    held = sorted(item for item in checksums.items() if item[0].startswith(begin) and item[0].endswith(".npy"))
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()
