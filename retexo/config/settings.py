@@ -45,7 +45,7 @@ class ModelSettings(Checked):
     )
     heads: int = setting("heads", 8, "attention heads of gat", at_least(1))
     dropout: float = setting(
-        "dropout", 0.6, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
+        "dropout", 0.4, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
         Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
     )  # fmt: skip
     own_half: bool = setting(
@@ -80,7 +80,7 @@ class StoppingSettings(Checked):
     """When a layer has converged."""
 
     patience: int | None = setting(
-        "stopping.patience", 15,
+        "stopping.patience", 20,
         "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
         at_least(1), earlier=30,
     )  # fmt: skip
