@@ -26,7 +26,8 @@ MANY_CLASSES = 1000
 
 MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
-NO_FEATURES = "for nodes without features save some, [nodes, 1] of their degrees for instance"
+MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
+"""Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
 BLOCK = 1 << 16
 """Rows of features that are checked at a time."""
 
@@ -86,29 +87,10 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
 
 
 def check_unique(ids: Ints, where: str) -> None:
-    if len(ids) and ids.min() < 0:
-        raise InputError(f"{where}: row {ids.argmin()} is {ids.min()}; expected ids from 0 on")
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
         raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once")
-
-
-def check_labels(array: Array, where: str) -> tuple[Ints | NDArray[np.float32], int]:
-    """Labels as GraphData has them, and the number of classes."""
-    if array.ndim == 2:
-        if 0 in array.shape:
-            raise InputError(f"{where} has shape {array.shape}; expected at least one node and one class")
-        several = check_multilabel(array, where)
-        if np.isnan(several).all():
-            raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
-        return several, several.shape[1]
-    if array.shape == (0,):
-        raise InputError(f"{where} is empty; expected one label per node")
-    labels = check_classes(array, max(len(array), MANY_CLASSES), where)
-    if labels.max() < 0:
-        raise InputError(f"{where}: every label is -1; expected at least one labelled node")
-    return labels, int(labels.max()) + 1
 
 
 def check_classes(array: Array, limit: int, where: str) -> Ints:
@@ -146,20 +128,26 @@ def features_among(arrays: Mapping[str, Array], path: Path) -> Array | CsrParts:
     if missing:
         raise InputError(
             f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all of {', '.join(CSR)}"
-            f"; {NO_FEATURES}"
         )
     return CsrParts(*(arrays[name] for name in CSR))
 
 
-def check_features(features: Array | CsrParts, num_nodes: int, at: Callable[[str], str]) -> Features:
-    """[N, F] finite float32, dense or CSR."""
+def check_features(
+    features: Array | CsrParts, num_nodes: int, at: Callable[[str], str], featured: NDArray[np.bool_] | None = None
+) -> Features:
+    """[N, F] finite float32, dense or CSR; for `featured` see check_dense."""
     if isinstance(features, CsrParts):
         return check_csr(features, num_nodes, at)
-    return check_dense(features, num_nodes, at("feat"))
+    return check_dense(features, num_nodes, at("feat"), featured)
 
 
-def check_dense(array: Array, num_nodes: int, where: str) -> NDArray[np.float32]:
-    """[N, F] finite numbers, as float32."""
+def check_dense(
+    array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
+) -> NDArray[np.float32]:
+    """[N, F] finite numbers, as float32.
+
+    featured: bool [N], set to False at rows that are all NaN, which become zeros; None: they are refused.
+    """
     if array.ndim != 2 or array.shape[1] == 0:
         raise InputError(f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature")
     check_length(array, num_nodes, where)
@@ -169,10 +157,33 @@ def check_dense(array: Array, num_nodes: int, where: str) -> NDArray[np.float32]
         features = array.astype(np.float32, copy=False)
     for begin in range(0, num_nodes, BLOCK):
         finite = np.isfinite(features[begin : begin + BLOCK])
+        if featured is not None and not finite.all():
+            blank = np.isnan(features[begin : begin + BLOCK]).all(axis=1)
+            if features is array:
+                features = np.array(features)
+            features[begin : begin + BLOCK][blank] = 0
+            featured[begin : begin + BLOCK], finite[blank] = ~blank, True
         if not finite.all():
             row, column = np.argwhere(~finite)[0] + (begin, 0)
             raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
     return np.ascontiguousarray(features)
+
+
+def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
+    """[E] weights as float32; None where all are one: then there is nothing to weigh."""
+    if array.shape not in ((num_edges,), (num_edges, 1)):
+        raise InputError(f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge")
+    weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
+    odd = (weight != 0) & ~((weight >= MIN_WEIGHT) & (weight <= MAX_WEIGHT))
+    refuse(weight, odd, where, f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    return None if (weight == 1).all() else weight
+
+
+def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
+    """[E, K] finite features of edges as float32; [E] is one feature."""
+    if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
+        raise InputError(f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge")
+    return check_dense(array.reshape(num_edges, -1), num_edges, where)
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:

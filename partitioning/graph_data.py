@@ -7,7 +7,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from partitioning.names import Names
+
 MASKS = ("train_mask", "val_mask", "test_mask")
+EDGE_DATA = ("edge_weight", "edge_feat")
+EDGE_NAMES = {name: name for name in EDGE_DATA} | {
+    "weight": "edge_weight", "w": "edge_weight", "feat": "edge_feat", "edge_attr": "edge_feat",
+}  # fmt: skip
+"""What edata of DGL's may be called, and our name."""
 Features = NDArray[np.float32] | sp.csr_array
 Endpoints = NDArray[np.signedinteger[Any]]
 """Ends of edges: int32 where every node's number fits, which halves what a large graph takes. Widen before products."""
@@ -27,7 +34,7 @@ def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
 class GraphData:
     """A graph with node features, labels and, where the source has them, masks.
 
-    N nodes, E directed edges, F features, C classes.
+    N nodes, E directed edges, F features, K features of an edge, C classes.
     """
 
     name: str
@@ -47,6 +54,23 @@ class GraphData:
     """[N], and so are the other two; None where the source has no split of its own."""
     val_mask: NDArray[np.bool_] | None = None
     test_mask: NDArray[np.bool_] | None = None
+    edge_weight: NDArray[np.float32] | None = None
+    """[E] from 0 on; None for ones."""
+    edge_feat: NDArray[np.float32] | None = None
+    """[E, K]; None for none."""
+    node_names: Names | None = None
+    """[N] what the source calls its nodes, where `node_ids` are keys of names."""
+    class_names: tuple[str | int, ...] | None = None
+    """[C] what it calls its classes; None: 0 ... C-1."""
+    featured: NDArray[np.bool_] | None = None
+    """[N] False for a node without features, whose row is zeros; None: all have some."""
+    features_of_ids: bool = False
+    """Whether they are random_rows(node_ids), which anyone can make who knows the ids."""
+
+    @property
+    def shown_ids(self) -> Any:
+        """[N] as the source has them."""
+        return self.node_ids if self.node_names is None else self.node_names.tolist()
 
     @property
     def num_nodes(self) -> int:

@@ -17,6 +17,7 @@ from partitioning.setting_fields import (
 
 MAX_PARTITIONS = 100_000
 """Each is a folder of ten files; more are a slip of the finger."""
+FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
 
@@ -56,6 +57,20 @@ class SplitSettings(Checked):
     dir: str | None = setting(
         "split.dir", None, "files: folder with train, val (or valid) and test (npy, csv)", of_partitioner=True
     )
+    drop_unlabelled: bool = setting(
+        "split.drop_unlabelled", False, "take nodes without a label out of the masks", of_partitioner=True
+    )
+
+
+@settings_dataclass
+class ColumnSettings(Checked):
+    """Columns of dataset_name=file's tables; null: one of a usual name, which the log says."""
+
+    id: str | None = setting("columns.id", None, "column of the nodes' ids; null: id, node_id ...", of_partitioner=True)
+    label: str | None = setting("columns.label", None, "of their classes; null: label, class", of_partitioner=True)
+    src: str | None = setting("columns.src", None, "of edges; null: src, source, from ...", of_partitioner=True)
+    dst: str | None = setting("columns.dst", None, "likewise; null: dst, target, to ...", of_partitioner=True)
+    weight: str | None = setting("columns.weight", None, "of edges; null: weight", of_partitioner=True)
 
 
 @settings_dataclass
@@ -68,12 +83,27 @@ class DatasetSettings(Checked):
     )
     file: str | None = setting(
         "dataset_file", None,
-        "dataset_name=file: an npz, a folder of tables, or a DGL graph file; dataset_name=parts: this site's folder",
+        "dataset_name=file: an npz, tables, or a DGL graph file (docs/data.md); dataset_name=parts: this site's folder",
         per_node=True,
     )  # fmt: skip
     symmetrize: bool | None = setting(
         "symmetrize", None, "add the reverse of each edge; null: as the data set needs it", of_partitioner=True
     )
+    columns: ColumnSettings
+    labels: str = setting(
+        "labels", "auto", "dataset_name=file: one class per node, or several; auto: a matrix of 0 and 1 has several",
+        one_of("auto", "multiclass", "multilabel"), of_partitioner=True,
+    )  # fmt: skip
+    duplicates: str = setting(
+        "duplicates", "keep", "dataset_name=file: an edge that is listed k times counts k times; or merge: once, with "
+        "the sum of its weights", one_of("keep", "merge"), of_partitioner=True,
+    )  # fmt: skip
+    features: tuple[str, ...] = setting(
+        "features", ["given"],
+        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; of "
+        "the place in the graph; those of the data, or the mean of neighbours' (docs/data.md)",
+        one_of(*FEATURES), of_partitioner=True,
+    )  # fmt: skip
     synthetic: SyntheticSettings
     split: SplitSettings
 

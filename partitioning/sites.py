@@ -55,7 +55,7 @@ from partitioning.checks import (
     features_among,
     refuse,
 )
-from partitioning.datasets.file import read_arrays
+from partitioning.datasets.raw import read_arrays
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
@@ -227,6 +227,7 @@ def _checked_ids(arrays: Mapping[str, Array], path: Path) -> Ints:
     if unknown:
         raise InputError(f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
     ids = _required(arrays, "node_id", path)
+    refuse(ids, ids < 0, _at(path, "node_id"), "expected ids from 0 on")
     check_unique(ids, _at(path, "node_id"))
     return ids
 

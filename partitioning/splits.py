@@ -79,7 +79,14 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
         rng = np.random.default_rng(settings.seed)
         masks = _per_class(graph, values, rng) if kind == "per_class" else _fraction(graph, values, rng)
         values = {"seed": settings.seed, **values}
-    check_split(dict(zip(PARTS, masks, strict=True)), graph.labelled, f"split={kind}")
+    unlabelled = sum(int((mask & ~graph.labelled).sum()) for mask in masks)
+    if unlabelled and settings.drop_unlabelled:
+        log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
+        masks = [mask & graph.labelled for mask in masks]
+    try:
+        check_split(dict(zip(PARTS, masks, strict=True)), graph.labelled, f"split={kind}", graph.shown_ids)
+    except InputError as error:
+        raise InputError(f"{error}{', or set split.drop_unlabelled=true' if unlabelled else ''}") from None
     if not masks[0].any():
         raise InputError(f"split={kind}: the training set is empty; give it at least one labelled node")
     train, val, test = masks
@@ -88,7 +95,7 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
     """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
-    names = [field.name for field in fields(settings) if field.name not in ("kind", "seed")]
+    names = [field.name for field in fields(settings) if field.name not in ("kind", "seed", "drop_unlabelled")]
     given = {name: getattr(settings, name) for name in names}
     useless = [name for name, value in given.items() if value is not None and name not in USED_BY[kind]]
     if useless:

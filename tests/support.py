@@ -34,7 +34,7 @@ from partitioning.dgl_import import import_dgl
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
-from partitioning.settings import SplitSettings, SyntheticSettings
+from partitioning.settings import ColumnSettings, DatasetSettings, SplitSettings, SyntheticSettings
 from retexo.cluster.interfaces import loopback
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.config.compose import compose
@@ -239,8 +239,16 @@ def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
 
 
 def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
-    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir")
+    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir", "drop_unlabelled")
+    fields.setdefault("drop_unlabelled", False)
     return SplitSettings(kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names})
+
+
+def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
+    fields = {"dir": ".", "symmetrize": None, "synthetic": synthetic_settings(), "split": split_settings()} | fields
+    columns = dict.fromkeys(("id", "label", "src", "dst", "weight")) | fields.pop("columns", {})
+    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",)}
+    return DatasetSettings(name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields)
 
 
 def synthetic_settings(**fields: Any) -> SyntheticSettings:

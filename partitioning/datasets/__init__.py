@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from partitioning.datasets import bundled, dgl_source, file, ogb_source, pyg_source, synthetic
+from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -94,7 +95,7 @@ def load(settings: DatasetSettings) -> GraphData:
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
-    return symmetrized(graph) if symmetrize else graph
+    return with_features(symmetrized(graph) if symmetrize else graph, settings.features)
 
 
 def is_local(settings: DatasetSettings) -> bool:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from partitioning.checks import check_endpoints
 from partitioning.datasets.download import Archive, library
+from partitioning.datasets.frames import read_frames
 from partitioning.datasets.raw import joined, narrowed
-from partitioning.datasets.tables import read_frames
 from partitioning.errors import InputError
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.settings import DatasetSettings
@@ -65,6 +65,10 @@ def load(settings: DatasetSettings) -> GraphData:
             raise InputError(f"{files.folder}: {len(labels)} labels and {len(features)} rows of features")
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+        masks: dict[str, Any] = {
+            mask: _mask(files.folder / "split" / source.split / f"{part}.csv.gz", len(labels))
+            for mask, part in SPLIT.items()
+        }
         return GraphData(
             name=name,
             src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),
@@ -73,10 +77,7 @@ def load(settings: DatasetSettings) -> GraphData:
             labels=labels,
             num_classes=source.num_classes,
             node_ids=np.arange(len(labels), dtype=np.int64),
-            **{
-                mask: _mask(files.folder / "split" / source.split / f"{part}.csv.gz", len(labels))
-                for mask, part in SPLIT.items()
-            },
+            **masks,
         )
 
 
@@ -88,7 +89,7 @@ def _read_csv(raw: Path) -> _Arrays:
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(raw / "edge.csv.gz", header=False):
         for column, pile in enumerate(piles):
-            pile.append(narrowed(frame[column].to_numpy(np.int64)))
+            pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
     src, dst = map(joined, piles)
     features = joined([frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)])
     return src, dst, features, whole_labels(_numbers(raw / "node-label.csv.gz"))
@@ -96,7 +97,7 @@ def _read_csv(raw: Path) -> _Arrays:
 
 def _numbers(path: Path) -> NDArray[Any]:
     """The first column of a csv."""
-    return joined([frame[0].to_numpy() for frame in read_frames(path, header=False)])
+    return joined([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
 
 def _mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:

@@ -4,8 +4,10 @@ N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,18 @@ from numpy.typing import NDArray
 from partitioning.checks import (
     Array,
     CsrParts,
+    check_edge_feat,
+    check_edge_weight,
     check_endpoints,
     check_features,
-    check_labels,
     check_masks,
     check_node_ids,
 )
+from partitioning.datasets.labels import read_labels
 from partitioning.errors import InputError
-from partitioning.graph_data import Endpoints, GraphData
+from partitioning.files import reading
+from partitioning.graph_data import Endpoints, Features, GraphData
+from partitioning.names import Names, name_keys
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +39,15 @@ class RawGraph:
     name: str
     src: Array
     dst: Array
-    features: Array | CsrParts
+    features: Array | CsrParts | None
     label: Array
     masks: Mapping[str, Array]
     """By the names train_mask, val_mask, test_mask; all three or none."""
     node_id: Array | None
+    edge_weight: Array | None = None
+    edge_feat: Array | None = None
+    node_names: Names | None = None
+    """Where `node_id` are keys of names (partitioning/names.py)."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Array name -> file and array, as in "g.npz: array `src`"."""
 
@@ -45,37 +55,63 @@ class RawGraph:
         return self.where.get(name, f"{self.name}: array `{name}`")
 
 
-def build(raw: RawGraph) -> GraphData:
-    """Check every array and put the graph together; InputError names file, array, row, value and what is expected."""
-    labels, num_classes = check_labels(raw.label, raw.at("label"))
-    _tell_odd_classes(labels, num_classes, raw.at("label"))
-    num_nodes = len(labels)
-    features = check_features(raw.features, num_nodes, raw.at)
+def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphData:
+    """Check every array and put the graph together; InputError names file, array, row, value and what is expected.
+
+    kind: the setting `labels`. merge: whether an edge that is there several times becomes one.
+    """
+    labels = read_labels(raw.label, raw.at("label"), kind)
+    num_nodes = len(labels.values)
+    featured = np.ones(num_nodes, np.bool_)
+    features: Features = np.zeros((num_nodes, 0), np.float32)
+    if raw.features is None:
+        featured[:] = False
+    else:
+        features = check_features(raw.features, num_nodes, raw.at, featured)
     src, dst = (check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst"))
     if len(src) != len(dst):
         raise InputError(f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge")
-    ids = np.arange(num_nodes, dtype=np.int64) if raw.node_id is None else raw.node_id
+    weight, feat = raw.edge_weight, raw.edge_feat
+    if merge and feat is not None:
+        raise InputError("duplicates=merge: features of edges do not add up; leave it out, or merge the edges yourself")
+    if merge:
+        src, dst, weight = _merged(src, dst, weight, num_nodes)
+    ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
+    if ids.dtype.kind in "US":
+        ids, names = name_keys(ids.astype(str).astype(object)), Names.of(ids.astype(str).tolist())
+    masks: dict[str, Any] = dict(check_masks(raw.masks, num_nodes, raw.at))
     return GraphData(
         name=raw.name,
         src=src,
         dst=dst,
         features=features,
-        labels=labels,
-        num_classes=num_classes,
+        labels=labels.values,
+        num_classes=labels.num_classes,
+        class_names=labels.names,
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
-        **check_masks(raw.masks, num_nodes, raw.at),
+        node_names=names,
+        featured=None if featured.all() else featured,
+        edge_weight=None if weight is None else check_edge_weight(weight, len(src), raw.at("edge_weight")),
+        edge_feat=None if feat is None else check_edge_feat(feat, len(src), raw.at("edge_feat")),
+        **masks,
     )
 
 
-def _tell_odd_classes(labels: NDArray[Any], num_classes: int, where: str) -> None:
-    """Warn of classes that no node has, and of labels that may be meant as one class per node."""
-    if labels.ndim == 2:
-        if (np.nan_to_num(labels, nan=1 / num_classes).sum(axis=1) == 1).all() and num_classes > 1:
-            log.warning("%s: a single 1 in every row, read as multi-label; is label.argmax(axis=1) meant?", where)
-        return
-    absent = np.flatnonzero(np.bincount(labels[labels >= 0], minlength=num_classes) == 0)
-    if len(absent):
-        log.warning("%s: %d of %d classes have no node, the first is %d", where, len(absent), num_classes, absent[0])
+def _merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int) -> tuple[Array, Array, Array | None]:
+    """Each pair of nodes once, by source; weights add up."""
+    key = src.astype(np.int64) * num_nodes + dst
+    if weight is None:
+        key = np.unique(key)
+    else:
+        order = np.argsort(key)
+        key = key[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        weight = np.add.reduceat(weight[order], first, dtype=np.float64) if len(key) else weight
+        key = key[first]
+    merged = key // max(num_nodes, 1), key % max(num_nodes, 1)
+    if len(key) < len(src):
+        log.warning("%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key))
+    return narrowed(merged[0]), narrowed(merged[1]), weight
 
 
 def narrowed(ends: Endpoints) -> Endpoints:
@@ -95,3 +131,24 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
         whole[end - len(piece) : end] = piece
         end -= len(piece)
     return whole
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an npz file by name; InputError if it is damaged or holds Python objects."""
+    with reading(path, "npz file", "write it anew with numpy.savez"):
+        archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path}: this is a single npy array; expected an npz of several")
+    with archive:
+        twice = [name for name, times in Counter(archive.files).items() if times > 1]
+        if twice:
+            raise InputError(f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez")
+        return {name: _read_array(archive, name, path) for name in archive.files}
+
+
+def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
+    with reading(path, "array", where=f"{path}: array `{name}`"):
+        array = archive[name]
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
+    return array

@@ -1,10 +1,11 @@
 """Adding the reverse of each edge."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import EDGE_DATA, GraphData
 
 
 def symmetrized(graph: GraphData) -> GraphData:
@@ -14,14 +15,22 @@ def symmetrized(graph: GraphData) -> GraphData:
     none is added, and a self loop is its own reverse.
     """
     num_nodes = graph.num_nodes
-    pair, times = np.unique(graph.src.astype(np.int64) * num_nodes + graph.dst, return_counts=True)
+    key = graph.src.astype(np.int64) * num_nodes + graph.dst
+    pair, times = np.unique(key, return_counts=True)
     src, dst = np.divmod(pair, num_nodes)
     reverse = dst * num_nodes + src
     position = np.minimum(np.searchsorted(pair, reverse), max(len(pair) - 1, 0))
     present = np.where(pair[position] == reverse, times[position], 0)
     missing = np.maximum(times - present, 0)
+    added: dict[str, Any] = {}
+    if graph.edge_weight is not None or graph.edge_feat is not None:  # what a reverse edge is added for, has them, too
+        copy = np.arange(graph.num_edges) - np.repeat(np.cumsum(times) - times, times)
+        edge = np.argsort(key, kind="stable")[copy >= np.repeat(present, times)]
+        known = {name: data for name in EDGE_DATA if (data := getattr(graph, name)) is not None}
+        added = {name: np.concatenate([data, data[edge]]) for name, data in known.items()}
     return replace(
         graph,
         src=np.concatenate([graph.src, np.repeat(dst, missing).astype(graph.src.dtype)]),
         dst=np.concatenate([graph.dst, np.repeat(src, missing).astype(graph.dst.dtype)]),
+        **added,
     )

@@ -1,19 +1,27 @@
-"""A folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the header."""
+"""A folder of tables as a graph: form (b) of file.py. Rows are counted from 0, without the header.
 
-import gzip
+N nodes, E directed edges, F features, C classes.
+"""
+
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from partitioning.checks import NO_FEATURES, Array, Ints, check_integers, check_length, check_unique, refuse
-from partitioning.datasets.raw import RawGraph, joined, narrowed
+from partitioning.checks import Array, CsrParts, Ints, check_integers, check_length, refuse
+from partitioning.datasets import frames
+from partitioning.datasets.frames import TextIds, first_row, read_frames
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.raw import RawGraph, joined, narrowed, read_arrays
 from partitioning.errors import InputError
 from partitioning.files import reading
-from partitioning.graph_data import Endpoints
+from partitioning.graph_data import MASKS, Endpoints
+from partitioning.settings import ColumnSettings
 from partitioning.splits import FILE_NAMES, read_index
 
 if TYPE_CHECKING:
@@ -21,64 +29,151 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ID_COLUMNS = ("id", "node_id")
-CELLS = 1 << 23
-"""Cells of a table that are read at a time; 64 MiB of numbers."""
+USUAL = {
+    "id": ("id", "nodeid"),
+    "label": ("label", "class"),
+    "src": ("src", "source", "from", "sourcenodeid", "sourceid", "startid"),
+    "dst": ("dst", "target", "to", "targetnodeid", "targetid", "endid", "dest", "destination"),
+    "weight": ("weight", "edgeweight"),
+}
+"""Columns that are known by their names, without case and marks."""
+NODE_TABLES = {
+    "nodes": ("csv", "parquet"),
+    "features": ("npy", "npz", "csv", "parquet"),
+    "labels": ("npy", "csv", "parquet"),
+}
+EDGES = ("csv", "parquet", "npy")
+UNNAMED = "expected a number, a node's position; ids that are names need a column `id` in nodes, features or labels"
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The values of a features or labels file."""
+    """What a file says of the nodes, one row each."""
 
     path: Path
-    values: Array
-    """[N, columns], or [N] of a one-dimensional npy or a table of one column."""
-    ids: Ints | None
-    """[N] the column `id` or `node_id`; None if there is none."""
+    rows: int
+    ids: Array | None
+    """[rows] int64, or object: names; None where the rows are the nodes in order."""
+    ids_where: str
+    values: Mapping[str, tuple[Array | CsrParts, str]]
+    """feat, label and masks, [rows] or [rows, columns], and what to call them in a message."""
 
 
-def read_folder(folder: Path) -> RawGraph:
-    """Read edges, features, labels and, where they are, index files; edges are in positions afterwards."""
-    features = _read_table(_only_file(folder, "features", ("npy", "csv", "parquet")))
-    labels = _read_table(_only_file(folder, "labels", ("npy", "csv", "parquet")))
-    edges = _only_file(folder, "edges", ("csv", "parquet", "npy"))
-    label = _aligned(features, labels)
-    ids = labels.ids if features.ids is None else features.ids
-    src, dst = _read_edges(edges, ids)
-    num_nodes = len(label)
-    check_length(features.values, num_nodes, str(features.path))
-    # a single column of features is a matrix still, one of labels is not
-    matrix = features.values.reshape(-1, 1) if features.values.ndim == 1 else features.values
+def read_folder(path: Path, columns: ColumnSettings) -> RawGraph:
+    """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one."""
+    try:
+        return _read(path, columns, text=False)
+    except TextIds:
+        return _read(path, columns, text=True)
+
+
+def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
+    folder, edges = (path, _files(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+    if not edges:
+        names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
+        raise InputError(f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of edges")
+    found = [file for stem, suffixes in NODE_TABLES.items() for file in _files(folder, stem, suffixes)]
+    named = [file for file in found if file.suffix in (".csv", ".parquet")]
+    if columns.id is not None and not any(columns.id in frames.column_names(file) for file in named):
+        raise InputError(f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column")
+    tables = [_read_table(file, columns, text=text) for file in found if file not in edges]
+    values = _only_values(tables)
+    if "label" not in values:
+        raise InputError(
+            f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
+            f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}"
+        )
+    nodes = _nodes(tables)
+    ends = _read_edges(edges[0], columns, nodes, text=text)
+    num_nodes = nodes.num_nodes
+    masks = _read_masks(folder, nodes)
+    placed = {name: _placed(table, name, nodes) for name, table in values.items()}
+    src, dst, weight = ends
     return RawGraph(
-        name=folder.name,
+        name=path.resolve().stem,
         src=src,
         dst=dst,
-        features=matrix,
-        label=label,
-        masks=_read_masks(folder, num_nodes),
-        node_id=ids,
+        edge_weight=weight,
+        features=placed.get("feat"),
+        label=placed["label"],
+        masks={name: placed[name] for name in MASKS if name in placed} | masks,
+        node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
+        node_names=nodes.all_names(),
         where={
-            "src": f"{edges}: column `src`",
-            "dst": f"{edges}: column `dst`",
-            "feat": f"{features.path}",
-            "label": f"{labels.path}",
-            "node_id": f"{features.path}: column of ids",
+            **{end: f"{edges[0]}: column `{end}`" for end in ("src", "dst", "edge_weight")},
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
+            **{name: table.values[name][1] for name, table in values.items()},
+            **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
         },
     )
 
 
-def _only_file(folder: Path, stem: str, suffixes: tuple[str, ...]) -> Path:
-    names = [f"{stem}.{suffix}" for suffix in suffixes]
-    found = [name for name in names if (folder / name).is_file()]
-    if len(found) != 1:
-        found_names = ", ".join(found) or "none"
-        hint = f"; {NO_FEATURES}" if stem == "features" and not found else ""
-        raise InputError(f"dataset_file={folder}: expected one of {', '.join(names)}; found {found_names}{hint}")
-    return folder / found[0]
+def _files(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
+    """The one file of a name in the folder, or none."""
+    found = [folder / f"{stem}.{suffix}" for suffix in suffixes if (folder / f"{stem}.{suffix}").is_file()]
+    if len(found) > 1:
+        raise InputError(f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one of them")
+    return found
 
 
-def _read_masks(folder: Path, num_nodes: int) -> dict[str, Array]:
+def _only_values(tables: list[Table]) -> dict[str, Table]:
+    """The table of each value."""
+    values: dict[str, Table] = {}
+    for table in tables:
+        for name in table.values:
+            if name in values:
+                raise InputError(
+                    f"{table.path}: has {name}, and so has {values[name].path}; expected it in one of them "
+                    "(columns.label=NAME for another column)"
+                )
+            values[name] = table
+    return values
+
+
+# --- who the nodes are -----------------------------------------------------------------------------------------------
+
+
+def _nodes(tables: list[Table]) -> Nodes:
+    """By the ids of nodes, features or labels; those of labels alone, beside no features, need not be all."""
+    named = [table for table in tables if table.ids is not None]
+    placed = [table for table in tables if table.ids is None]
+    longest = max((table.rows for table in placed), default=0)
+    if not named or (placed and longest > named[0].rows):
+        for table in named:  # then these are positions
+            assert table.ids is not None
+            if table.ids.dtype == object:
+                check_length(table.ids, longest, table.ids_where)
+            expected = f"expected a row of {placed[0].path}"
+            refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
+            log.info("%s: its ids are rows of %s", table.path, placed[0].path)
+        nodes = Nodes(longest, None, grows=False)
+    else:
+        all_known = bool(placed) or named[0].path.stem != "labels"
+        nodes = Nodes(named[0].rows, named[0].ids, grows=not all_known, where=named[0].ids_where)
+    return nodes
+
+
+def _placed(table: Table, name: str, nodes: Nodes) -> Any:
+    """The values of a table in the order of the nodes; nodes without a row get nothing: -1, None, False or NaN."""
+    values, where = table.values[name]
+    if table.ids is None:
+        if isinstance(values, np.ndarray):
+            check_length(values, nodes.num_nodes, where)
+        return values
+    rows = nodes.rows(table.ids, table.ids_where)
+    if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
+        return values
+    if isinstance(values, CsrParts):
+        raise InputError(f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order")
+    blank: Any = {"b": False, "O": None, "f": np.nan}.get(values.dtype.kind, -1)
+    if values.ndim == 2 and values.dtype.kind in "biu":
+        values, blank = values.astype(np.float32), np.nan
+    whole = np.full((nodes.num_nodes, *values.shape[1:]), blank, values.dtype)
+    whole[rows] = values
+    return whole
+
+
+def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
     """Masks of the index files that are in the folder."""
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
@@ -87,168 +182,111 @@ def _read_masks(folder: Path, num_nodes: int) -> dict[str, Array]:
         if len(found) > 1:
             raise InputError(f"dataset_file={folder}: expected one of {', '.join(found)}; found all of them")
         if found:
-            mask = np.zeros(num_nodes, dtype=np.bool_)
-            mask[read_index(folder / found[0], num_nodes, "dataset_file")] = True
+            mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
+            mask[read_index(folder / found[0], nodes.num_nodes, "dataset_file")] = True
             masks[f"{part}_mask"] = mask
     return masks
 
 
-def read_frames(path: Path, header: bool | None = None) -> Iterator["pd.DataFrame"]:
-    """Read a csv or parquet file, CELLS at a time; the index counts on from frame to frame.
-
-    Columns are named 0, 1, ... where a csv has no header (None: its first row is numbers). There is one frame at least.
-    """
-    try:
-        if path.suffix == ".parquet":
-            yield from _parquet_frames(path)
-        else:
-            yield from _csv_frames(path, _has_header(path) if header is None else header)
-    except ImportError as error:  # of pandas, or of pyarrow
-        raise InputError(
-            f"{path}: reading it needs {error.name}; pip install -e '.[tables]' -c constraints.txt"
-        ) from None
-    except (OSError, ValueError) as error:  # pandas and pyarrow derive their parser errors from these
-        reason = (str(error).strip().splitlines() or ["empty"])[0]
-        raise InputError(f"{path}: not a readable {path.suffix[1:]} table ({reason})") from None
+# --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _csv_frames(path: Path, header: bool) -> Iterator["pd.DataFrame"]:
-    import pandas as pd
-
-    columns, second = map(len, _first_lines(path))
-    if second > columns:  # pandas would take what is too much for an index, without a word
-        raise InputError(f"{path}: its second line has {second} cells, the first has {columns}; expected as many")
-    rows, names = max(1, CELLS // columns), None if header else list(range(columns))
-    with pd.read_csv(
-        path, header=0 if header else None, names=names, skipinitialspace=True, skip_blank_lines=False, chunksize=rows
-    ) as frames:
-        yield from frames
-
-
-def _parquet_frames(path: Path) -> Iterator["pd.DataFrame"]:
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        rows, begin = max(1, CELLS // max(1, len(file.schema_arrow))), 0
-        for batch in file.iter_batches(rows):
-            frame = batch.to_pandas()
-            frame.index = pd.RangeIndex(begin, begin + len(frame))
-            begin += len(frame)
-            yield frame
-        if begin == 0:
-            yield file.schema_arrow.empty_table().to_pandas()
+def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> str | None:
+    """The column of a role: as columns.ROLE says, else one of a usual name, which the log says; None without one."""
+    asked = getattr(columns, role)
+    if asked is not None:
+        return asked if asked in names else None
+    found = [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
+    if len(found) > 1:
+        raise InputError(f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them")
+    if found and found[0] != role:
+        log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
+    return found[0] if found else None
 
 
-def _has_header(path: Path) -> bool:
-    """Whether some cell of the first line is no number."""
-    try:
-        return not [float(cell) for cell in _first_lines(path)[0] if cell.strip()]
-    except ValueError:
-        return True
-
-
-def _first_lines(path: Path) -> tuple[list[str], list[str]]:
-    """The cells of the first two lines."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        return file.readline().strip().split(","), file.readline().strip().split(",")
-
-
-def _integer_column(frame: "pd.DataFrame", column: str | int, path: Path) -> Ints:
-    where = f"{path}: column `{column}`"
-    return check_integers(_numbers(frame, column, path), where, _first_row(frame))
-
-
-def _first_row(frame: "pd.DataFrame") -> int:
-    return int(frame.index[0]) if len(frame) else 0
-
-
-def _numbers(frame: "pd.DataFrame", column: str | int, path: Path) -> Array:
-    """A column as an array of numbers; InputError names the first cell that is none."""
-    import pandas as pd
-
-    cells = frame[column]
-    if len(cells) == 0:
-        return np.empty(0, dtype=np.int64)
-    if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
-        return cells.to_numpy()
-    times = cells.dtype.kind in "mM"  # which pandas takes for nanoseconds
-    numbers = pd.to_numeric(cells.astype(str) if times else cells, errors="coerce")
-    wrong = np.flatnonzero(numbers.isna())
-    if len(wrong):
-        row = int(wrong[0])
-        raise InputError(
-            f"{path}: column `{column}`, row {_first_row(frame) + row} is {cells.iloc[row]!r}; expected a number"
-        )
-    return numbers.to_numpy(dtype=np.float64 if "float" in numbers.dtype.name.lower() else np.int64)
-
-
-def _read_edges(path: Path, ids: Ints | None) -> tuple[Endpoints, Endpoints]:
-    """Both ends of every edge, as positions of `ids` where there are any; only one chunk is there twice."""
-    order = None if ids is None else np.argsort(ids)
-    piles: tuple[list[Endpoints], list[Endpoints]] = [], []
-    for first_row, *chunk in _npy_edges(path) if path.suffix == ".npy" else _table_edges(path):
-        for pile, ends, name in zip(piles, chunk, ("src", "dst"), strict=True):
-            if ids is not None:
-                ends = _positions(ends, ids, f"{path}: column `{name}`", order, first_row)
-            pile.append(narrowed(ends))
-    src, dst = map(joined, piles)
-    return src, dst
-
-
-def _table_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
-    for frame in read_frames(path):
-        columns = _name_columns(frame, path)
-        if columns == ["0", "1"]:
-            columns = frame.columns = ["src", "dst"]
-        if not {"src", "dst"} <= set(columns):
-            found = ", ".join(columns)
-            raise InputError(f"{path}: has the columns {found}; expected src and dst (or two without a header)")
-        others = [name for name in columns if name not in ("src", "dst")]
-        if others and _first_row(frame) == 0:
-            log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
-        yield _first_row(frame), _integer_column(frame, "src", path), _integer_column(frame, "dst", path)
-
-
-def _name_columns(frame: "pd.DataFrame", path: Path) -> list[str]:
-    """Strip the names of the columns, and refuse one that is there twice."""
-    frame.columns = [str(column).strip() for column in frame.columns]
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise InputError(f"{path}: has the column `{twice[0]}` more than once; expected each name once")
-    return list(frame.columns)
-
-
-def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints]]:
-    edges = _read_npy(path)
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge")
-    for row in range(0, len(edges), CELLS // 2):
-        src, dst = edges[row : row + CELLS // 2].T
-        yield row, check_integers(src, f"{path}: column `src`", row), check_integers(dst, f"{path}: column `dst`", row)
-
-
-def _read_table(path: Path) -> Table:
-    """Features or labels of an npy, csv or parquet file; a column `id` or `node_id` is set apart."""
+def _read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
+    """What a table of nodes holds, by the roles of its columns."""
+    kind = "label" if path.stem == "labels" else "feat"
+    if path.suffix == ".npz":
+        return _read_csr(path)
     if path.suffix == ".npy":
-        return Table(path, _read_npy(path), None)
-    ids: list[Ints] = []
-    values: list[Array] = []
-    for frame in read_frames(path):
-        _name_columns(frame, path)
-        found = [name for name in ID_COLUMNS if name in frame.columns]
-        if len(found) > 1:
-            raise InputError(f"{path}: has both columns {' and '.join(found)}; expected one column of ids")
-        ids += [_integer_column(frame, name, path) for name in found]
-        columns = [_numbers(frame, name, path) for name in frame.columns if name not in ID_COLUMNS]
-        if not columns:
-            raise InputError(f"{path}: has no column besides the ids; expected at least one")
-        values.append(columns[0] if len(columns) == 1 else _without_loss(np.stack(columns, axis=1)))
-    if not ids:
-        return Table(path, joined(values), None)
-    whole = joined(ids)
-    check_unique(whole, f"{path}: column `{found[0]}`")
-    return Table(path, joined(values), whole)
+        array = read_npy(path)
+        one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
+        return Table(path, len(array), None, "", {kind: (one, str(path))})
+    names = frames.column_names(path)
+    id_name, label = (_find(role, names, columns, path) for role in ("id", "label"))
+    masks = [name for name in MASKS if name in names]
+    rest = [name for name in names if name not in (id_name, label, *masks)]
+    pieces: dict[str, list[Array]] = {}
+    chosen: list[str] | None = None
+    for frame in read_frames(path, text=[id_name] if text and id_name else ()):
+        if id_name is not None:
+            pieces.setdefault("ids", []).append(frames.id_cells(frame, id_name, path, text=text))
+        if label is not None:
+            pieces.setdefault("label", []).append(frames.label_cells(frame, label))
+        if chosen is None:
+            chosen = _chosen(frame, rest, path, label=label, kind=kind)
+        if chosen:
+            made = _values(frame, chosen, path, kind)
+            pieces.setdefault(kind, []).append(made)
+        for name in masks:
+            pieces.setdefault(name, []).append(frames.numbers(frame, name, path))
+    if not pieces.keys() - {"ids"} and (kind == "label" or id_name is None):
+        raise InputError(f"{path}: has no column besides the ids; expected at least one")
+    ids = joined(pieces.pop("ids")) if id_name is not None else None
+    values = {name: _joined_cells(several) for name, several in pieces.items()}
+    said = {"label": f": column `{label or (chosen or [''])[0]}`" if values.get("label", np.zeros(1)).ndim == 1 else ""}
+    rows = len(ids) if ids is not None else len(next(iter(values.values())))
+    named = {name: (array, f"{path}{said.get(name, '')}") for name, array in values.items()}
+    return Table(path, rows, ids, f"{path}: column `{id_name}`", named)
+
+
+def _joined_cells(pieces: list[Array]) -> Array:
+    """Pieces of one column; those of numbers as text where others are."""
+    if any(piece.dtype == object for piece in pieces):
+        pieces = [piece if piece.dtype == object else _as_text(piece) for piece in pieces]
+    return joined(pieces)
+
+
+def _as_text(piece: Array) -> Array:
+    return np.array([None if number != number else f"{number:.15g}" for number in piece.tolist()], dtype=object)
+
+
+def _chosen(frame: "pd.DataFrame", rest: list[str], path: Path, *, label: str | None, kind: str) -> list[str]:
+    """Of the columns without a role those with numbers, which are features; in a table of labels they are labels."""
+    if kind == "label":
+        left, kept = (rest, []) if label is not None else ([], rest)
+    else:
+        left = [name for name in rest if frames.is_text(frame, name) and not _is_list(frame, name)]
+        kept = [name for name in rest if name not in left]
+    if left:
+        log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
+    return kept
+
+
+def _is_list(frame: "pd.DataFrame", name: str) -> bool:
+    cells = frame[name].dropna()
+    return len(cells) > 0 and isinstance(cells.iloc[0], list | np.ndarray)
+
+
+def _values(frame: "pd.DataFrame", names: list[str], path: Path, kind: str) -> Array:
+    """[rows, columns] numbers of some columns, of which one may hold lists; of labels [rows] where it is one column."""
+    if kind == "label" and len(names) == 1:
+        return frames.label_cells(frame, names[0])
+    columns = [_lists(frame, name, path) if _is_list(frame, name) else frames.numbers(frame, name, path)
+               for name in names]  # fmt: skip
+    return _without_loss(np.column_stack(columns))
+
+
+def _lists(frame: "pd.DataFrame", name: str, path: Path) -> Array:
+    """A column of lists as [rows, width]; NaN where it is blank."""
+    cells = frame[name]
+    width = len(cells.dropna().iloc[0])
+    blank = np.full(width, np.nan)
+    lists = [cell if isinstance(cell, list | np.ndarray) else blank for cell in cells]
+    sizes = np.fromiter(map(len, lists), np.int64, len(lists))
+    refuse(sizes, sizes != width, f"{path}: column `{name}`, length", f"expected {width}, as before", first_row(frame))
+    return np.stack(lists).astype(np.float64)
 
 
 def _without_loss(values: Array) -> Array:
@@ -257,34 +295,84 @@ def _without_loss(values: Array) -> Array:
         return values
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
-    return narrow if np.isfinite(narrow).all() else values
+    return narrow if (np.isfinite(narrow) | ~np.isfinite(values)).all() else values
 
 
-def _read_npy(path: Path) -> Array:
+def read_npy(path: Path) -> Array:
+    """An array that is read from its file as it is needed: features are written out part by part."""
     with reading(path, "npy array", "write it anew with numpy.save"):
-        # From the file as it is needed: features are written out part by part.
         array = np.load(path, allow_pickle=False, mmap_mode="r")
     if not isinstance(array, np.ndarray) or array.ndim == 0:
         raise InputError(f"{path}: an archive or a single number; expected one npy array with one row per node")
     return array
 
 
-def _aligned(features: Table, labels: Table) -> Array:
-    """The labels in the order of the features, where both say which node a row is."""
-    if features.ids is None or labels.ids is None:
-        return labels.values
-    if len(features.ids) != len(labels.ids):
+def _read_csr(path: Path) -> Table:
+    """Features as scipy.sparse.save_npz writes them."""
+    arrays = read_arrays(path)
+    names = ("data", "indices", "indptr", "shape")
+    kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
+    if kind != "csr" or any(name not in arrays for name in names):
+        raise InputError(f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz writes it")
+    parts = CsrParts(*(arrays[name] for name in names))
+    return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})
+
+
+# --- edges -----------------------------------------------------------------------------------------------------------
+
+
+def _read_edges(
+    path: Path, columns: ColumnSettings, nodes: Nodes, *, text: bool
+) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
+    """Both ends of every edge, as rows of nodes, and the weights; only one chunk is there twice."""
+    piles: tuple[list[Array], ...] = [], [], []
+    chunks = _npy_edges(path) if path.suffix == ".npy" else _table_edges(path, columns, nodes, text=text)
+    for begin, src, dst, weight in chunks:
+        for pile, ends, name in zip(piles, (src, dst), ("src", "dst"), strict=False):
+            pile.append(narrowed(nodes.rows(ends, f"{path}: column `{name}`", begin)))
+        if weight is not None:
+            piles[2].append(weight)
+    src, dst = map(joined, piles[:2])
+    return src, dst, joined(piles[2]) if piles[2] else None
+
+
+def _table_edges(
+    path: Path, columns: ColumnSettings, nodes: Nodes, *, text: bool
+) -> Iterator[tuple[int, Array, Array, Array | None]]:
+    names = frames.column_names(path)
+    found = names if names == ["0", "1"] else [_find(role, names, columns, path) for role in ("src", "dst")]
+    ends = [name for name in found if name is not None]
+    if len(ends) < 2:
         raise InputError(
-            f"{labels.path} has {len(labels.ids)} rows, {features.path} has {len(features.ids)}; expected one per node"
+            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
+            "the line src,dst before it if this is no header"
         )
-    return labels.values[_positions(features.ids, labels.ids, f"{features.path}: ids, looked up in {labels.path}")]
+    weight = _find("weight", names, columns, path)
+    if columns.weight is not None and weight is None:
+        raise InputError(f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them")
+    others = [name for name in names if name not in (*ends, weight)]
+    if others:
+        log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
+    as_text = text and nodes.ids is not None
+    for frame in read_frames(path, text=ends if as_text else ()):
+        src, dst = (_end_cells(frame, name, path, nodes, text=as_text) for name in ends)
+        weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
+        yield first_row(frame), src, dst, weights
 
 
-def _positions(wanted: Ints, ids: Ints, where: str, order: Ints | None = None, first_row: int = 0) -> Ints:
-    """The row of each wanted id; `order`, int64 [N], sorts the ids."""
-    order = np.argsort(ids) if order is None else order
-    place = np.minimum(np.searchsorted(ids, wanted, sorter=order), max(len(ids) - 1, 0))
-    rows = order[place] if len(ids) else np.empty(0, dtype=np.int64)
-    wrong = ids[rows] != wanted if len(ids) else np.ones(len(wanted), np.bool_)
-    refuse(wanted, wrong, where, f"expected one of the {len(ids)} node ids", first_row)
-    return rows
+def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, text: bool) -> Array:
+    if text or nodes.grows:
+        return frames.id_cells(frame, name, path, text=text)
+    expected = UNNAMED if nodes.ids is None else f"expected one of the {nodes.num_nodes} node ids"
+    values = frames.numbers(frame, name, path, expected)
+    return check_integers(values, f"{path}: column `{name}`", first_row(frame))
+
+
+def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints, None]]:
+    edges = read_npy(path)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge")
+    for row in range(0, len(edges), frames.CELLS // 2):
+        src, dst = edges[row : row + frames.CELLS // 2].T
+        where = (f"{path}: column `{name}`" for name in ("src", "dst"))
+        yield row, check_integers(src, next(where), row), check_integers(dst, next(where), row), None

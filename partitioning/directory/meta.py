@@ -70,12 +70,16 @@ class Meta:
     """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
     notes: list[str] = field(default_factory=list)
     """What was left out, or read in a way that may not be meant."""
+    class_names: list[Any] = field(default_factory=list)
+    """Names or integers; none: 0 ... num_classes - 1."""
 
     def digest(self) -> str:
         """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
         content = {
             name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows", "notes")
         }
+        if not self.class_names:  # as before there were any
+            del content["class_names"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:

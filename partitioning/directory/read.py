@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from partitioning.checks import (
     Array,
     check_classes,
     check_dense,
+    check_integers,
     check_length,
     check_mask,
     check_multilabel,
@@ -31,10 +32,12 @@ from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files
 from partitioning.directory.arrays import content_of, read_arrays
 from partitioning.directory.meta import VERSION, Meta, content_digest
-from partitioning.directory.types import Partition
+from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
-from partitioning.files import file_checksum
+from partitioning.files import file_checksum, reading
 from partitioning.graph_data import MASKS, is_labelled
+from partitioning.names import Names
+from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,23 @@ class PartitionDirectory:
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
-        return (_read_part if self.config is None else _read_dgl_part)(self, part)
+        partition = (_read_part if self.config is None else _read_dgl_part)(self, part)
+        file = self.path / f"part{part}" / HALO_IDS
+        if self.meta is None or not file.is_file():
+            return partition
+        with reading(file, "npy array"):
+            ids = check_integers(np.load(file, allow_pickle=False), str(file))
+        check_length(ids, partition.num_halo, str(file))
+        return replace(partition, halo_features=torch.from_numpy(random_rows(ids, partition.features.shape[1])))
+
+    def node_names(self, part: int) -> Names | None:
+        """What the data set calls the inner nodes of a part, where that is no integer."""
+        return Names.read(self.path / f"part{part}")
+
+    @property
+    def class_names(self) -> list[Any]:
+        """What the data set calls its classes; none: 0 ... C-1."""
+        return [] if self.meta is None else self.meta.class_names
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+HALO_IDS = "halo_ids.npy"
+"""In a part's folder: int64 [H] ids of the data set, where features are made from them."""
+
 
 @dataclass(frozen=True)
 class PartCounts:
@@ -79,6 +82,8 @@ class Partition:
     """Edges from a node to itself that were left out of src and dst."""
     unresolved_halo: UnresolvedHalo | None = None
     """What the owners have to be asked at the start; None where a partition directory knows it."""
+    halo_features: Tensor | None = None
+    """float32 [H, F], where they need not be sent: made from the nodes' ids."""
 
     @property
     def multilabel(self) -> bool:

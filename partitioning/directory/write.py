@@ -25,7 +25,7 @@ from partitioning.checks import Array
 from partitioning.directory import dgl_files
 from partitioning.directory.arrays import content_of, write_arrays
 from partitioning.directory.meta import VERSION, Meta
-from partitioning.directory.types import OddEdges, PartCounts
+from partitioning.directory.types import HALO_IDS, OddEdges, PartCounts
 from partitioning.errors import InputError
 from partitioning.files import exclusive, file_checksum, rename_durably
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
@@ -226,9 +226,18 @@ def _write_part(
         of_nodes = {"_ID": nodes, "part_id": layout.part_of(nodes), "out_deg": out_degree}
         dgl_files.write_part(part_dir, src, dst, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner)
     train, val, test = (int(of_inner[name].sum()) for name in MASKS)
+    _write_ids(part_dir, graph, layout.node_order[nodes], end - first)
     log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
              time.perf_counter() - start)  # fmt: skip
     return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content=""), odd
+
+
+def _write_ids(part_dir: Path, graph: GraphData, nodes: NDArray[np.int64], num_inner: int) -> None:
+    """Names of the inner nodes; ids of the halo nodes, where their rows are made from these. nodes: int64 [I + H]."""
+    if graph.node_names is not None:
+        graph.node_names.take(nodes[:num_inner]).save(part_dir)
+    if graph.features_of_ids:
+        np.save(part_dir / HALO_IDS, graph.node_ids[nodes[num_inner:]])
 
 
 def _local_edges(
@@ -281,6 +290,7 @@ def _make_meta(
         num_edges=graph.num_edges,
         num_features=graph.num_features,
         num_classes=graph.num_classes,
+        class_names=list(graph.class_names or ()),
         parts=[replace(counts, content=content_of(checksums, part)) for part, counts in enumerate(parts)],
         checksums=checksums,
         **provenance,

@@ -34,7 +34,7 @@ from retexo.outputs.predictions import Predictions
 from retexo.trainers.answer import InferenceResult, infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
-from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.compatibility import Shape, as_trained, check_fits
 from retexo.worker.context import make_inference_context
 
 
@@ -71,7 +71,7 @@ class Run:
     stages: list[Stage]
 
     def predict(
-        self, directory: str | Path | PartitionDirectory, node_ids: Sequence[int] | NDArray[np.int64] | None = None
+        self, directory: str | Path | PartitionDirectory, node_ids: Sequence[int | str] | NDArray[Any] | None = None
     ) -> Predictions:
         """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
 
@@ -83,17 +83,18 @@ class Run:
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
         opened.verify(range(opened.num_parts))
         check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
-        partitions = [opened.read(part) for part in range(opened.num_parts)]
-        every = torch.cat([partition.node_ids for partition in partitions]).numpy()
+        parts = range(opened.num_parts)
+        partitions = [as_trained(opened.read(part), opened, self.checkpoint) for part in parts]
+        keys = torch.cat([partition.node_ids for partition in partitions])
+        held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
+        every = np.array([name for names in held for name in names], dtype=np.str_) if held else keys.numpy()
         order = np.argsort(every, kind="stable")
-        if node_ids is None:
-            return self._infer(opened, partitions, None).take(order)
-        asked = np.asarray(node_ids, dtype=np.int64).reshape(-1)
-        places = _places(every, order, asked, opened)
+        asked = np.asarray(node_ids, dtype=np.str_ if held else np.int64).reshape(-1) if node_ids is not None else None
+        places = order if asked is None else _places(every, order, asked, opened)
         answer = self.checkpoint.answer
-        if self.checkpoint.exchange.rounded or (answer.alpha < 1 and answer.reach == "computed"):
-            return self._infer(opened, partitions, None).take(places)
-        return self._infer(opened, partitions, torch.from_numpy(asked)).take(places)
+        all_rows = self.checkpoint.exchange.rounded or (answer.alpha < 1 and answer.reach == "computed")
+        found = self._infer(opened, partitions, None if all_rows or asked is None else keys[places])
+        return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(places)
 
     def _infer(self, directory: PartitionDirectory, partitions: list[Partition], asked: Tensor | None) -> Predictions:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
@@ -136,7 +137,7 @@ def _asking(partition: Partition, asked: Tensor) -> Partition:
 
 
 def _places(
-    every: NDArray[np.int64], order: NDArray[np.int64], asked: NDArray[np.int64], directory: PartitionDirectory
+    every: NDArray[Any], order: NDArray[np.int64], asked: NDArray[Any], directory: PartitionDirectory
 ) -> NDArray[np.int64]:
     """Where the ids that are asked for are among all of them, int64 [n]."""
     places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))

@@ -15,6 +15,7 @@ import psutil
 from numpy.typing import NDArray
 
 from partitioning import assign, datasets, hypergraph, splits
+from partitioning.datasets.file import TABLES
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta
 from partitioning.directory.verify import verify_directory
@@ -209,6 +210,10 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "num_partitions": settings.num_partitions,
         "partition.seed": settings.seed,
         "partition.balance_train": settings.balance_train,
+        "labels": dataset.labels,
+        "duplicates": dataset.duplicates,
+        "features": list(dataset.features),
+        **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
     }
     if dataset.name == "synthetic":
         request |= {f"synthetic.{name}": value for name, value in asdict(dataset.synthetic).items()}
@@ -221,10 +226,17 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     return request
 
 
+def made_with(meta: Meta) -> dict[str, Any]:
+    """The request of a directory; settings that came later had their defaults."""
+    later = {"labels": "auto", "duplicates": "keep", "features": ["given"], "split.drop_unlabelled": False}
+    return later | meta.request
+
+
 def _content_checksum(path: Path) -> str | None:
     """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
-    if path.is_file():
+    if path.is_file() and path.suffix not in TABLES:
         return file_checksum(path)
+    path = path if path.is_dir() else path.parent  # a table has others beside it
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
     return " ".join(file_checksum(file) for file in files) or None
 
@@ -240,9 +252,10 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
             "or overwrite=true to replace it"
         )
     names = sorted(request.keys() | meta.request.keys())
-    differing = [name for name in names if request.get(name) != meta.request.get(name)]
+    there = made_with(meta)
+    differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
-        changes = ", ".join(f"{name} ({meta.request.get(name)} there, {request.get(name)} now)" for name in differing)
+        changes = ", ".join(f"{name} ({there.get(name)} there, {request.get(name)} now)" for name in differing)
         raise InputError(
             f"{directory}: exists with other settings: {changes}; "
             "set overwrite=true to replace it, or another partition_dir"

@@ -10,7 +10,7 @@ from partitioning.directory.read import MissingPartitions, PartitionDirectory, f
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
 from retexo.apps import partition_data
-from retexo.apps.partition_data import directory_of, requested_settings
+from retexo.apps.partition_data import directory_of, made_with, requested_settings
 from retexo.config.schema import DEFINED, keys
 from retexo.config.settings import Settings
 
@@ -119,9 +119,9 @@ def _not_found(settings: Settings) -> InputError:
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
-    given, made_with = requested_settings(settings.partition), directory.meta.request
+    given, request = requested_settings(settings.partition), made_with(directory.meta)
     for name in sorted(settings.given & given.keys()):
-        here, there = given[name], made_with.get(name)
+        here, there = given[name], request.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
             continue
         if isinstance(here, dict) and here["sha256"] is None:  # the data itself need not be where training is

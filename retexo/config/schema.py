@@ -23,6 +23,10 @@ DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defi
 PER_LAYER = frozenset(key for key, (defined, _) in DEFINED.items() if defined.per_layer)
 DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
 """The settings that say what graph is trained on, and how it is cut."""
+LISTS = frozenset(
+    key for key, (_, hint) in DEFINED.items() if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
+)
+"""The settings that are lists; one value stands for a list of it."""
 REST = ".*"
 """How the name of what else is given in a group ends."""
 
@@ -100,12 +104,12 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with what is one value for all layers as a list of it."""
+    """Nested settings with one value that stands for a list as a list of it."""
     made = dict(given)
     for name, value in given.items():
         if isinstance(value, Mapping):
             made[name] = as_lists(value, f"{prefix}{name}.")
-        elif prefix + name in PER_LAYER and value is not None and not isinstance(value, list):
+        elif prefix + name in LISTS and value is not None and not isinstance(value, list):
             made[name] = [value]
     return made
 

@@ -7,7 +7,7 @@ RUN_DIR/checkpoint/
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Checkpoint:
     answer: Answer
     exchange: ExchangeSettings
     """How the rows that it was trained on were sent."""
+    class_names: list[Any] = field(default_factory=list)
+    """Of the data set; none: 0 ... C-1."""
 
     @property
     def model(self) -> ModelSettings:
@@ -87,6 +89,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             str(content["partition_digest"]),
             Answer.from_json(content.get("answer"), architecture.model.num_layers),
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
+            list(content.get("class_names", ())),
         )
     except KeyError as error:
         raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error

@@ -11,7 +11,8 @@ npy holds a structured array with these columns as fields. n nodes, C classes, D
 import csv
 import importlib.util
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,10 +34,11 @@ KINDS = ("predictions", "embeddings")
 class Predictions:
     """Predictions for n nodes."""
 
-    ids: NDArray[np.int64]
-    """[n] ids in the data set."""
-    classes: NDArray[np.int64]
-    """[n] the most probable class; multi-label: [n, C] 1 where a label is more likely than not, else 0."""
+    ids: NDArray[Any]
+    """[n] ids in the data set: int64, or names."""
+    classes: NDArray[Any]
+    """[n] the most probable class, int64, or its name; multi-label: [n, C] 1 where a label is more likely than not,
+    else 0."""
     probabilities: NDArray[np.float32]
     """[n, C]; multi-label: of each label separately."""
     embeddings: NDArray[np.float32]
@@ -48,6 +50,13 @@ class Predictions:
         classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
         probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
         return cls(ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy())
+
+    def named(self, node_names: Sequence[str] | None, class_names: Sequence[str | int]) -> "Predictions":
+        """With names for ids and classes, where there are any."""
+        named = self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
+        if class_names and self.classes.ndim == 1:
+            named = replace(named, classes=np.array(class_names)[self.classes])
+        return named
 
     def take(self, places: NDArray[np.int64]) -> "Predictions":
         """The predictions at some indices of `ids`."""
@@ -111,14 +120,19 @@ def _merge_tables(target: Path, paths: list[Path]) -> None:
 
 
 def _merge_lines(target: Path, paths: list[Path]) -> None:
-    """Join csv files as text: of the numbers only the ids are parsed."""
-    header, lines = "", []
+    """Join csv files as text: of the numbers only the ids are parsed, unless they are names."""
+    header: list[str] = []
+    rows: list[list[str]] = []
     for path in paths:
-        header, *rest = path.read_text().splitlines(keepends=True)
-        lines += rest
-    lines.sort(key=lambda line: int(line.partition(",")[0]))
-    with atomic_write(target) as unfinished:
-        unfinished.write_text("".join([header, *lines]))
+        with path.open(newline="") as file:
+            header, *rest = csv.reader(file)
+        rows += rest
+    try:
+        rows.sort(key=lambda row: int(row[0]))
+    except ValueError:
+        rows.sort(key=lambda row: row[0])
+    with atomic_write(target) as unfinished, unfinished.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 def write_table(path: Path, columns: Columns) -> None:

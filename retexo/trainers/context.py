@@ -67,6 +67,8 @@ class Context:
     log: RunLog
     save_layer: Callable[[int, nn.Module], None]
     """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
+    halo_features: Tensor | None = None
+    """[H, F] where every worker makes them itself; None: they are sent."""
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.layer_exchange import LayerExchange
+from retexo.exchange.layer_exchange import KnownHalo, LayerExchange
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
@@ -87,6 +87,9 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
     """The exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
+    if layer == 0 and context.halo_features is not None:
+        unprojected = LocalRows.unprojected(rows, scale, precision)
+        return KnownHalo(context.plan, layer, unprojected, context.comm, context.halo_features)
     if layer == 0 and given.aggregate is not None:  # a sum of projected rows does not tell it
         return LayerExchange(context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm)
 

@@ -1,12 +1,18 @@
 """Whether a trained model fits a graph."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
+
+import torch
 
 from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.training.graph_info import num_classes
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -16,6 +22,8 @@ class Shape:
     num_features: int
     num_classes: int
     multilabel: bool
+    named: bool
+    """Whether classes have names, or numbers of their own."""
     exact: bool
     """Whether num_classes is known; else it is the largest label that occurs, plus one."""
 
@@ -24,7 +32,7 @@ class Shape:
         """From meta.json; without one from these parts, which are read; None if they are all empty."""
         meta = directory.meta
         if meta is not None:
-            return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", True)
+            return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", bool(meta.class_names), True)
         held = [partition for partition in map(directory.read, parts) if partition.num_inner]
         if not held:
             return None
@@ -32,6 +40,7 @@ class Shape:
             num_features=max(partition.features.shape[1] for partition in held),
             num_classes=max(num_classes(partition, directory) for partition in held),
             multilabel=any(partition.multilabel for partition in held),
+            named=False,
             exact=False,
         )
 
@@ -47,6 +56,22 @@ def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: Partition
     if shape.multilabel != checkpoint.multilabel:
         kinds = {True: "multi-label", False: "one class per node"}
         raise InputError(f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}")
+    if shape.named and checkpoint.class_names:
+        return  # as_trained finds each class by its name
     fewer = not shape.multilabel and (use == "predict" or not shape.exact)
     if shape.num_classes > model.num_classes or (shape.num_classes < model.num_classes and not fewer):
         raise InputError(f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}")
+
+
+def as_trained(partition: Partition, directory: PartitionDirectory, checkpoint: Checkpoint) -> Partition:
+    """The partition with its classes numbered as in training, by their names; others become no label, in no mask."""
+    here, there = directory.class_names, checkpoint.class_names
+    if here == there or partition.multilabel or not (here and there):
+        return partition
+    place = torch.tensor([*(there.index(name) if name in there else -1 for name in here), -1])
+    labels = place[partition.labels]
+    unknown = (labels < 0) & (partition.labels >= 0)
+    if bool(unknown.any()):
+        log.warning("%d nodes are of classes that were not trained; they are not scored", int(unknown.sum()))
+    masks = {name: getattr(partition, name) & ~unknown for name in ("train_mask", "val_mask", "test_mask")}
+    return replace(partition, labels=labels, **masks)

@@ -65,7 +65,7 @@ def make_context(
 
     return Context(
         settings=settings,
-        partition=replace(partition, features=partition.features[:0].clone()),
+        partition=replace(partition, features=partition.features[:0].clone(), halo_features=None),
         features=features.to(dtype),
         labels=labels.to(device),
         edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
@@ -77,6 +77,7 @@ def make_context(
         device=device,
         log=log or RunLog(Path(), 1, settings),
         save_layer=save,
+        halo_features=None if partition.halo_features is None else partition.halo_features.to(dtype),
         recovery=recovery,
         clock=clock,
     )

@@ -21,6 +21,7 @@ from retexo.trainers.answer import infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
+from retexo.worker.compatibility import as_trained
 from retexo.worker.context import make_inference_context
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
@@ -49,7 +50,7 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        partition = job.directory.read(rank)
+        partition = as_trained(job.directory.read(rank), job.directory, job.checkpoint)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with connected(job.rendezvous, rank, streams) as transport:
@@ -68,6 +69,8 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
             if not bool(inferred.logits.isfinite().all()):
                 raise TrainingError("some predictions are NaN or infinite; look for very large values in the features")
             found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel)
+            names = job.directory.node_names(rank)
+            found = found.named(None if names is None else names.tolist(), job.checkpoint.class_names)
             write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)
         seconds = time.perf_counter() - start
         measured = measurements(comm, clock, memory.peaks(), seconds, len(stages))

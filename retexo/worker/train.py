@@ -121,5 +121,6 @@ def _save_model(
     """Write what the checkpoint says beside the layers that are there already."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}
     about |= {"trainer": job.settings.trainer.name, "own_model": trainer.OWN_MODEL}
+    about |= {"class_names": job.directory.class_names}
     about |= {"answer": asdict(answer), "exchange_precision": job.settings.exchange.precision}
     save_model(job.run_dir / "checkpoint", architecture, about)

@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import dgl_source, ogb_source, pyg_source, tables
+from partitioning.datasets import dgl_source, frames, ogb_source, pyg_source
 from partitioning.datasets.download import Remote, ensure_files
 from partitioning.errors import InputError
 from partitioning.ogb_import import import_ogb
-from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.settings import SyntheticSettings
 from partitioning.splits import draw
 
-PLAIN = SplitSettings("default", 0, None, None, None, None, None, None, None)
+PLAIN = split_settings()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def offline(monkeypatch):
 
 def load(name, folder, symmetrize=None):
     synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0)
-    return datasets.load(DatasetSettings(name, str(folder), None, symmetrize, synthetic, PLAIN))
+    return datasets.load(dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic))
 
 
 def pairs(graph):
@@ -233,7 +234,7 @@ def test_arxiv_gets_its_reverse_edges(tmp_path):
 @pytest.mark.parametrize("cells", [1 << 23, 3])
 @pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
 def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, cells):
-    monkeypatch.setattr(tables, "CELLS", cells)
+    monkeypatch.setattr(frames, "CELLS", cells)
     monkeypatch.setattr(ogb_source, "CHUNK", cells)
     source, folder = ogb_source.SOURCES[name], ogb_source.archive(name, str(tmp_path)).folder
     import_ogb()

@@ -10,20 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.datasets.bundled import CORA
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.settings import DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.settings import SyntheticSettings
 from partitioning.splits import draw
 
-PLAIN = SplitSettings("default", 0, None, None, None, None, None, None, None)
+PLAIN = split_settings()
 
 
 def asked(name, file=None, symmetrize=None):
-    return DatasetSettings(name, "nowhere", file, symmetrize, SyntheticSettings(100, 300, 4, 3, 0.8, 0), PLAIN)
+    return dataset_settings(
+        name, file, dir="nowhere", symmetrize=symmetrize, synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0)
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def save(path: Path, form: str, **changes: Any) -> Path:
     ("form", "changes", "told"),
     [
         ("npz", {"weight": np.ones(3)}, "weight"),
-        ("tables", {"weight": np.ones(3)}, "columns `weight`: left out"),
-        ("dgl", {"weight": np.ones(3)}, "edata `weight`, ndata `colour`: left out"),
+        ("tables", {"shade": np.ones(3)}, "columns `shade`: left out"),
+        ("dgl", {"shade": np.ones(3)}, "edata `shade`, ndata `colour`: left out"),
         ("npz", {"label": np.eye(4)[:, :2].repeat(2, 1)[:, [0, 3]][[0, 1, 0, 1]]}, "read as multi-label"),
         ("npz", {"label": np.array([0, 3, -1, 3])}, "2 of 4 classes have no node, the first is 1"),
     ],
@@ -82,11 +82,11 @@ def test_the_report_of_a_partition_has_it_each_time(tmp_path: Path, capsys: pyte
 
 def test_what_is_refused_has_a_remedy(tmp_path: Path) -> None:
     refused = {
-        "of_pyg.npz": r"src=edge_index\[0\], dst=edge_index\[1\], feat=x, label=y",
-        "of_pyg.pt": r"a \.pt is a pickle.*numpy\.savez",
+        "of_pyg.npz": r"retexo\.from_pyg\(data\)",
+        "of_pyg.pt": r"a \.pt is a pickle.*retexo\.from_pyg",
         "types.bin": r"dgl\.to_homogeneous",
-        "bare.npz": r"`feat`.*without features.*degrees",
-        "bare": r"features\.npy.*without features.*degrees",
+        "bare.npz": "no node has features; set features=degree",
+        "bare": "no node has features; set features=degree",
     }
     np.savez(tmp_path / "of_pyg.npz", x=np.eye(4), edge_index=EDGES.T, y=GRAPH["label"])
     torch.save({}, tmp_path / "of_pyg.pt")

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import random_graph, split_settings, synthetic_settings, thirds
+from support import dataset_settings, random_graph, thirds
 
 from partitioning.assign import assign
 from partitioning.errors import InputError
-from partitioning.settings import DatasetSettings, PartitionSettings
+from partitioning.settings import PartitionSettings
 
 
 def settings(method: str, num_parts: int = 3, seed: int = 0, file: Path | None = None, balance: bool | None = None,
              objective: str = "vol") -> PartitionSettings:  # fmt: skip
-    dataset = DatasetSettings("file", ".", None, None, synthetic_settings(), split_settings())
+    dataset = dataset_settings("file")
     return PartitionSettings(dataset, ".", method, objective, None if file is None else str(file), num_parts, balance,
                              seed, None, False, False)  # fmt: skip
 

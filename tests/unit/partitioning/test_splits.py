@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import split_settings
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -18,8 +19,7 @@ GIVEN = SplitRecipe("given")
 
 
 def wanted(kind="default", seed=0, **values) -> SplitSettings:
-    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir")
-    return SplitSettings(kind=kind, seed=seed, **{name: values.get(name) for name in names})
+    return split_settings(kind, seed=seed, **values)
 
 
 def graph(labels, masks=None, num_classes=None) -> GraphData:

@@ -1,0 +1,118 @@
+"""Features for nodes that have none: the setting `features`, a list of kinds whose columns go side by side.
+
+    given         those of the data; zeros for nodes without
+    degree        log(1 + d) of the in-degree and the out-degree, self loops left out
+    random        RANDOM_WIDTH numbers drawn from a hash of the node's id (partitioning/random_rows.py)
+    positional    POSITIONAL_WIDTH: FastRP (Chen et al., CIKM 2019, eq. 6): random rows, scaled by degree, averaged over
+                  neighbours again and again; the sum of the normalised averages of each hop. Both directions count
+    neighbours    those of the data; for nodes without the mean of their in-neighbours', hop after hop
+
+N nodes, F features.
+"""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.graph_data import Features, GraphData
+from partitioning.random_rows import random_rows
+
+log = logging.getLogger(__name__)
+
+RANDOM_WIDTH = 128
+POSITIONAL_WIDTH = 128
+HOP_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+"""Of the hops 1, 2, ... in positional."""
+DEGREE_POWER = -0.5
+"""Of the degree that scales a node's random row in positional."""
+Rows = NDArray[np.float32]
+
+
+def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
+    """The graph with features of these kinds; InputError where there are none to be had."""
+    if kinds == ("given",):
+        if graph.featured is not None:
+            _refuse(graph)
+        return graph
+    if graph.num_features and not {"given", "neighbours"} & set(kinds):
+        log.info("features=%s: the %d features of the data are not used", ",".join(kinds), graph.num_features)
+    blocks = [block for kind in kinds if (block := _MADE[kind](graph)).shape[1]]
+    if not blocks:
+        _refuse(graph)
+    sparse = any(isinstance(block, sp.csr_array) for block in blocks)
+    together = sp.csr_array(sp.hstack(list(map(sp.csr_array, blocks))))
+    features = together if sparse else together.toarray()
+    return replace(graph, features=features, featured=None, features_of_ids=kinds == ("random",))
+
+
+def _refuse(graph: GraphData) -> None:
+    assert graph.featured is not None
+    number = int((~graph.featured).sum())
+    if number == graph.num_nodes:
+        raise InputError(
+            f"{graph.name}: no node has features; set features=degree, features=positional or features=random, or a "
+            "list of them (docs/data.md)"
+        )
+    first = graph.shown_ids[int(graph.featured.argmin())]
+    raise InputError(
+        f"{graph.name}: {number} of {graph.num_nodes} nodes have no features, node {first} for instance; set "
+        "features=neighbours (the mean of their neighbours'), or features=[given,degree]"
+    )
+
+
+def _edges_between(graph: GraphData) -> sp.csr_array:
+    """[N, N] ones at (dst, src), added up where there are several; no self loops."""
+    between = graph.src != graph.dst
+    ends = graph.dst[between], graph.src[between]
+    return sp.csr_array((np.ones(len(ends[0]), np.float32), ends), shape=(graph.num_nodes,) * 2)
+
+
+def _degree(graph: GraphData) -> Rows:
+    between = graph.src != graph.dst
+    counts = [np.bincount(ends[between], minlength=graph.num_nodes) for ends in (graph.dst, graph.src)]
+    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
+
+
+def _random(graph: GraphData) -> Rows:
+    return random_rows(graph.node_ids, RANDOM_WIDTH)
+
+
+def _positional(graph: GraphData) -> Rows:
+    edges = _edges_between(graph)
+    edges = sp.csr_array(edges + edges.T)
+    degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
+    rows = random_rows(graph.node_ids, POSITIONAL_WIDTH) * degree**DEGREE_POWER
+    made = np.zeros_like(rows)
+    for weight in HOP_WEIGHTS:
+        rows = (edges @ rows) / degree
+        made += weight * rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return made
+
+
+def _given(graph: GraphData) -> Features:
+    return graph.features
+
+
+def _neighbours(graph: GraphData) -> Features:
+    known = np.ones(graph.num_nodes, np.bool_) if graph.featured is None else graph.featured.copy()
+    rows, edges = sp.csr_array(graph.features), _edges_between(graph)
+    if isinstance(graph.features, sp.csr_array):
+        known &= np.diff(rows.indptr) > 0
+    while True:
+        count = edges @ known.astype(np.float32)
+        new = ~known & (count > 0)
+        if not new.any():
+            break
+        mean = sp.diags_array(np.where(new, 1 / np.maximum(count, 1), 0).astype(np.float32))
+        rows = sp.csr_array(rows + mean @ (edges @ rows))
+        known |= new
+    if not known.all():
+        log.warning("features=neighbours: no node with features reaches %d nodes, which get zeros", (~known).sum())
+    return rows if isinstance(graph.features, sp.csr_array) else rows.toarray()
+
+
+_MADE = {"given": _given, "degree": _degree, "random": _random, "positional": _positional, "neighbours": _neighbours}

@@ -1,0 +1,58 @@
+"""Which row of its arrays a node has: by position, or by its id.
+
+N nodes.
+"""
+
+import numpy as np
+
+from partitioning.checks import Array, Ints, refuse
+from partitioning.errors import InputError
+from partitioning.names import Names, name_keys
+
+
+class Nodes:
+    """The nodes and their rows: by position, or by ids. New ids become nodes where no table names all of them."""
+
+    def __init__(self, num_nodes: int, ids: Array | None, grows: bool, where: str = "") -> None:
+        self.num_nodes, self.ids, self.grows = num_nodes, None, grows
+        self._names: list[Array] = []
+        if ids is not None:
+            import pandas as pd
+
+            keys = self._keys(ids)
+            self.index = pd.Index(keys)
+            if not self.index.is_unique:
+                row = int(self.index.duplicated().argmax())
+                raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once")
+            self.ids = keys
+
+    def _keys(self, ids: Array) -> Ints:
+        """As numbers; names are kept."""
+        if ids.dtype != object:
+            return ids
+        self._names.append(ids)
+        return name_keys(ids)
+
+    def all_names(self) -> Names | None:
+        return Names.of(str(name) for piece in self._names for name in piece) if self._names else None
+
+    def rows(self, wanted: Array, where: str, begin: int = 0) -> Ints:
+        """The row of each id, int64 [K], the first of which is in row `begin` of its file."""
+        if self.ids is None:
+            return wanted
+        import pandas as pd
+
+        if self._names and wanted.dtype != object:
+            wanted = wanted.astype(str).astype(object)
+        keys = name_keys(wanted) if wanted.dtype == object else wanted
+        rows: Ints = self.index.get_indexer(pd.Index(keys))  # a tenth of the time of np.searchsorted
+        if self.grows and (rows < 0).any():
+            _, first = np.unique(keys[rows < 0], return_index=True)
+            new = np.flatnonzero(rows < 0)[np.sort(first)]
+            if wanted.dtype == object:
+                self._names.append(wanted[new])
+            self.ids = np.concatenate((self.ids, keys[new]))
+            self.index, self.num_nodes = pd.Index(self.ids), len(self.ids)
+            rows = self.index.get_indexer(pd.Index(keys))
+        refuse(wanted, rows < 0, where, f"expected one of the {self.num_nodes} node ids", begin)
+        return rows

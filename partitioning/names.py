@@ -1,0 +1,68 @@
+"""Names of nodes: strings of any length, in one array of bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.errors import InputError
+from partitioning.files import reading
+
+FILES = ("name_text.npy", "name_ends.npy")
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The names of N nodes."""
+
+    text: NDArray[np.uint8]
+    """All of them in UTF-8, one after the other."""
+    ends: NDArray[np.int64]
+    """[N] where each ends in `text`."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Self:
+        encoded = [name.encode() for name in names]
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def take(self, rows: NDArray[np.int64]) -> "Names":
+        """Those of some nodes, int64 [n]."""
+        sizes = np.diff(self.ends, prepend=0)[rows]
+        ends = np.cumsum(sizes)
+        return Names(self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends)
+
+    def tolist(self) -> list[str]:
+        text = self.text.tobytes()
+        starts = [0, *self.ends.tolist()]
+        return [text[first:end].decode() for first, end in pairwise(starts)]
+
+    def save(self, folder: Path) -> None:
+        np.save(folder / FILES[0], self.text)
+        np.save(folder / FILES[1], self.ends)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Those in a folder, None where there are none; InputError for a damaged file."""
+        if not (folder / FILES[0]).is_file():
+            return None
+        with reading(folder / FILES[0], "file of names", "copy it again, or partition again with overwrite=true"):
+            names = cls(*(np.load(folder / file, allow_pickle=False) for file in FILES))
+            names.tolist()
+        return names
+
+
+def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
+    """A number below 2**63 for each name, object [n]: half of SipHash. Two of 2**20 names share one once in 2**24."""
+    try:
+        from pandas.util import hash_array
+    except ImportError:
+        raise InputError("ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt") from None
+    return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)

@@ -1,0 +1,65 @@
+"""Somebody's tables, with names and without features, from the files to predictions that are read by name."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import run_main
+
+import retexo
+
+SPLIT = ("split=fraction", "split.train=0.4", "split.val=0.3", "split.test=0.3", "split.seed=1")
+SMALL = ("num_partitions=2", "num_rounds=[4]", "device=cpu", "hidden_dim=16")
+
+
+def write_friends(folder: Path, people: int = 60) -> list[str]:
+    """A ring in which each knows the next two, as a table of edges; the labels of all but one in another."""
+    folder.mkdir()
+    names = [f"per son, {number}" for number in np.random.default_rng(0).permutation(people)]
+    pairs = [(names[at], names[(at + step) % people]) for at in range(people) for step in (1, 2)]
+    with (folder / "edges.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("from", "to"), *pairs])
+    with (folder / "labels.csv").open("w", newline="") as file:
+        rows = [(name, "young" if at < people // 2 else "old") for at, name in enumerate(names[1:])]
+        csv.writer(file).writerows([("id", "label"), *rows])
+    return names
+
+
+@pytest.mark.timeout(240)
+def test_tables_of_names_are_trained_predicted_and_read_back(tmp_path: Path) -> None:
+    names = write_friends(tmp_path / "friends")
+    data = ("dataset_name=file", "dataset_file=friends", "symmetrize=true", "features=[degree,positional]")
+    ended = run_main("app=train", *data, *SPLIT, *SMALL, "hydra.run.dir=run", cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    for kind in ("csv", "parquet", "npy"):
+        wanted = ("app=predict", "checkpoint_dir=run", f"predict.format={kind}", f"hydra.run.dir={kind}")
+        ended = run_main(*wanted, *data, *SPLIT, "num_partitions=2", "device=cpu", cwd=tmp_path)
+        assert ended.rc == 0, ended.output
+    with (tmp_path / "csv" / "predictions.csv").open(newline="") as file:
+        rows = {row["id"]: row["class"] for row in csv.DictReader(file)}
+    assert rows.keys() == set(names)
+    assert set(rows.values()) <= {"old", "young"}
+    table = np.load(tmp_path / "npy" / "predictions.npy")
+    assert dict(zip(table["id"].tolist(), table["class"].tolist(), strict=True)) == rows
+    run = retexo.load_run(tmp_path / "run")
+    directory = next((tmp_path / "data/partitions").iterdir())
+    found = run.predict(directory, node_ids=[names[5], names[3]])
+    assert found.ids.tolist() == [names[5], names[3]]
+    assert found.classes.tolist() == [rows[names[5]], rows[names[3]]]
+
+
+@pytest.mark.timeout(240)
+def test_random_features_are_not_sent(tmp_path: Path) -> None:
+    write_friends(tmp_path / "friends")
+    data = ("dataset_name=file", "dataset_file=friends", "symmetrize=true", "features=random", *SPLIT, *SMALL)
+    for app in ("train", "plan"):
+        ended = run_main(f"app={app}", *data, f"hydra.run.dir={app}", cwd=tmp_path)
+        assert ended.rc == 0, ended.output
+    counted = json.loads((tmp_path / "train" / "summary.json").read_text())["bytes"]["by_kind"]
+    assert counted["features"] == 0
+    assert counted["embeddings"] > 0
+    predicted = json.loads((tmp_path / "plan" / "plan.json").read_text())["entries"]
+    assert not sum(entry["num_bytes"] for entry in predicted if entry["kind"] == "features")
+    assert not any(entry["layer"] == 0 and entry["wave"] for entry in predicted)

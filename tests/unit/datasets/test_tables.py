@@ -1,0 +1,222 @@
+"""Tables as people have them: names, blanks, other headers; each mistake with file, row and value."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from support import dataset_settings, split_settings
+
+from partitioning import datasets
+from partitioning.datasets import frames
+from partitioning.errors import InputError
+from partitioning.splits import SplitRecipe, draw
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(params=[frames.CELLS, 4], autouse=True)
+def _cells(request, monkeypatch):
+    """Tables are read a chunk at a time; the second value splits those below."""
+    monkeypatch.setattr(frames, "CELLS", request.param)
+    monkeypatch.setattr(frames, "TEXT_CELLS", request.param)
+
+
+def load(path, **fields):
+    return datasets.load(dataset_settings("file", str(path), **fields))
+
+
+def write(folder, **tables):
+    folder.mkdir(exist_ok=True)
+    for name, content in tables.items():
+        (folder / f"{name}.csv").write_text(content)
+    return folder
+
+
+NODES = "name,age,subject,city,height\nann,31,art,Rome,1.5\nbob,22,,Bonn,1.75\n007,44,law,Oslo,2\n"
+EDGES = "source,target,weight\nann,bob,2\nbob,007,0.5\n007,ann,1\nann,bob,3\n"
+NAMED = {"columns": {"id": "name", "label": "subject"}}
+
+
+def test_names_classes_blanks_and_headers(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    graph = load(write(tmp_path / "toy", nodes=NODES, edges=EDGES), **NAMED)
+    assert graph.node_names.tolist() == graph.shown_ids == ["ann", "bob", "007"]
+    assert graph.labels.tolist() == [0, -1, 1]
+    assert graph.class_names == ("art", "law")
+    assert graph.features.tolist() == [[31, 1.5], [22, 1.75], [44, 2]]
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
+    assert graph.edge_weight.tolist() == [2, 0.5, 1, 3]
+    assert len(set(graph.node_ids.tolist())) == 3
+    for said in ("`source` is taken as src", "`target` is taken as dst", "columns `city`: left out", "0 art, 1 law"):
+        assert said in caplog.text
+
+
+def test_one_file_of_edges_with_the_others_beside_it(tmp_path):
+    folder = write(tmp_path / "toy", nodes=NODES, knows=EDGES.replace(",", "\t"))
+    graph = load(folder / "knows.csv", **NAMED)
+    assert graph.name == "knows"
+    assert graph.num_edges == 4
+
+
+def test_ids_that_become_names_later(tmp_path):
+    """007 is a number for the first rows, and a name once another is none."""
+    nodes = "id,label,x\n007,0,1\n8,1,1\n" + "".join(f"{row},0,1\n" for row in range(100, 110)) + "x9,1,1\n"
+    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n007,8\nx9,007\n"))
+    assert graph.node_names.tolist()[:2] == ["007", "8"]
+    assert graph.src.tolist() == [0, 12]
+
+
+def test_integers_of_any_kind(tmp_path):
+    nodes = "nodeId,class,x\n-5,30000,1\n9000000000,10,2\n7,-1,3\n"
+    graph = load(write(tmp_path / "toy", nodes=nodes, edges="sourceNodeId,targetNodeId\n7,-5\n9000000000,7\n"))
+    assert graph.node_ids.tolist() == [-5, 9_000_000_000, 7]
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([2, 1], [0, 2])
+    assert graph.labels.tolist() == [1, 0, -1]
+    assert graph.class_names == (10, 30000)
+
+
+def test_labels_of_some_nodes_are_joined_by_id(tmp_path):
+    folder = write(
+        tmp_path / "toy", features="id,x\na,1\nb,2\nc,3\n", labels="id,label\nc,u\na,v\n", edges="from,to\na,c\n"
+    )
+    graph = load(folder)
+    assert graph.labels.tolist() == [1, -1, 0]
+    assert graph.features[:, 0].tolist() == [1, 2, 3]
+
+
+def test_labels_of_some_rows_of_an_npy(tmp_path):
+    folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n", edges="0,3\n")
+    np.save(folder / "features.npy", np.arange(4.0))
+    graph = load(folder)
+    assert graph.labels.tolist() == [0, -1, -1, 1]
+
+
+def test_a_list_column_and_a_csr_file(tmp_path):
+    folder = write(tmp_path / "toy", edges="src,dst\n1,0\n")
+    pd.DataFrame({"id": [1, 0], "label": ["x", None], "emb": [[1.0, 2.0], [3.0, 4.0]]}).to_parquet(
+        folder / "nodes.parquet"
+    )
+    graph = load(folder)
+    assert graph.features.tolist() == [[1, 2], [3, 4]]
+    assert graph.labels.tolist() == [0, -1]
+    (folder / "nodes.parquet").unlink()
+    write(folder, nodes="id,label\n1,x\n0,\n")
+    sp.save_npz(folder / "features.npz", sp.csr_array(np.array([[0, 5.0], [7, 0]])))
+    assert load(folder).features.toarray().tolist() == [[0, 5], [7, 0]]
+    sp.save_npz(folder / "features.npz", sp.coo_array(np.eye(2)))
+    with pytest.raises(InputError, match=r"features\.npz: its format is coo; expected a CSR matrix"):
+        load(folder)
+
+
+def test_nodes_that_only_edges_name(tmp_path):
+    folder = write(tmp_path / "toy", labels="id,label\nb,x\na,y\n", edges="src,dst\na,q\nq,b\nr,a\n")
+    graph = load(folder, features=("degree",))
+    assert graph.node_names.tolist() == ["b", "a", "q", "r"]
+    assert graph.labels.tolist() == [0, 1, -1, -1]
+    assert graph.src.tolist() == [1, 2, 3]
+    assert np.allclose(graph.features, np.log1p([[1, 0], [1, 1], [1, 1], [0, 1]]))
+    write(folder, labels="id,label\n5,0\n3,1\n", edges="src,dst\n5,9\n9,3\n")
+    graph = load(folder, features=("degree",))
+    assert graph.node_ids.tolist() == [5, 3, 9]
+
+
+def test_duplicates(tmp_path):
+    folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
+    merged = load(folder, duplicates="merge", **NAMED)
+    assert sorted(zip(merged.src, merged.dst, merged.edge_weight, strict=True)) == [(0, 1, 5), (1, 2, 0.5), (2, 0, 1)]
+    write(folder, edges="src,dst\nann,bob\nann,bob\n007,ann\n")
+    merged = load(folder, duplicates="merge", **NAMED)
+    assert (merged.src.tolist(), merged.dst.tolist(), merged.edge_weight) == ([0, 2], [1, 0], None)
+
+
+def test_one_hot_labels(tmp_path, caplog):
+    folder = write(tmp_path / "toy", features="x\n1\n2\n3\n", labels="u,v\n1,0\n0,1\n1,0\n", edges="0,1\n")
+    assert load(folder).multilabel
+    assert "a single 1 in every row" in caplog.text
+    assert load(folder, labels="multiclass").labels.tolist() == [0, 1, 0]
+    write(folder, labels="u,v\n1,0\n1,1\n1,0\n")
+    with pytest.raises(InputError, match=r"labels\.csv: number of ones: row 1 is 2\.0; expected one"):
+        load(folder, labels="multiclass")
+    write(folder, labels="u\n1\n1\n0\n")
+    with pytest.raises(InputError, match=r"labels=multilabel: .*labels\.csv: column `u` has one column"):
+        load(folder, labels="multilabel")
+
+
+def test_gaps_and_one_class_are_said(tmp_path, caplog):
+    folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,4\n3,4\n", edges="0,1\n")
+    load(folder)
+    assert "3 of 5 classes have no node, the first is 1" in caplog.text
+    write(folder, nodes="x,label\n1,1\n2,-1\n3,1\n")
+    load(folder)
+    assert "all labelled nodes are of one class" in caplog.text
+
+
+def test_masks_on_unlabelled_nodes(tmp_path):
+    nodes = "id,label,x,train_mask,val_mask,test_mask\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
+    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n"))
+    expected = "1 nodes are in train and have no label, the first is node b; .*split.drop_unlabelled=true"
+    with pytest.raises(InputError, match=expected):
+        draw(graph, split_settings(), SplitRecipe("given"))
+    split = draw(graph, split_settings(drop_unlabelled=True), SplitRecipe("given"))
+    assert split.describe()["nodes"] == {"train": 1, "val": 1, "test": 0}
+
+
+def test_nodes_without_features(tmp_path):
+    folder = write(tmp_path / "toy", nodes="id,label,x,y\na,0,1,3\nb,1,,\nc,1,3,5\n", edges="src,dst\na,b\nc,b\n")
+    with pytest.raises(InputError, match="1 of 3 nodes have no features, node b for instance"):
+        load(folder)
+    assert load(folder, features=("neighbours",)).features.tolist() == [[1, 3], [2, 4], [3, 5]]
+    both = load(folder, features=("given", "degree")).features
+    assert both[:, :2].tolist() == [[1, 3], [0, 0], [3, 5]]
+    assert np.allclose(both[:, 2], np.log1p([0, 2, 0]))
+    write(folder, nodes="id,label,x,y\na,0,1,3\nb,1,,4\nc,1,3,5\n")
+    with pytest.raises(InputError, match=r"nodes\.csv: row 1, column 0 is nan"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("tables", "fields", "message"),
+    [
+        (
+            {"edges": "ann,bob\nbob,007\n"},
+            {},
+            r"edges\.csv: has the columns ann, bob; .*put the line src,dst before it",
+        ),
+        ({"edges": "src,dst\nann,bob\nann,eve\n"}, {}, r"edges\.csv: column `dst`: row 1 is eve; .* 3 node ids"),
+        ({"edges": "src,dst\nann,bob\n,bob\n"}, {}, r"edges\.csv: column `src`, row 1 is blank; expected a node's id"),
+        ({"nodes": NODES.replace("bob", "ann")}, {}, r"nodes\.csv: column `name`: row 1 is ann, an id that an earlier"),
+        ({"nodes": NODES.replace("bob", "")}, {}, r"nodes\.csv: column `name`, row 1 is blank"),
+        ({"nodes": NODES.replace("22", "x")}, {}, r"nodes\.csv: column `age`, row 1 is 'x'; expected a number"),
+        ({}, {"columns": {"id": "nam"}}, r"columns\.id=nam: none of .*nodes\.csv has this column"),
+        (
+            {},
+            {"columns": {"id": "name", "label": "clas"}},
+            r"no labels: expected a column `label`.*columns\.label=NAME",
+        ),
+        (
+            {},
+            {"columns": {**NAMED["columns"], "weight": "w"}},
+            r"columns\.weight=w: .* source, target, weight; set one",
+        ),
+        ({"labels": "name,subject\nann,x\n"}, {}, r"labels\.csv: has label, and so has .*nodes\.csv"),
+        ({"edges": "source,from,dst\nann,bob,bob\n"}, {}, r"has both columns source and from; set columns\.src"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
+    folder = write(tmp_path / "toy", **{"nodes": NODES, "edges": EDGES} | tables)
+    with pytest.raises(InputError, match=message):
+        load(folder, **NAMED | fields)
+
+
+def test_names_without_a_table_that_has_them(tmp_path):
+    folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,1\n", edges="src,dst\nann,bob\n")
+    with pytest.raises(InputError, match=r"column `src`, row 0 is 'ann'; .*names need a column `id` in nodes"):
+        load(folder)
+
+
+def test_a_label_that_is_an_id(tmp_path):
+    nodes = "x,label\n" + "".join(f"1,n{row}\n" for row in range(2500))
+    with pytest.raises(InputError, match=r"2500 different labels of 2500 nodes.*columns\.label"):
+        load(write(tmp_path / "toy", nodes=nodes, edges="0,1\n"))
