@@ -222,7 +222,9 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         files |= {f"split.{name}": splits.index_file(name, dataset.split) for name in splits.PARTS}
     for name, file in files.items():
         if file is not None:
-            request[name] = {"name": Path(file).name, "sha256": _content_checksum(check_path(name, str(file)))}
+            path = check_path(name, str(file))
+            with_others = name == "dataset_file" and path.suffix in TABLES and path.is_file()  # of its folder
+            request[name] = {"name": path.name, "sha256": _content_checksum(path.parent if with_others else path)}
     return request
 
 
@@ -234,9 +236,8 @@ def made_with(meta: Meta) -> dict[str, Any]:
 
 def _content_checksum(path: Path) -> str | None:
     """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
-    if path.is_file() and path.suffix not in TABLES:
+    if path.is_file():
         return file_checksum(path)
-    path = path if path.is_dir() else path.parent  # a table has others beside it
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
     return " ".join(file_checksum(file) for file in files) or None
 
