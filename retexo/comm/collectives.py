@@ -128,8 +128,10 @@ class Communicator:
             for summand, column, size in zip(summands, zip(*received, strict=True), chunks[self.rank], strict=True)
         ]
         answers = self._split([torch.cat(sums)] * self.world_size, chunks, tag)
-        for summand, column in zip(summands, zip(*answers, strict=True), strict=True):
-            summand.tensor.copy_(torch.cat([_values(piece, summand.dtype) for piece in column]))
+        for rank, pieces in enumerate(answers):
+            for summand, piece in zip(summands, pieces, strict=True):
+                first, end = _bounds(summand, rank, self.world_size)
+                summand.tensor[first:end] = _values(piece, summand.dtype)
 
     def _share(self, summand: ReduceInput, rank: int) -> Tensor:
         """The chunk of this worker's share that a rank adds up, as bytes."""
@@ -174,10 +176,14 @@ def _chunk(summand: ReduceInput, rank: int, world_size: int) -> int:
 
 def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tensor:
     """The sum of a chunk, `size` bytes, from the shares in the order of ranks; zero ranks have none."""
-    values = [_values(share, summand.dtype).to(summand.tensor.dtype) for share in shares if len(share)]
-    if not values:
+    shares = tuple(share for share in shares if len(share))
+    if not shares:
         return torch.zeros(size, dtype=torch.uint8)
-    return _as_bytes(torch.stack(values).sum(dim=0), summand.dtype)
+    first, *others = (_values(share, summand.dtype) for share in shares)
+    total = first.to(summand.tensor.dtype, copy=True)
+    for values in others:
+        total += values
+    return _as_bytes(total, summand.dtype)
 
 
 def _as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -190,9 +196,10 @@ def _as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse; of a copy, because a view of another type has to begin at a multiple of its size."""
+    """The inverse; of a copy where a view of another type does not begin at a multiple of its size."""
     if dtype != torch.int8:
-        return buffer.clone().view(dtype)
+        aligned = buffer if buffer.storage_offset() % dtype.itemsize == 0 else buffer.clone()
+        return aligned.view(dtype)
     num_blocks = -(-len(buffer) // (BLOCK + SCALE_BYTES))
     codes, scales = torch.split(buffer, [len(buffer) - num_blocks * SCALE_BYTES, num_blocks * SCALE_BYTES])
     factors = scales.clone().view(torch.float32).repeat_interleave(BLOCK)[: len(codes)]

@@ -11,9 +11,8 @@ def to_int8(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
 
     The scale of a row with values that are not finite in float32 is not finite.
     """
-    # The zero column lets rows without columns have a largest value.
-    peak = torch.cat([rows.abs(), rows.new_zeros(len(rows), 1)], dim=1).amax(dim=1)
+    peak = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(len(rows))
     scales = (peak / largest).to(torch.float32)
     # A scale can round to zero where the values are denormal: they become zeros, within the error promised.
     divisor = torch.where(scales > 0, scales, 1.0).to(rows.dtype)
-    return (rows / divisor[:, None]).round().clamp(-largest, largest).to(torch.int8), scales
+    return (rows / divisor[:, None]).round_().clamp_(-largest, largest).to(torch.int8), scales

@@ -53,15 +53,25 @@ class DenseReduction:
     """Every entry that can have a gradient."""
 
     def __init__(self, flat: FlatParameters, all_reduce: AllReduce) -> None:
-        self._gradient, self._used, self._all_reduce = flat.gradient, flat.used_entries(), all_reduce
+        self._gradient, self._all_reduce = flat.gradient, all_reduce
+        self._parts = [(flat.gradient[each.place].view(each.shape), each.used) for each in flat.slices]
+        self._whole = all(used is None for _, used in self._parts)
 
     def reduce(self, tail: Tensor) -> None:
-        if self._used is None:
+        if self._whole:
             self._all_reduce(self._gradient, tail)
             return
-        used = self._gradient[self._used]
-        self._all_reduce(used, tail)
-        self._gradient[self._used] = used
+        # Whole rows are ten times as fast as a mask or indices over all entries.
+        taken = [part if used is None else part.index_select(0, used) for part, used in self._parts]
+        sums = torch.cat([rows.flatten() for rows in taken])
+        self._all_reduce(sums, tail)
+        for (part, used), rows, total in zip(
+            self._parts, taken, torch.split(sums, [rows.numel() for rows in taken]), strict=True
+        ):
+            if used is None:
+                part.copy_(total.view_as(rows))
+            else:
+                part.index_copy_(0, used, total.view_as(rows))
 
     def buffers(self) -> list[Tensor]:
         return []
