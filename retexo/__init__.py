@@ -42,3 +42,29 @@ def load_run(checkpoint_dir: str | Path) -> "Run":
     from retexo.apps import notebook
 
     return notebook.load_run(checkpoint_dir)
+
+
+def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:
+    """Write a torch_geometric Data as a file for dataset_name=file, and return its path; docs/data.md has more."""
+    return str(_objects().from_pyg(data, path, **options))
+
+
+def from_dgl(g: Any, path: str | Path = "graph.npz", **options: Any) -> str:
+    """The same of a homogeneous DGLGraph."""
+    return str(_objects().from_dgl(g, path, **options))
+
+
+def from_networkx(G: Any, path: str | Path = "graph.npz", **options: Any) -> str:
+    """The same of a graph of networkx; label="label" and feat="feat" name the attributes of its nodes."""
+    return str(_objects().from_networkx(G, path, **options))
+
+
+def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options: Any) -> str:
+    """The same of a sparse adjacency matrix [N, N] of weights at [source, destination], features and labels."""
+    return str(_objects().from_scipy(A, x, y, path, **options))
+
+
+def _objects() -> Any:
+    from retexo.apps import partition_data
+
+    return partition_data.objects

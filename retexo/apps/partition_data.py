@@ -15,6 +15,7 @@ import psutil
 from numpy.typing import NDArray
 
 from partitioning import assign, datasets, hypergraph, splits
+from partitioning.datasets import objects as objects
 from partitioning.datasets.file import TABLES
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import Meta

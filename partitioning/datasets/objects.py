@@ -1,0 +1,115 @@
+"""Graphs of other libraries, written as the npz of dataset_name=file (file.py, form a); each returns its path.
+
+N nodes, E directed edges, F features, K features of an edge.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from partitioning.checks import CSR, Array
+from partitioning.errors import InputError
+from partitioning.graph_data import EDGE_NAMES, MASKS
+
+
+def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
+    """Write what is not None; tensors as arrays, sparse features by their parts."""
+    if Path(path).suffix != ".npz":
+        raise InputError(f"path={path}: expected the name of an .npz")
+    if Path(path).exists() and not overwrite:
+        raise InputError(f"path={path}: exists; choose another, or overwrite=True")
+    made = {name: _array(value) for name, value in arrays.items() if value is not None}
+    features = made.pop("feat", None)
+    if sp.issparse(features):
+        csr = sp.csr_array(features)
+        made |= dict(zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True))
+    elif features is not None:
+        made["feat"] = features
+    if "label" not in made:
+        raise InputError("the graph has no labels, which are what is learned: give each node a class, or -1 for none")
+    np.savez(path, **made)
+    return str(path)
+
+
+def _array(value: Any) -> Any:
+    if hasattr(value, "detach"):  # of torch
+        value = value.detach().cpu()
+        return sp.csr_array(value.to_dense().numpy()) if value.layout.__str__() != "torch.strided" else value.numpy()
+    return value if sp.issparse(value) else np.asarray(value)
+
+
+def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
+    """A torch_geometric.data.Data: edge_index, x, y, the masks, edge_weight and edge_attr, which are edge features."""
+    if hasattr(data, "node_types"):
+        raise InputError("data has several types of nodes; give data.to_homogeneous()")
+    if data.edge_index is None:
+        raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
+    src, dst = data.edge_index
+    found = {name: data.get(name) for name in (*MASKS, "edge_weight")}
+    arrays = {"src": src, "dst": dst, "feat": data.x, "label": data.y, "edge_feat": data.edge_attr, **found}
+    return _write(path, overwrite, arrays)
+
+
+def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
+    """A homogeneous DGLGraph: ndata feat, label and the masks; edata weight, and feat for features of edges."""
+    if len(g.ntypes) != 1 or len(g.etypes) != 1:
+        raise InputError("g has several types of nodes or edges; give dgl.to_homogeneous(g, ndata=['feat', 'label'])")
+    src, dst = g.edges(order="eid")
+    arrays = {"src": src, "dst": dst, **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS)}}
+    arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
+    return _write(path, overwrite, arrays)
+
+
+def from_networkx(
+    G: Any, path: str | Path = "graph.npz", *, label: str = "label", feat: str = "feat", overwrite: bool = False
+) -> str:
+    """A graph of networkx: node attributes `label` and `feat` (numbers, or lists of them), edge attribute weight.
+
+    Undirected edges are written in both directions; ids that are no integers by their names.
+    """
+    nodes = list(G.nodes)
+    row = {node: at for at, node in enumerate(nodes)}
+    directed = G if G.is_directed() else G.to_directed()
+    ends = np.array([(row[src], row[dst]) for src, dst in directed.edges()], np.int64).reshape(-1, 2)
+    weights = [weight for _, _, weight in directed.edges(data="weight", default=1)]
+    of_nodes = {name: [G.nodes[node].get(name) for node in nodes] for name in (label, feat, *MASKS)}
+    rows = [np.atleast_1d(value) for value in of_nodes[feat] if value is not None]
+    wide = {len(one) for one in rows}
+    if len(wide) > 1:
+        raise InputError(
+            f"node attribute {feat!r} has {min(wide)} to {max(wide)} numbers; expected as many at each node"
+        )
+    blank = np.full(max(wide, default=0), np.nan)
+    features = [blank if value is None else np.atleast_1d(value) for value in of_nodes[feat]]
+    masks = {name: of_nodes[name] for name in MASKS if None not in of_nodes[name]}
+    integers = all(isinstance(node, int | np.integer) for node in nodes)
+    arrays = {
+        "src": ends[:, 0],
+        "dst": ends[:, 1],
+        "edge_weight": None if all(weight == 1 for weight in weights) else np.array(weights, np.float64),
+        "feat": np.array(features, np.float32) if rows else None,
+        "label": _labels(of_nodes[label]),
+        "node_id": np.array(nodes if integers else list(map(str, nodes))),
+        **masks,
+    }
+    return _write(path, overwrite, arrays)
+
+
+def _labels(values: list[Any]) -> Array | None:
+    """Integers, -1 for None; or names, "" for None."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if all(isinstance(value, int | np.integer) for value in known):
+        return np.array([-1 if value is None else value for value in values])
+    return np.array(["" if value is None else str(value) for value in values])
+
+
+def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
+    """A sparse [N, N], an edge u -> v and its weight at A[u, v]; x [N, F], dense, sparse or None; y [N] or [N, C]."""
+    matrix = sp.coo_array(A)
+    weight = None if (matrix.data == 1).all() else matrix.data
+    src, dst = matrix.coords
+    return _write(path, overwrite, {"src": src, "dst": dst, "edge_weight": weight, "feat": x, "label": y})
