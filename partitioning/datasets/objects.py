@@ -21,12 +21,9 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
     if Path(path).exists() and not overwrite:
         raise InputError(f"path={path}: exists; choose another, or overwrite=True")
     made = {name: _array(value) for name, value in arrays.items() if value is not None}
-    features = made.pop("feat", None)
-    if sp.issparse(features):
-        csr = sp.csr_array(features)
+    if sp.issparse(made.get("feat")):
+        csr: Any = made.pop("feat").tocsr()
         made |= dict(zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True))
-    elif features is not None:
-        made["feat"] = features
     if "label" not in made:
         raise InputError("the graph has no labels, which are what is learned: give each node a class, or -1 for none")
     np.savez(path, **made)
@@ -36,7 +33,8 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
 def _array(value: Any) -> Any:
     if hasattr(value, "detach"):  # of torch
         value = value.detach().cpu()
-        return sp.csr_array(value.to_dense().numpy()) if value.layout.__str__() != "torch.strided" else value.numpy()
+        strided = str(value.layout) == "torch.strided"
+        value = value.numpy() if strided else sp.csr_array(value.to_dense().numpy())
     return value if sp.issparse(value) else np.asarray(value)
 
 

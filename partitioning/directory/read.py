@@ -29,7 +29,7 @@ from partitioning.checks import (
     check_unique,
 )
 from partitioning.dgl_probe import check_readable
-from partitioning.directory import dgl_files
+from partitioning.directory import dgl_files, pyg_files
 from partitioning.directory.arrays import content_of, read_arrays
 from partitioning.directory.meta import VERSION, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
@@ -60,11 +60,17 @@ class PartitionDirectory:
     bounds: list[int]
     """[P + 1] part p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph."""
     config: dict[str, Any] | None
-    """DGL's, of a directory whose parts are read from DGL's files; None where arrays are."""
+    """DGL's or PyG's, of a directory whose parts are read from their files; None where arrays are."""
+
+    @property
+    def of_pyg(self) -> bool:
+        return self.config is not None and "is_hetero" in self.config
 
     def files_of(self, part: int) -> list[Path]:
-        """Those of DGL's that a part is read from."""
+        """Those of DGL's or PyG's that a part is read from."""
         assert self.config is not None
+        if self.of_pyg:
+            return pyg_files.files_of(self.path, part)
         return dgl_files.files_of(self.path, self.config, part)
 
     def digest(self) -> str:
@@ -93,7 +99,8 @@ class PartitionDirectory:
     def verify(self, parts: Iterable[int]) -> None:
         """Check the files of these parts: by checksum, or, where nobody took one, by reading them."""
         if self.meta is None:
-            check_readable([file for part in parts for file in self.files_of(part)])
+            if not self.of_pyg:
+                check_readable([file for part in parts for file in self.files_of(part)])
             ids = [self.read(part).node_ids for part in parts]
             if ids:
                 check_unique(torch.cat(ids).numpy(), f"{self.path}: orig_id")
@@ -110,14 +117,17 @@ class PartitionDirectory:
 
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
+        if self.of_pyg:
+            src, dst, ids, tensors = pyg_files.read_part(self.path, part, self.bounds)
+            return _check_part(self, part, _Read(src, dst, ids, None), tensors)
         partition = (_read_part if self.config is None else _read_dgl_part)(self, part)
         file = self.path / f"part{part}" / HALO_IDS
         if self.meta is None or not file.is_file():
             return partition
         with reading(file, "npy array"):
-            ids = check_integers(np.load(file, allow_pickle=False), str(file))
-        check_length(ids, partition.num_halo, str(file))
-        return replace(partition, halo_features=torch.from_numpy(random_rows(ids, partition.features.shape[1])))
+            halo = check_integers(np.load(file, allow_pickle=False), str(file))
+        check_length(halo, partition.num_halo, str(file))
+        return replace(partition, halo_features=torch.from_numpy(random_rows(halo, partition.features.shape[1])))
 
     def node_names(self, part: int) -> Names | None:
         """What the data set calls the inner nodes of a part, where that is no integer."""
@@ -137,6 +147,9 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
             bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
             directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
             _check_arrays(directory, meta)
+        elif (path / pyg_files.DESCRIPTION).is_file():
+            config, bounds = pyg_files.read_config(path)
+            directory = PartitionDirectory(path, config["num_parts"], None, bounds, config)
         else:
             file = dgl_files.config_file(path)
             if file is None:

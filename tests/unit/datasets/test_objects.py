@@ -59,7 +59,8 @@ def test_networkx(tmp_path):
     names = graph.node_names.tolist()
     assert names == ["ann", "bob", "eve"]
     edges = zip(graph.src, graph.dst, graph.edge_weight, strict=True)
-    assert {(names[src], names[dst]): weight for src, dst, weight in edges} == {("ann", "bob"): 2, ("bob", "ann"): 2, ("bob", "eve"): 1, ("eve", "bob"): 1}
+    found = {(names[src], names[dst]): weight for src, dst, weight in edges}
+    assert found == {("ann", "bob"): 2, ("bob", "ann"): 2, ("bob", "eve"): 1, ("eve", "bob"): 1}
     assert [None if label < 0 else graph.class_names[label] for label in graph.labels] == ["x", None, "y"]
     assert graph.features.tolist() == [[1, 2], [2, 3], [3, 4]]
     club = load(retexo.from_networkx(nx.karate_club_graph(), tmp_path / "k.npz", label="club"), features=("degree",))

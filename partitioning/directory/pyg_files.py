@@ -1,0 +1,82 @@
+"""Directories of PyG's torch_geometric.distributed.Partitioner, with the labels and masks that it leaves out.
+
+    META.json, node_map.pt                          num_parts; int64 [N] the part of each node
+    part_0/graph.pt, node_feats.pt                  row, col of the in-edges; global_id and x of the part's nodes
+    label.pt, {train,val,test}_mask.pt              [N], to be saved beside them: torch.save(data.y, DIR + "/label.pt")
+
+N nodes of the graph, I inner nodes of a part, H its halo nodes, E edges. Read by torch.load with weights_only.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitioning.checks import check_endpoints, check_length
+from partitioning.errors import InputError
+from partitioning.files import file_checksum, read_json, reading
+from partitioning.graph_data import MASKS
+
+DESCRIPTION = "META.json"
+OF_NODES = {"label": "y", **{name: name for name in MASKS}}
+"""Files of all nodes, and what data calls them."""
+
+
+def files_of(path: Path, part: int) -> list[Path]:
+    """What a part is read from."""
+    return [path / f"part_{part}" / "graph.pt", path / f"part_{part}" / "node_feats.pt",
+            *(path / f"{name}.pt" for name in ("node_map", *OF_NODES))]  # fmt: skip
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
+    """The description with a checksum of the parts of the nodes, and the bounds of the parts' ids."""
+    config = read_json(path / DESCRIPTION)
+    parts = config.get("num_parts")
+    if config.get("is_hetero") is not False or type(parts) is not int or parts < 1:
+        raise InputError(
+            f"{path / DESCRIPTION}: expected num_parts, and is_hetero=false: a graph with one type of nodes"
+        )
+    node_map = _load(path / "node_map.pt")
+    counts = np.bincount(check_endpoints(node_map.numpy(), parts, f"{path}/node_map.pt"), minlength=parts)
+    return {**config, "node_map": file_checksum(path / "node_map.pt")}, [0, *np.cumsum(counts).tolist()]
+
+
+def _load(path: Path) -> Any:
+    if path.stem in OF_NODES and not path.is_file():
+        raise InputError(
+            f"{path}: missing; PyG's partitions have no labels and masks: torch.save(data.{OF_NODES[path.stem]}, PATH)"
+        )
+    with reading(path, "file of torch.save", "partition again with torch_geometric"):
+        return torch.load(path, weights_only=True)
+
+
+def read_part(path: Path, part: int, bounds: list[int]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Local ends of the edges, int32 [E]; ids int64 [I + H] by part and then by node; tensors of the inner nodes."""
+    where = f"{path}/part_{part}"
+    order = np.argsort(_load(path / "node_map.pt").numpy(), kind="stable")
+    first, end = bounds[part : part + 2]
+    inner = order[first:end]
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    graph, feats = (_load(file) for file in files_of(path, part)[:2])
+    with reading(files_of(path, part)[0], "part of PyG's"):
+        ends = [graph[name].numpy() for name in ("row", "col")]
+        held, x = feats["global_id"].numpy(), feats["feats"]["x"]
+    src, dst = (place[check_endpoints(each, len(order), f"{where}/graph.pt")] for each in ends)
+    if x is None or not np.array_equal(np.sort(held), inner):
+        raise InputError(
+            f"{where}/node_feats.pt: expected x of the {len(inner)} nodes that node_map.pt gives this part"
+        )
+    outside = (src < first) | (src >= end)
+    halo = np.unique(src[outside])
+    local = np.where(outside, end - first + np.searchsorted(halo, src), src - first).astype(np.int32)
+    tensors = {"feat": x[torch.from_numpy(np.argsort(held))], "orig_id": torch.from_numpy(inner)}
+    for name in OF_NODES:
+        values = _load(path / f"{name}.pt")
+        check_length(values, len(order), f"{path}/{name}.pt")
+        tensors[name] = values[torch.from_numpy(inner)]
+    ids: NDArray[np.int64] = np.concatenate((np.arange(first, end), halo))
+    return torch.from_numpy(local), torch.from_numpy((dst - first).astype(np.int32)), torch.from_numpy(ids), tensors
