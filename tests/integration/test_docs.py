@@ -21,6 +21,8 @@ from support import ROOT, random_graph, run_main, save_npz
 from retexo.estimate import machine_costs
 
 PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
+WRITES_DATA = ("docs/data.md",)
+"""Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
 SMALL = ("num_rounds=[2]", "device=cpu")
 MACHINES = "needs several machines; "
@@ -101,6 +103,10 @@ def test_commands_in_a_fresh_folder(
         wanted = [command for command in wanted if not is_long(command)]
     if not wanted:
         pytest.skip("takes long; --all runs it")
+    for page in FOLDERS[first] if first in WRITES_DATA else []:
+        for language, text in fenced(page):
+            if language == "python":
+                exec(text, {})
     for number, command in enumerate(wanted):
         run(command, folder, number, request)
     for page in FOLDERS[first]:

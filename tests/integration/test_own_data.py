@@ -55,7 +55,7 @@ def test_random_features_are_not_sent(tmp_path: Path) -> None:
     write_friends(tmp_path / "friends")
     data = ("dataset_name=file", "dataset_file=friends", "symmetrize=true", "features=random", *SPLIT, *SMALL)
     for app in ("train", "plan"):
-        ended = run_main(f"app={app}", *data, f"hydra.run.dir={app}", cwd=tmp_path)
+        ended = run_main(f"app={app}", *data, "exchange.precision=fp32", f"hydra.run.dir={app}", cwd=tmp_path)
         assert ended.rc == 0, ended.output
     counted = json.loads((tmp_path / "train" / "summary.json").read_text())["bytes"]["by_kind"]
     assert counted["features"] == 0
@@ -63,3 +63,33 @@ def test_random_features_are_not_sent(tmp_path: Path) -> None:
     predicted = json.loads((tmp_path / "plan" / "plan.json").read_text())["entries"]
     assert not sum(entry["num_bytes"] for entry in predicted if entry["kind"] == "features")
     assert not any(entry["layer"] == 0 and entry["wave"] for entry in predicted)
+    run = retexo.load_run(tmp_path / "train")
+    for parts in (1, 3):
+        assert run_main("app=partition_data", *data, f"num_partitions={parts}", cwd=tmp_path).rc == 0
+    one, two, three = (run.predict(path) for path in sorted((tmp_path / "data/partitions").iterdir()))
+    assert np.allclose(one.probabilities, two.probabilities, atol=1e-5)  # halo rows are what their owners have
+    assert np.allclose(one.probabilities, three.probabilities, atol=1e-5)
+
+
+@pytest.mark.timeout(240)
+def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> None:
+    """A class that was not trained comes first in the order of names: the others are found by theirs."""
+    names = write_friends(tmp_path / "friends")
+    data = ("symmetrize=true", "features=degree", "dataset_name=file", *SPLIT, *SMALL)
+    ended = run_main("app=train", "dataset_file=friends", *data, "hydra.run.dir=run", cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    write_friends(tmp_path / "grown")
+    with (tmp_path / "grown" / "labels.csv").open("a", newline="") as file:
+        csv.writer(file).writerow((names[0], "ageless"))
+    found = {}
+    for folder in ("friends", "grown"):
+        wanted = ("app=predict", f"dataset_file={folder}", "checkpoint_dir=run", "predict.format=csv")
+        ended = run_main(
+            *wanted, *data[:-4], "num_partitions=2", "device=cpu", f"hydra.run.dir={folder}_out", cwd=tmp_path
+        )
+        assert ended.rc == 0, ended.output
+        with (tmp_path / f"{folder}_out" / "predictions.csv").open(newline="") as file:
+            found[folder] = {row["id"]: row["class"] for row in csv.DictReader(file)}
+    assert found["friends"] == found["grown"]
+    [meta] = (tmp_path / "data/partitions").glob("grown-*/meta.json")
+    assert json.loads(meta.read_text())["class_names"] == ["ageless", "old", "young"]
