@@ -23,8 +23,8 @@ from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
 
 Mask = NDArray[np.bool_]
-BASE = 259 << 20
-"""Private bytes of a worker that trains on 40 nodes: torch, DGL, gloo and their threads."""
+BASE = 232 << 20
+"""Private bytes of a worker that trains on 40 nodes: torch, gloo and their threads."""
 KEPT = 32 << 20
 """The C library gives back blocks of more bytes as soon as they are free; the room of smaller ones it keeps for others
 of the kind (DEFAULT_MMAP_THRESHOLD_MAX of glibc)."""
@@ -182,9 +182,8 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
     """Reading the part, with so many bytes of features, and the plan."""
     edges, nodes = INDEX * work.edges, INDEX * (work.inner + work.halo)
     memory.hold("features", features)
-    # The ends and a number as DGL reads them, and a mark; then the ends as they are kept.
-    memory.use(*[edges] * 3, edges // INDEX, *[nodes] * 2)
-    memory.use(*[edges] * 2, *[edges // 2] * 2, features // FLOAT, features // FLOAT)
+    # What is mapped counts, too: a machine without room for it would read it again and again. Of edges there are marks.
+    memory.use(*[edges // 2] * 2, *[edges // INDEX] * 3, *[nodes] * 2, features // FLOAT)
     memory.hold("part", *[edges // 2] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
     # The edges of one boundary: as numbers, sorted, in code; twenty bits are a byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
@@ -307,4 +306,4 @@ class _Layer:
         elif not conv.linear_aggregation:
             largest = part.nodes * self._projected
             memory.use(*[projected] * (3 if training else 2), *before)
-            memory.use(projected, largest, 2 * largest, *out)  # an int64 says which it is
+            memory.use(projected, 2 * projected, *[2 * largest] * 2, largest, *out)  # rows with their numbers

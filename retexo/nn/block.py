@@ -9,14 +9,14 @@ out-degree 0, which a linear aggregator takes like any other row. I inner nodes,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
+import numpy as np
+import scipy.sparse as sp
 import torch
-from torch import Tensor
-
-from partitioning.dgl_import import import_dgl
+from torch import Tensor, nn
 
 EDGES_AT_ONCE = 1 << 21
 """In-edges that a chunk of nodes has at most."""
@@ -90,6 +90,35 @@ class Sources:
 
 
 @dataclass(frozen=True, eq=False)
+class EdgesByNode:
+    """The edges of each node, one node after the other, in the order of the block."""
+
+    row_ptr: Tensor
+    """[n + 1] node i has edges row_ptr[i] ... row_ptr[i + 1] - 1; int32 where that does, and so is `column`."""
+    column: Tensor
+    """[E] the other end of each edge."""
+    order: Tensor | None
+    """int64 [E] the place of each edge in the block; None where that is sorted so."""
+
+    @classmethod
+    def build(cls, nodes: Tensor, others: Tensor, num_nodes: int) -> Self:
+        """nodes, others: int64 [E] the two ends of each edge."""
+        order = None
+        if not bool((nodes[1:] >= nodes[:-1]).all()):
+            one_row = (np.arange(len(nodes)), nodes.cpu().numpy(), np.array([0, len(nodes)]))
+            by_node = sp.csr_array(one_row, shape=(1, num_nodes)).tocsc()  # a stable sort in linear time
+            order = torch.from_numpy(by_node.data).to(nodes.device)
+            others = others[order]
+        row_ptr = nn.functional.pad(torch.bincount(nodes, minlength=num_nodes).cumsum(0), (1, 0))
+        dtype = torch.int32 if len(nodes) < 1 << 31 else torch.int64  # no more nodes than edges have a number
+        return cls(row_ptr.to(dtype), others.to(dtype), order)
+
+    def ordered(self, of_edges: Tensor) -> Tensor:
+        """What is [E, ...] in the order of the block, in this one."""
+        return of_edges if self.order is None else of_edges[self.order]
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """In-edges of N_dst nodes, with the degrees that these and their sources have in the whole graph."""
 
@@ -110,10 +139,21 @@ class Block:
     """float [N_dst] likewise."""
 
     @cached_property
-    def graph(self) -> Any:
-        """As a DGL block, for dgl.ops."""
-        ends = (self.src, self.dst)
-        return import_dgl("aggregation").create_block(ends, num_src_nodes=len(self.nodes), num_dst_nodes=self.num_dst)
+    def in_edges(self) -> "EdgesByNode":
+        """The sources of each destination."""
+        return EdgesByNode.build(self.dst, self.src, self.num_dst)
+
+    @cached_property
+    def out_edges(self) -> "EdgesByNode":
+        """The destinations of each source."""
+        return EdgesByNode.build(self.src, self.dst, len(self.nodes))
+
+    def with_self_loops(self) -> "Block":
+        """With an edge from each destination to itself, after its other in-edges, which are sorted by destination."""
+        own = torch.arange(self.num_dst, device=self.dst.device)
+        src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
+        edges = EdgesByNode.build(dst, src, self.num_dst)
+        return replace(self, src=edges.column.long(), dst=edges.ordered(dst))
 
     def to(self, device: torch.device) -> "Block":
         """With all but `nodes` on a device."""

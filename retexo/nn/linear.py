@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning.dgl_import import import_dgl
+from retexo.nn.aggregate import edge_sum
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs
 from retexo.nn.matrix import Matrix, as_matrix, is_sparse, product
@@ -33,9 +33,8 @@ def _dense_sum(
     block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
-    # In place: nothing in memory is larger than the rows, and DGL is ten times slower with a factor per edge.
-    ops = import_dgl("aggregation").ops
-    total: Tensor = ops.copy_u_sum(block.graph, rows if src_scale is None else rows.mul_(src_scale[:, None]))
+    # In place: nothing in memory is larger than the rows.
+    total = edge_sum(block, rows if src_scale is None else rows.mul_(src_scale[:, None]))
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])
     return total if own is None else total.add_(own)

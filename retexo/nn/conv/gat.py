@@ -8,14 +8,12 @@ has h_v = merge of z_v + b. With self_loops=False it does not, as in the public 
 Heads are merged by their mean or side by side (concat).
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
-from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
+from retexo.nn.aggregate import edge_softmax, edge_sum
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.matrix import as_matrix
@@ -71,24 +69,22 @@ class GAT(Convolution):
         self.attention_heads, self.merge, self.self_loops = heads, merge, self_loops
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
-        if self.self_loops:  # the destinations are the first sources
-            own = torch.arange(block.num_dst, device=block.src.device)
-            block = replace(block, src=torch.cat((block.src, own)), dst=torch.cat((block.dst, own)))
+        block = block.with_self_loops() if self.self_loops else block
         return Inputs((as_matrix(rows),), block.num_dst, projected, block)
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         (rows,) = inputs.matrices
-        graph = inputs.block.graph
-        ops = import_dgl("aggregation").ops
+        block = inputs.block
         z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
         z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
         z = z.view(-1, self.attention_heads, self.weight.shape[1] // self.attention_heads)
-        score_src = (z * self.attention_src).sum(dim=-1, keepdim=True)
-        score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1, keepdim=True)
-        score = nn.functional.leaky_relu(ops.u_add_v(graph, score_src, score_dst), NEGATIVE_SLOPE)
-        alpha = ops.edge_softmax(graph, score)
-        merged: Tensor = ops.u_mul_e_sum(graph, z, alpha)
+        score_src = (z * self.attention_src).sum(dim=-1)
+        score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1)
+        score = score_src.index_select(0, block.src) + score_dst.index_select(0, block.dst)
+        alpha = edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
+        heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
+        merged = torch.stack([edge_sum(block, rows, share.contiguous()) for rows, share in heads], dim=1)
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
 

@@ -9,8 +9,8 @@ A node without in-edges has the neighbourhood 0.
 import torch
 from torch import Tensor, nn
 
-from partitioning.dgl_import import import_dgl
 from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
+from retexo.nn.aggregate import edge_max
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.linear import LinearConvolution
@@ -96,8 +96,7 @@ class SAGEPool(Convolution):
         messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
         if len(inputs.projected):
             messages = torch.cat((messages, inputs.projected))
-        pooled: Tensor = import_dgl("aggregation").ops.copy_u_max(inputs.block.graph, messages)
-        pooled = pooled.clamp(min=0)  # DGL's maximum of nothing is -inf; no message is negative
+        pooled = edge_max(inputs.block, messages)
         return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)
 
     def project(self, rows: Matrix) -> Tensor:

@@ -1,0 +1,118 @@
+"""Sums, maxima and softmax over the in-edges of nodes, forward and backward, without a row for each edge.
+
+On a CPU they are torch's embedding bag, segment reduction and maximum of a sparse product, which go through the rows of
+a destination one after the other: results do not depend on the number of threads. benchmarks/aggregation.py measures
+them beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D width of a row.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retexo.nn.block import Block
+from retexo.nn.matrix import row_sums
+
+SOURCES = 1 << 29
+"""Sources that fit beside a float32 in the bits of a float64: it has 52 of them, of which a float32 takes 23."""
+
+
+def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
+    """sum over in-edges (u, v) of weight[u, v] x[u]: [N_dst, D] of rows [N_src, D] and weights [E], None for ones."""
+    total: Tensor = _Sum.apply(rows, weight, block)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Sum(torch.autograd.Function):
+    """The gradient of the rows is the same sum over out-edges, that of a weight the product of its two rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor | None, block: Block) -> Tensor:
+        edges = block.in_edges
+        leaf = None if weight is None else weight.detach().requires_grad_(ctx.needs_input_grad[1])
+        with torch.enable_grad():  # the bag's own gradient of the weights, but not that of the rows, which sorts anew
+            total = row_sums(rows.detach(), edges.column, edges.row_ptr, None if leaf is None else edges.ordered(leaf))
+        ctx.block, ctx.leaf, ctx.total = block, leaf, total
+        return total.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        gradient, leaf, of_rows, of_weight = gradient.contiguous(), ctx.leaf, None, None
+        if ctx.needs_input_grad[0]:
+            edges = ctx.block.out_edges
+            of_rows = row_sums(
+                gradient, edges.column, edges.row_ptr, None if leaf is None else edges.ordered(leaf.detach())
+            )
+        if ctx.needs_input_grad[1]:
+            (of_weight,) = torch.autograd.grad(ctx.total, leaf, gradient)
+        return of_rows, of_weight, None
+
+
+def edge_softmax(block: Block, score: Tensor) -> Tensor:
+    """Softmax over the in-edges of each destination, of scores [E, K]; the block's edges are sorted by destination."""
+    assert block.in_edges.order is None
+    alpha: Tensor = _Softmax.apply(score, block)  # type: ignore[no-untyped-call]
+    return alpha
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, score: Tensor, block: Block) -> Tensor:
+        top = torch.segment_reduce(score, "max", offsets=block.in_edges.row_ptr, unsafe=True)
+        power = (score - top.index_select(0, block.dst)).exp_()
+        total = torch.segment_reduce(power, "sum", offsets=block.in_edges.row_ptr, unsafe=True)
+        alpha = power.div_(total.index_select(0, block.dst))
+        ctx.block = block
+        ctx.save_for_backward(alpha)
+        return alpha
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        block, (alpha,) = ctx.block, ctx.saved_tensors
+        product = alpha * gradient
+        total = torch.segment_reduce(product, "sum", offsets=block.in_edges.row_ptr, unsafe=True)
+        return product.addcmul_(alpha, total.index_select(0, block.dst), value=-1), None
+
+
+def edge_max(block: Block, rows: Tensor) -> Tensor:
+    """max over in-edges (u, v) of x[u], [N_dst, D], 0 for none, of rows [N_src, D] that are not negative."""
+    edges = block.in_edges
+    if rows.device.type != "cpu":
+        bag = torch.nn.functional.embedding_bag
+        return bag(edges.column, rows, edges.row_ptr, mode="max", include_last_offset=True)
+    if rows.requires_grad and rows.dtype == torch.float32:
+        numbered: Tensor = _Max.apply(rows, block)  # type: ignore[no-untyped-call]
+        return numbered
+    top = _sparse_max(block, rows)
+    return torch.relu(top) if rows.requires_grad else top  # no gradient at 0
+
+
+def _sparse_max(block: Block, rows: Tensor) -> Tensor:
+    edges, shape = block.in_edges, (block.num_dst, len(rows))
+    ones = torch.ones(len(edges.column), dtype=rows.dtype)
+    adjacency = torch.sparse_csr_tensor(edges.row_ptr, edges.column, ones, shape, check_invariants=False)
+    top: Tensor = torch.sparse.mm(adjacency, rows, reduce="amax")
+    return top
+
+
+class _Max(torch.autograd.Function):
+    """Each row carries its number in the bits that a float64 has beyond a float32: torch's own search for the row that
+    is the largest takes seven times as long as the maximum. There is no gradient where the maximum is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
+        assert len(rows) <= SOURCES
+        # As a float32 the least of them is 0 again, and as a float64 not one of those that slow a processor down.
+        numbered = rows.double().clamp_(min=2.0**-200).view(torch.int64)
+        numbered |= torch.arange(len(rows))[:, None]
+        best = _sparse_max(block, numbered.view(torch.float64)).view(torch.int64)
+        row = best & (SOURCES - 1)
+        top = best.bitwise_xor_(row).view(torch.float64).float()
+        ctx.num_rows = len(rows)
+        ctx.save_for_backward(row, top)
+        return top
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        row, top = ctx.saved_tensors
+        return gradient.new_zeros(ctx.num_rows, top.shape[1]).scatter_add_(0, row, gradient * (top > 0)), None
