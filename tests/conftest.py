@@ -9,9 +9,9 @@ from hypothesis import settings
 os.environ["OMP_WAIT_POLICY"] = "passive"
 os.fsync = lambda descriptor: None  # no file of a test has to outlive the machine
 
-# An example can take long where other work has the cores. The usual run takes the same examples each time, so that a
-# change is judged by what it changed; --all takes new ones.
-settings.register_profile("usual", deadline=None, derandomize=True)
+# An example can take long where other work has the cores. The usual run takes the same few examples each time, so that
+# a change is judged by what it changed; --all takes new ones, a hundred of each test.
+settings.register_profile("usual", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("all", deadline=None)
 settings.load_profile("usual")
 

@@ -32,7 +32,7 @@ from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
-ROUNDS = 6
+ROUNDS = 4
 COMMON = (
     "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
@@ -45,7 +45,7 @@ LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = ("model.own_half=true", "model.inputs=all", "model.passes=aggregate", "readout=validation", "smoothing.steps=3")
-FEW_ROUNDS = 4
+FEW_ROUNDS = 3
 # The graph, and settings besides those above; of FEW_ROUNDS each.
 FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn": ("dense", MODELS["gcn"]),

@@ -24,7 +24,7 @@ PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchru
 WRITES_DATA = ("docs/data.md",)
 """Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
-SMALL = ("num_rounds=[2]", "device=cpu")
+SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")
 MACHINES = "needs several machines; "
 HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {

@@ -10,7 +10,7 @@ import pytest
 
 from partitioning.errors import InputError
 from partitioning.files import exclusive
-from retexo.apps import sweep
+from retexo.apps import report, sweep
 from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings, SweepSettings
@@ -147,6 +147,7 @@ def test_a_sweep_goes_on_after_what_fails_and_runs_only_that_again(
 ) -> None:
     pretended = Pretended(tmp_path)
     monkeypatch.setattr(sweep, "_call", pretended)
+    monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
     settings = compose([*TOY[:1], AXES, f"sweep.dir={tmp_path / 'runs'}", f"partition_dir={tmp_path / 'parts'}"])
     left = tmp_path / "runs" / "s1"
     left.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import dataset_settings, split_settings
 
@@ -132,7 +132,6 @@ def multigraph(edges, num_nodes=5):
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30))
-@settings(max_examples=100, deadline=None)
 def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges):
     graph = symmetrized(multigraph(edges))
     before = Counter(edges)

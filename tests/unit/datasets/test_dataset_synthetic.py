@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioning.datasets.synthetic import generate
@@ -30,7 +30,6 @@ def assert_simple(graph, wanted):
     homophily=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(nodes, edges, classes, homophily, seed):
     wanted = asked(nodes, edges, 2, classes, homophily, seed)
     if classes > nodes:

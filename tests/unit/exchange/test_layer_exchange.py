@@ -45,7 +45,7 @@ from retexo.worker.context import make_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
 F64 = torch.float64
-quickly = settings(deadline=None, max_examples=50)
+quickly = settings(deadline=None)
 Ints = NDArray[np.int64]
 
 

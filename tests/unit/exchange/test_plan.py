@@ -32,7 +32,7 @@ from retexo.exchange.plan import (
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 NOTHING, TRAIN, VAL, TEST = range(4)
-quickly = settings(deadline=None, max_examples=60)
+quickly = settings(deadline=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from retexo.nn.matrix import is_sparse
 F64 = torch.float64
 FORMATS = {"dense": DENSE, "sparse": SPARSE, "projected": PROJECTED}
 PRECISIONS: tuple[Precision, ...] = ("full", "bf16", "int8", "int4")
-quickly = settings(deadline=None, max_examples=100)
+quickly = settings(deadline=None)
 
 
 @dataclass(frozen=True, eq=False)

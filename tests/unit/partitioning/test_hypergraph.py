@@ -68,7 +68,6 @@ def test_nets_follow_the_direction_of_edges() -> None:
     assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [[0, 1, 2], [0, 2]]
 
 
-@settings(deadline=None, max_examples=50)
 @given(problems(), st.randoms(use_true_random=False))
 def test_a_move_costs_what_it_is_said_to_cost(problem: tuple[GraphData, np.ndarray, int], random: object) -> None:
     graph, _, num_parts = problem
@@ -108,7 +107,6 @@ def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
 # --- the balance -------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-@settings(deadline=None, max_examples=200)
 @given(problems(), st.integers(0, 2**32 - 1), st.booleans())
 def test_any_assignment_is_brought_within_the_tolerance(
     problem: tuple[GraphData, np.ndarray, int], seed: int, crowded: bool

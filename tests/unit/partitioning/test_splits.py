@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import split_settings
 
@@ -55,7 +55,6 @@ def assert_sound(split: Split, of: GraphData) -> None:
     num_test=st.integers(0, 8),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=100, deadline=None)
 def test_per_class_has_the_numbers_it_was_given_or_says_why_not(count, extra, num_val, num_test, seed):
     toy = graph([0, 1, 2] * count + extra, num_classes=3)
     asked = wanted("per_class", seed, train_per_class=count, num_val=num_val, num_test=num_test)
@@ -74,7 +73,6 @@ def test_per_class_has_the_numbers_it_was_given_or_says_why_not(count, extra, nu
     shares=st.tuples(st.integers(1, 100), st.integers(0, 100), st.integers(0, 100)).filter(lambda t: sum(t) <= 100),
     labels=st.lists(st.integers(-1, 3), min_size=1, max_size=300).filter(lambda many: max(many) >= 0),
 )
-@settings(max_examples=100, deadline=None)
 def test_fraction_is_within_one_node_of_its_share(shares, labels):
     toy = graph(labels)
     train, val, test = (share / 100 for share in shares)

@@ -187,6 +187,7 @@ def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
 
 def test_runs_of_both_folders_of_hydra_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
     with pytest.raises(InputError, match=r"outputs and multirun: no such folder"):
         report.run(compose(["app=report"]), tmp_path / "report")
     write_run(tmp_path / "multirun" / "2026-01-01" / "00-00-00" / "0")
