@@ -16,6 +16,14 @@ settings.register_profile("all", deadline=None)
 settings.load_profile("usual")
 
 
+@pytest.fixture
+def fork_server() -> None:
+    """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that takes seconds."""
+    from retexo.cluster import launch
+
+    launch.warm_up()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the long tests, too")
     parser.addoption(

@@ -221,7 +221,7 @@ def train_run(run: Run) -> list[Outcome]:
         run.batches(),
         patch(train, "configure"),
         patch(train, "build_stages", build_alone),
-        patch(train, "process_group", lambda *_: contextlib.nullcontext()),
+        patch(train, "connected", lambda *_: contextlib.nullcontext()),
         patch(train, "Communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         patch(lazy, "train", _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments))),
@@ -234,7 +234,7 @@ def train_run(run: Run) -> list[Outcome]:
 def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     noted.comm = comm
     job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64, "0" * 64)  # type: ignore[arg-type]
-    summary = train.run(comm.rank, job)
+    summary = train.run(comm.rank, job, None)
     context, stages = noted.contexts[0]
     sent = account(context.comm)
     context.comm.meter = TrafficMeter(WORLD)

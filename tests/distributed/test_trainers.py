@@ -32,7 +32,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import make_context
 
-EPOCHS, LAYERS, WIDTH = 8, 3, 8
+EPOCHS, LAYERS, WIDTH = 12, 3, 8
 COMMON = (
     f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
     "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
@@ -240,7 +240,7 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
             np.testing.assert_array_equal(own, first)
             np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-11)
     losses, metrics = zip(*outcomes[0].round_state, strict=True)
-    assert losses[-2] < losses[0] - 0.01
+    assert losses[-2] < losses[0] - 0.02
     np.testing.assert_allclose(metrics, wanted.val)
     needed = np.logical_or.reduce(list(oracle_masks(masks).values()))
     np.testing.assert_allclose(joined_logits(outcomes)[needed], wanted.logits[needed], rtol=1e-7, atol=1e-9)

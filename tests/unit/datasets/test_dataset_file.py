@@ -3,6 +3,7 @@
 import os
 import pickle
 import zipfile
+from multiprocessing import forkserver
 
 import numpy as np
 import pandas as pd
@@ -414,12 +415,14 @@ def write_dgl(path, change=(), count=1):
     dgl.save_graphs(str(path), [graph] * count)
 
 
+@pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("suffix", ["bin", "dgl"])
 def test_a_dgl_file(tmp_path, suffix):
     write_dgl(tmp_path / f"toy.{suffix}")
     assert_is_toy(load(tmp_path / f"toy.{suffix}"))
 
 
+@pytest.mark.usefixtures("fork_server")
 def test_a_wrong_dgl_file_is_named(tmp_path):
     write_dgl(tmp_path / "toy.bin", {"feat": nan_features})
     with pytest.raises(InputError, match=r"toy.bin: ndata `feat`: row 2, column 1 is nan"):
@@ -438,7 +441,11 @@ def test_a_wrong_dgl_file_is_named(tmp_path):
         load(tmp_path / "toy.bin")
 
 
-def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path):
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.parametrize("program", [False, True], ids=["child", "program"])
+def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path, monkeypatch, program):
+    if program:  # as where no fork server runs
+        monkeypatch.setattr(forkserver._forkserver, "_forkserver_pid", None)
     write_dgl(tmp_path / "toy.bin")
     content = bytearray((tmp_path / "toy.bin").read_bytes())
     content[29] = 255

@@ -15,6 +15,7 @@ from partitioning.graph_data import GraphData
 from retexo.apps import partition_data
 from retexo.config.compose import compose
 
+pytestmark = pytest.mark.usefixtures("fork_server")
 EDGES = np.array([[0, 1], [1, 2], [2, 3]])
 GRAPH: dict[str, Any] = {"src": EDGES[:, 0], "dst": EDGES[:, 1], "feat": np.eye(4), "label": np.array([0, 1, 0, 1])}
 SPLIT = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", "num_partitions=2")

@@ -25,6 +25,7 @@ from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.files import file_checksum
 
+pytestmark = pytest.mark.usefixtures("fork_server")
 DGLS = ("graph.dgl", "node_feat.dgl")
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
