@@ -1,6 +1,7 @@
 """Nodes without features: test accuracy with what they may be given instead, 5 seeds, 4 random parts.
 
     nice python benchmarks/no_features.py [--seeds 5] [--pubmed pubmed.npz] [--lastfm FOLDER] [--models sage]
+                                              [--graphs cora blocks] [--kinds degree positional]
 
 Cora and PubMed with their features taken away; `blocks`, a stochastic block model of 4,000 nodes whose classes lie in
 its edges alone; and, from its parquet tables (nodes/user, edges/user__friend__user, user__listens__artist,
@@ -48,6 +49,7 @@ def write_lastfm(source: Path, folder: Path) -> list[str]:
 def main() -> None:
     parser = common.parser(__doc__, seeds=5, pubmed=None, models=["sage"], options=[])
     parser.add_argument("--lastfm", type=Path, help="its folder of tables")
+    parser.add_argument("--graphs", nargs="+", help="only these")
     parser.add_argument("--kinds", nargs="+", default=KINDS)
     options = parser.parse_args()
     lastfm = options.lastfm and options.lastfm.resolve()
@@ -59,7 +61,7 @@ def main() -> None:
             (Path(temporary) / "friends").mkdir()
             graphs["lastfm"] = write_lastfm(lastfm, Path(temporary) / "friends")
         for (name, data), model, kind in itertools.product(graphs.items(), options.models, options.kinds):
-            if kind == "given" and name in ("blocks", "lastfm"):
+            if (kind == "given" and name in ("blocks", "lastfm")) or name not in (options.graphs or graphs):
                 continue
             found = []
             for seed in range(options.seeds):

@@ -12,14 +12,16 @@
 """
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from partitioning.datasets import bundled, dgl_source, file, ogb_source, pyg_source, synthetic
 from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.setting_fields import Setting
 from partitioning.settings import DatasetSettings
 from partitioning.splits import SplitRecipe
 
@@ -92,10 +94,22 @@ def load(settings: DatasetSettings) -> GraphData:
             f"dataset_file={settings.file} has no meaning with dataset_name={settings.name}: "
             "remove it, or set dataset_name=file"
         )
+    if name != "file":
+        for defined, value in _of_tables(settings):
+            if value != defined.default:
+                raise InputError(f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it")
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
     return with_features(symmetrized(graph) if symmetrize else graph, settings.features)
+
+
+def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
+    """The settings of dataset_name=file alone, with their values."""
+    for held, names in ((settings.columns, None), (settings, ("labels", "duplicates"))):
+        for each in fields(held):
+            if names is None or each.name in names:
+                yield each.metadata["setting"], getattr(held, each.name)
 
 
 def is_local(settings: DatasetSettings) -> bool:

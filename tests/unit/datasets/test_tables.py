@@ -220,3 +220,9 @@ def test_a_label_that_is_an_id(tmp_path):
     nodes = "x,label\n" + "".join(f"1,n{row}\n" for row in range(2500))
     with pytest.raises(InputError, match=r"2500 different labels of 2500 nodes.*columns\.label"):
         load(write(tmp_path / "toy", nodes=nodes, edges="0,1\n"))
+
+
+@pytest.mark.parametrize("fields", [{"columns": {"id": "x"}}, {"labels": "multiclass"}, {"duplicates": "merge"}])
+def test_settings_of_tables_mean_nothing_elsewhere(fields):
+    with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
+        datasets.load(dataset_settings("cora", **fields))
