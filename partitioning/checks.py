@@ -183,7 +183,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
     """[E, K] finite features of edges as float32; [E] is one feature."""
     if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
         raise InputError(f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge")
-    return check_dense(array.reshape(num_edges, -1), num_edges, where)
+    return check_dense(array if array.ndim == 2 else array[:, None], num_edges, where)
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:

@@ -89,6 +89,11 @@ class GraphData:
         return self.labels.ndim == 2
 
     @property
+    def edge_data(self) -> dict[str, NDArray[np.float32]]:
+        """What there is of EDGE_DATA, [E, ...] by name."""
+        return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
+
+    @property
     def labelled(self) -> NDArray[np.bool_]:
         """[N] True where a node has a label."""
         return is_labelled(self.labels)

@@ -11,8 +11,14 @@ Int32Array = NDArray[np.int32]
 IndexArray = NDArray[np.signedinteger[Any]]
 """Integers of either width."""
 FloatArray = NDArray[np.float64]
+WeightArray = NDArray[np.float32]
 ByteArray = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+
+
+def picked(values: WeightArray | None, edges: Mask | IndexArray | slice) -> WeightArray | None:
+    """The weights of some edges; None of none."""
+    return None if values is None else values[edges]
 
 
 def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:

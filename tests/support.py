@@ -218,6 +218,7 @@ def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarra
     whole.ndata["feat"] = torch.from_numpy(graph.features)
     whole.ndata["label"] = torch.from_numpy(graph.labels)
     whole.ndata["orig_id"] = torch.from_numpy(graph.node_ids)
+    whole.edata.update({name: torch.from_numpy(data) for name, data in graph.edge_data.items()})
     for name, mask in masks.items():
         whole.ndata[name] = torch.from_numpy(mask)
     original = dgl.distributed.partition.metis_partition_assignment

@@ -13,6 +13,7 @@ are names, or integers that do not count from 0, are numbered in their order. No
     label                               [N] or 0/1 [N, C]
     train_mask, val_mask, test_mask     bool [N], all three or none
     node_id                             int64 or names [N], optional: your own ids
+    edge_feat                           float [E, K], optional
 
 (b) a folder, or the file of edges in one:
 
@@ -27,8 +28,8 @@ are names, or integers that do not count from 0, are numbered in their order. No
     no label, no features. USUAL of tables.py are the names of columns that are recognised, `columns.*` name others.
 
 (c) PATH.bin | PATH.dgl, one homogeneous graph saved by dgl.save_graphs with ndata `label` and, optionally, `feat`,
-    `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `weight`. DGL has no checksums: a damaged file is found
-    only where its values make no sense.
+    `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `edge_weight` (or `weight`, `w`) and `edge_feat` (or
+    `feat`, `edge_attr`). DGL has no checksums: a damaged file is found only where its values make no sense.
 """
 
 import logging

@@ -65,10 +65,8 @@ def load(settings: DatasetSettings) -> GraphData:
             raise InputError(f"{files.folder}: {len(labels)} labels and {len(features)} rows of features")
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
-        masks: dict[str, Any] = {
-            mask: _mask(files.folder / "split" / source.split / f"{part}.csv.gz", len(labels))
-            for mask, part in SPLIT.items()
-        }
+        split = files.folder / "split" / source.split
+        masks: dict[str, Any] = {mask: _mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()}
         return GraphData(
             name=name,
             src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),

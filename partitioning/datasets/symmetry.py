@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.graph_data import EDGE_DATA, GraphData
+from partitioning.graph_data import GraphData
 
 
 def symmetrized(graph: GraphData) -> GraphData:
@@ -23,11 +23,10 @@ def symmetrized(graph: GraphData) -> GraphData:
     present = np.where(pair[position] == reverse, times[position], 0)
     missing = np.maximum(times - present, 0)
     added: dict[str, Any] = {}
-    if graph.edge_weight is not None or graph.edge_feat is not None:  # what a reverse edge is added for, has them, too
+    if graph.edge_data:  # a reverse edge has those of the edge that it is added for
         copy = np.arange(graph.num_edges) - np.repeat(np.cumsum(times) - times, times)
         edge = np.argsort(key, kind="stable")[copy >= np.repeat(present, times)]
-        known = {name: data for name in EDGE_DATA if (data := getattr(graph, name)) is not None}
-        added = {name: np.concatenate([data, data[edge]]) for name, data in known.items()}
+        added = {name: np.concatenate([data, data[edge]]) for name, data in graph.edge_data.items()}
     return replace(
         graph,
         src=np.concatenate([graph.src, np.repeat(dst, missing).astype(graph.src.dtype)]),

@@ -1,9 +1,10 @@
 """A part of a partition directory as npy files, one an array, read by memory mapping.
 
-    src, dst    int32 [E] local ids of each edge's ends, sorted by destination and then by source; no self loops
-    halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
-    out_deg     int64 [I + H] degrees in the whole graph, self loops left out
-    feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
+src, dst    int32 [E] local ids of each edge's ends, sorted by destination and then by source; no self loops
+halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
+out_deg     int64 [I + H] degrees in the whole graph, self loops left out; float64 with weights
+edge_weight, edge_feat    float32 [E] and [E, K], where there are any
+feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import numpy as np
 from partitioning.checks import Array, check_endpoints, check_integers
 from partitioning.errors import InputError
 from partitioning.files import reading
-from partitioning.graph_data import MASKS
+from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
@@ -24,7 +25,7 @@ ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
-    for name in ARRAYS:
+    for name in (*ARRAYS, *(name for name in EDGE_DATA if name in arrays)):
         np.save(folder / f"{name}.npy", arrays[name])
 
 
@@ -34,7 +35,7 @@ def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
     Those that name nodes are checked: an index can be trusted.
     """
     arrays: dict[str, Array] = {}
-    for name in ARRAYS:
+    for name in (*ARRAYS, *(name for name in EDGE_DATA if (folder / f"{name}.npy").exists())):
         path = folder / f"{name}.npy"
         with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
             arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))

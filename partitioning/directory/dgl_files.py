@@ -4,11 +4,13 @@
     part0/graph.dgl      in-edges of the part's inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge
     part0/node_feat.dgl  of inner nodes: _N/feat, _N/label, _N/{train,val,test}_mask, _N/orig_id, _N/in_deg, _N/out_deg
-    part0/edge_feat.dgl  empty
+    part0/edge_feat.dgl  of inner edges: _N:_E:_N/edge_weight, _N:_E:_N/edge_feat, where there are any (of DGL's own
+                         directories, edata by any name of EDGE_NAMES)
 
 I inner nodes of a part, H its halo nodes, E edges, P parts.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from itertools import pairwise
@@ -23,6 +25,9 @@ from partitioning.checks import Array
 from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.files import read_json
+from partitioning.graph_data import EDGE_NAMES
+
+log = logging.getLogger(__name__)
 
 
 def config_file(path: Path) -> Path | None:
@@ -68,8 +73,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def files_of(directory: Path, config: Mapping[str, Any], part: int) -> list[Path]:
-    """A part's graph and the tensors of its nodes; both have to lie in the partition directory."""
-    return [_inside(directory, config[f"part-{part}"], key) for key in ("part_graph", "node_feats")]
+    """A part's graph and the tensors of its nodes and edges; all have to lie in the partition directory."""
+    return [_inside(directory, config[f"part-{part}"], key) for key in ("part_graph", "node_feats", "edge_feats")]
 
 
 def _inside(directory: Path, files: Any, key: str) -> Path:
@@ -83,45 +88,62 @@ def _inside(directory: Path, files: Any, key: str) -> Path:
     return path
 
 
-def read_part(graph_file: Path, feat_file: Path) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Sources and destinations, int [E] local ids; the graph's node data; and the tensors of the inner nodes."""
+def read_part(
+    graph_file: Path, node_file: Path, edge_file: Path
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Of edges int [E] src and dst, local ids, and EDGE_DATA; the graph's node data; the tensors of the inner nodes."""
     dgl = import_dgl(f"{graph_file.parent}: a part in DGL's files alone")
     try:
         structure = dgl.load_graphs(str(graph_file))[0][0]
-        tensors = dgl.data.utils.load_tensors(str(feat_file))
+        tensors = dgl.data.utils.load_tensors(str(node_file))
+        edge_data = dgl.data.utils.load_tensors(str(edge_file))
     except Exception as error:  # DGL raises its own, of many kinds
         raise InputError(f"{graph_file.parent}: DGL cannot read this part: {error}") from error
+    inner = structure.edata["inner_edge"].bool()
     for name in list(structure.edata):  # numbers that nobody asks for, as many as a third of the edges
         structure.edata.pop(name)
     src, dst = structure.edges(order="eid")
-    return src, dst, dict(structure.ndata), {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
+    of_edges = {"src": src, "dst": dst}
+    for name, tensor in edge_data.items():
+        if (short := name.split("/")[-1]) not in EDGE_NAMES:
+            log.warning("%s: edata `%s`: left out", edge_file, short)
+            continue
+        if len(tensor) != int(inner.sum()):
+            raise InputError(f"{edge_file}: `{short}` has {len(tensor)} rows, the part {int(inner.sum())} inner edges")
+        of_edges[EDGE_NAMES[short]] = whole = tensor.new_zeros(len(src), *tensor.shape[1:])
+        whole[inner] = tensor
+    return of_edges, dict(structure.ndata), {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
 
 
 def write_part(
-    folder: Path, src: Array, dst: Array, edge_ids: range, of_nodes: Mapping[str, Array], of_inner: Mapping[str, Array]
-) -> None:
+    folder: Path, of_edges: Mapping[str, Array], edge_ids: range, of_nodes: Mapping[str, Array],
+    of_inner: Mapping[str, Array],
+) -> None:  # fmt: skip
     """Write the three files of a part, self loops among the edges.
 
     Args:
-        src, dst: int32 [E] local ids.
+        of_edges: [E] src and dst, int32 local ids, and EDGE_DATA, where there is any.
         edge_ids: those of the edges in the partitioned graph.
         of_nodes: [I + H] _ID, part_id and out_deg.
         of_inner: [I, ...] by name.
     """
     dgl = import_dgl("partition.dgl_files=true")
-    ends = tuple(torch.from_numpy(end).long() for end in (src, dst))
+    edges = {name: torch.from_numpy(array) for name, array in of_edges.items()}
+    ends = edges.pop("src").long(), edges.pop("dst").long()
     structure = dgl.graph(ends, num_nodes=len(of_nodes["_ID"]))
     for name, array in of_nodes.items():
         structure.ndata[name] = torch.from_numpy(array)
     structure.ndata["inner_node"] = (torch.arange(len(of_nodes["_ID"])) < len(of_inner["orig_id"])).to(torch.uint8)
     structure.edata["_ID"] = torch.arange(edge_ids.start, edge_ids.stop)
-    structure.edata["inner_edge"] = torch.ones(len(src), dtype=torch.uint8)
+    structure.edata["inner_edge"] = torch.ones(len(ends[0]), dtype=torch.uint8)
     dgl.save_graphs(str(folder / "graph.dgl"), [structure])
     # DGL's files know no booleans; its own partition_graph writes masks as uint8, too.
     whole = {name: array.astype(np.uint8) if array.dtype == np.bool_ else array for name, array in of_inner.items()}
     feats = {f"_N/{name}": torch.from_numpy(array) for name, array in whole.items()}
     dgl.data.utils.save_tensors(str(folder / "node_feat.dgl"), feats)
-    dgl.data.utils.save_tensors(str(folder / "edge_feat.dgl"), {})
+    dgl.data.utils.save_tensors(
+        str(folder / "edge_feat.dgl"), {f"_N:_E:_N/{name}": data for name, data in edges.items()}
+    )
 
 
 def make_config(name: str, method: str, node_bounds: Array, edge_bounds: Array) -> dict[str, Any]:

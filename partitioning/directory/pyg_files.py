@@ -2,6 +2,7 @@
 
     META.json, node_map.pt                          num_parts; int64 [N] the part of each node
     part_0/graph.pt, node_feats.pt                  row, col of the in-edges; global_id and x of the part's nodes
+    part_0/edge_feats.pt                            edge_attr of these edges, where there is any
     label.pt, {train,val,test}_mask.pt              [N], to be saved beside them: torch.save(data.y, DIR + "/label.pt")
 
 N nodes of the graph, I inner nodes of a part, H its halo nodes, E edges. Read by torch.load with weights_only.
@@ -27,7 +28,7 @@ OF_NODES = {"label": "y", **{name: name for name in MASKS}}
 
 def files_of(path: Path, part: int) -> list[Path]:
     """What a part is read from."""
-    return [path / f"part_{part}" / "graph.pt", path / f"part_{part}" / "node_feats.pt",
+    return [*(path / f"part_{part}" / f"{name}.pt" for name in ("graph", "node_feats", "edge_feats")),
             *(path / f"{name}.pt" for name in ("node_map", *OF_NODES))]  # fmt: skip
 
 
@@ -53,8 +54,9 @@ def _load(path: Path) -> Any:
         return torch.load(path, weights_only=True)
 
 
-def read_part(path: Path, part: int, bounds: list[int]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Local ends of the edges, int32 [E]; ids int64 [I + H] by part and then by node; tensors of the inner nodes."""
+def read_part(path: Path, part: int, bounds: list[int]) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    """Of the edges int32 [E] src and dst, local ids, and edge_feat; ids int64 [I + H] by part and then by node; tensors
+    of the inner nodes."""
     where = f"{path}/part_{part}"
     order = np.argsort(_load(path / "node_map.pt").numpy(), kind="stable")
     first, end = bounds[part : part + 2]
@@ -79,4 +81,7 @@ def read_part(path: Path, part: int, bounds: list[int]) -> tuple[Tensor, Tensor,
         check_length(values, len(order), f"{path}/{name}.pt")
         tensors[name] = values[torch.from_numpy(inner)]
     ids: NDArray[np.int64] = np.concatenate((np.arange(first, end), halo))
-    return torch.from_numpy(local), torch.from_numpy((dst - first).astype(np.int32)), torch.from_numpy(ids), tensors
+    of_edges = {"src": torch.from_numpy(local), "dst": torch.from_numpy((dst - first).astype(np.int32))}
+    if features := _load(files_of(path, part)[2]):
+        of_edges["edge_feat"] = features["feats"]["edge_attr"]
+    return of_edges, torch.from_numpy(ids), tensors

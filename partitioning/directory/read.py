@@ -20,6 +20,8 @@ from partitioning.checks import (
     Array,
     check_classes,
     check_dense,
+    check_edge_feat,
+    check_edge_weight,
     check_integers,
     check_length,
     check_mask,
@@ -35,7 +37,7 @@ from partitioning.directory.meta import VERSION, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, reading
-from partitioning.graph_data import MASKS, is_labelled
+from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
 
@@ -118,8 +120,8 @@ class PartitionDirectory:
     def read(self, part: int) -> Partition:
         """Read one part, checked; InputError names what is wrong with it."""
         if self.of_pyg:
-            src, dst, ids, tensors = pyg_files.read_part(self.path, part, self.bounds)
-            return _check_part(self, part, _Read(src, dst, ids, None), tensors)
+            of_edges, ids, tensors = pyg_files.read_part(self.path, part, self.bounds)
+            return _check_part(self, part, _Read(of_edges, ids, None), tensors)
         partition = (_read_part if self.config is None else _read_dgl_part)(self, part)
         file = self.path / f"part{part}" / HALO_IDS
         if self.meta is None or not file.is_file():
@@ -199,21 +201,23 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     ids = torch.cat((torch.arange(first, end), tensors["halo"]))
     self_loops = directory.meta.parts[part].edges - len(tensors["src"])
-    read = _Read(tensors["src"], tensors["dst"], ids, tensors["out_deg"], self_loops)
+    of_edges = {name: tensors[name] for name in ("src", "dst", *EDGE_DATA) if name in tensors}
+    read = _Read(of_edges, ids, tensors["out_deg"], self_loops)
     return _check_part(directory, part, read, tensors)
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
-    src, dst, of_nodes, tensors = dgl_files.read_part(*directory.files_of(part))
+    of_edges, of_nodes, tensors = dgl_files.read_part(*directory.files_of(part))
     where = f"{directory.path}: part {part}"
     ids = _required(of_nodes, ("_ID",), where).to(torch.int64)
     out_degree = of_nodes.get("out_deg") if directory.meta is not None else None
     if len(ids) >= 2**31:
         raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
     if directory.meta is not None:
-        _check_content(directory.meta.parts[part].content, (ids, src, dst, tensors), where)
-    read = _Read(src.to(torch.int32), dst.to(torch.int32), ids, out_degree)
-    del src, dst
+        _check_content(directory.meta.parts[part].content, (ids, of_edges["src"], of_edges["dst"], tensors), where)
+    for end in ("src", "dst"):
+        of_edges[end] = of_edges[end].to(torch.int32)
+    read = _Read(of_edges, ids, out_degree)
     return _check_part(directory, part, read, tensors)
 
 
@@ -234,9 +238,8 @@ def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, 
 class _Read:
     """The graph of a part, unchecked."""
 
-    src: Tensor
-    """int32 [E], and so are the destinations."""
-    dst: Tensor
+    of_edges: dict[str, Tensor]
+    """int32 [E] src and dst; EDGE_DATA, where there is any."""
     ids: Tensor
     """int64 [n] of the nodes in the partitioned graph."""
     out_degree: Tensor | None
@@ -257,9 +260,13 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         raise InputError(f"{where}: has node ids outside [0, {int(bounds[-1])})")
     if bool(((ids[num_inner:] >= bounds[part]) & (ids[num_inner:] < bounds[part + 1])).any()):
         raise InputError(f"{where}: a halo node is one of its own inner nodes")
-    into_inner, loop = read.dst < num_inner, read.src == read.dst
+    into_inner, loop = read.of_edges["dst"] < num_inner, read.of_edges["src"] == read.of_edges["dst"]
     wanted = into_inner & ~loop
-    src, dst = (read.src, read.dst) if bool(wanted.all()) else (read.src[wanted], read.dst[wanted])
+    whole = bool(wanted.all())
+    of_edges = {name: tensor if whole else tensor[wanted] for name, tensor in read.of_edges.items()}
+    src, dst = of_edges.pop("src"), of_edges.pop("dst")
+    edge_data = _checked_edge_data(of_edges, len(src), where)
+    weight = edge_data.get("edge_weight")
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
     is_source = np.zeros(len(ids), np.bool_)
     is_source[src.numpy()] = True
@@ -283,11 +290,12 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         dst=dst,
         halo_owner=owner,
         halo_index=ids[used] - bounds[owner],
-        in_degree=torch.bincount(dst, minlength=num_inner),
+        in_degree=torch.bincount(dst, None if weight is None else weight.double(), minlength=num_inner),
         out_degree=None if read.out_degree is None else read.out_degree[kept],
         self_loops=read.self_loops + int((into_inner & loop).sum()),
         unresolved_halo=None,
         **checked,
+        **edge_data,
     )
 
 
@@ -325,6 +333,13 @@ def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, 
         **{name: torch.from_numpy(array) for name, array in checked.items()},
         "node_ids": torch.from_numpy(check_node_ids(node_ids, len(inner), f"{where}: orig_id")),
     }
+
+
+def _checked_edge_data(of_edges: dict[str, Tensor], num_edges: int, where: str) -> dict[str, Tensor]:
+    """What a part has of EDGE_DATA; weights that are all one are none."""
+    checks = {"edge_weight": check_edge_weight, "edge_feat": check_edge_feat}
+    arrays = {name: checks[name](data.numpy(), num_edges, f"{where}: {name}") for name, data in of_edges.items()}
+    return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
 
 
 def _required(tensors: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:

@@ -1,8 +1,10 @@
 """What a partition directory holds, as the rest of the program sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
+import torch
 from torch import Tensor
 
 HALO_IDS = "halo_ids.npy"
@@ -75,7 +77,7 @@ class Partition:
     halo_index: Tensor
     """int64 [H] its local id there; ascending within an owner. -1 as long as there is `unresolved_halo`."""
     in_degree: Tensor
-    """int64 [I] in the whole graph, self loops left out."""
+    """int64 [I] in the whole graph, self loops left out; float64 with weights."""
     out_degree: Tensor | None
     """int64 [I + H] in the whole graph, self loops left out; None where the directory does not say."""
     self_loops: int
@@ -84,7 +86,20 @@ class Partition:
     """What the owners have to be asked at the start; None where a partition directory knows it."""
     halo_features: Tensor | None = None
     """float32 [H, F], where they need not be sent: made from the nodes' ids."""
+    edge_weight: Tensor | None = None
+    """float32 [E] from 0 on; degrees are sums of them then, float64. None for ones."""
+    edge_feat: Tensor | None = None
+    """float32 [E, K]; None for none."""
 
     @property
     def multilabel(self) -> bool:
         return self.labels.ndim == 2
+
+    def of_edges(self, kept: Tensor) -> Self:
+        """With some of the edges alone, bool [E]; degrees stay."""
+        weight, feat = (None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat))
+        return replace(self, src=self.src[kept], dst=self.dst[kept], edge_weight=weight, edge_feat=feat)
+
+    def sum_at(self, ends: Tensor, count: int) -> Tensor:
+        """The edges at each of `count` nodes, int64, or the sums of their weights, float64; ends: `src` or `dst`."""
+        return torch.bincount(ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count)

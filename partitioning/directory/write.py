@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -66,8 +66,8 @@ class SortedEdges:
     """The edges on disk, a file for each part, and what was counted on the way."""
 
     folder: Path
-    out_degree: NDArray[np.int64]
-    """[N] by new id, self loops left out."""
+    out_degree: NDArray[Any]
+    """[N] by new id, self loops left out: int64, or float64 sums of weights."""
     edge_bounds: NDArray[np.int64]
     """[P + 1] part p has edge ids edge_bounds[p] ... edge_bounds[p + 1] - 1."""
     cut: int
@@ -77,6 +77,10 @@ class SortedEdges:
         """int64 keys dst * N + src in new ids, of the edges into the part."""
         return self.folder / f"{part}.edges"
 
+    def places(self, part: int) -> Path:
+        """int64 places of these edges in the graph, where these have weights or features."""
+        return self.folder / f"{part}.places"
+
 
 def _sort_by_part(
     folder: Path, graph: GraphData, assignment: NDArray[np.int64], layout: Layout, num_parts: int
@@ -84,7 +88,8 @@ def _sort_by_part(
     """Write the edges into the files of their destinations' parts, a chunk at a time."""
     # Few bytes per node: each end of each edge looks up its own, at random.
     part_of = assignment.astype(np.int16 if num_parts < 2**15 else np.int32)
-    out_degree = np.zeros(graph.num_nodes, np.int64)
+    weight = graph.edge_weight
+    out_degree = np.zeros(graph.num_nodes, np.int64 if weight is None else np.float64)
     sizes = np.zeros(num_parts, np.int64)
     cut = 0
     folder.mkdir()
@@ -96,21 +101,25 @@ def _sort_by_part(
         receiver = part_of[dst]
         cut += int((part_of[src] != receiver).sum())
         keys = layout.new_id[dst].astype(np.int64) * graph.num_nodes + layout.new_id[src]
-        out_degree += np.bincount(src[src != dst], minlength=graph.num_nodes)
+        weights = None if weight is None else weight[begin : begin + CHUNK][src != dst]
+        out_degree += np.bincount(src[src != dst], weights, minlength=graph.num_nodes)
         counts = np.bincount(receiver, minlength=num_parts)
-        _append(edges, keys[np.argsort(receiver, kind="stable")], counts)
+        order = np.argsort(receiver, kind="stable")
+        _append(edges.file, keys[order], counts)
+        if graph.edge_data:
+            _append(edges.places, begin + order, counts)
         sizes += counts
     return SortedEdges(folder, out_degree[layout.node_order], np.concatenate(([0], np.cumsum(sizes))), cut)
 
 
-def _append(edges: SortedEdges, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-    """Append keys, int64 [E], to the files; they are in the order of the parts, counts[p] for part p."""
+def _append(file_of: Callable[[int], Path], numbers: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    """Append numbers, int64 [E], to the files; they are in the order of the parts, counts[p] for part p."""
     end = 0
     for part, count in enumerate(counts.tolist()):
         begin, end = end, end + count
         if count:
-            with edges.file(part).open("ab") as file:
-                keys[begin:end].tofile(file)
+            with file_of(part).open("ab") as file:
+                numbers[begin:end].tofile(file)
 
 
 def write(
@@ -208,12 +217,13 @@ def _write_part(
     part_dir = directory / f"part{part}"
     part_dir.mkdir()
     first, end = layout.node_bounds[part : part + 2].tolist()
-    nodes, src, dst = _local_edges(edges, part, first, end, graph.num_nodes)
+    nodes, src, dst, places = _local_edges(edges, part, first, end, graph.num_nodes)
     of_inner = _node_arrays(graph, masks, layout.node_order[first:end])
     out_degree = edges.out_degree[nodes]
     between = src != dst
     whole = bool(between.all())
-    kept = {"src": src if whole else src[between], "dst": dst if whole else dst[between]}
+    of_edges = {"src": src, "dst": dst, **{name: data[places] for name, data in graph.edge_data.items()}}
+    kept = {name: array if whole else array[between] for name, array in of_edges.items()}
     write_arrays(part_dir, {**kept, "halo": nodes[end - first :], "out_deg": out_degree, **of_inner})
     in_degree = np.bincount(kept["dst"], minlength=end - first)
     odd = OddEdges(
@@ -224,7 +234,7 @@ def _write_part(
     if with_dgl_files:
         of_inner |= {"in_deg": in_degree, "out_deg": out_degree[: end - first]}
         of_nodes = {"_ID": nodes, "part_id": layout.part_of(nodes), "out_deg": out_degree}
-        dgl_files.write_part(part_dir, src, dst, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner)
+        dgl_files.write_part(part_dir, of_edges, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner)
     train, val, test = (int(of_inner[name].sum()) for name in MASKS)
     _write_ids(part_dir, graph, layout.node_order[nodes], end - first)
     log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
@@ -242,14 +252,18 @@ def _write_ids(part_dir: Path, graph: GraphData, nodes: NDArray[np.int64], num_i
 
 def _local_edges(
     edges: SortedEdges, part: int, first: int, end: int, num_nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-    """Read a part's edges and remove their file.
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Read a part's edges and remove their files.
 
     Returns the new ids of the part's nodes, first ... end - 1 and then the halo's, int64 [I + H], and the local ids of
-    the edges' ends, int32 [E] each, sorted by destination and then by source.
+    the edges' ends, int32 [E] each, sorted by destination and then by source; and their places, int64 [E], if written.
     """
-    keys = np.fromfile(edges.file(part), np.int64)
+    keys, places = np.fromfile(edges.file(part), np.int64), np.zeros(0, np.int64)
     edges.file(part).unlink()
+    if edges.places(part).exists():
+        order = np.argsort(keys, kind="stable")
+        keys, places = keys[order], np.fromfile(edges.places(part), np.int64)[order]
+        edges.places(part).unlink()
     keys.sort()
     dst = keys // max(num_nodes, 1)
     src = np.subtract(keys, dst * num_nodes, out=keys)
@@ -261,7 +275,7 @@ def _local_edges(
         raise InputError(f"part {part}: has {len(nodes):,} nodes with its halo, at most {2**31 - 1:,} fit; make more")
     local = np.empty(num_nodes, np.int32)
     local[nodes] = np.arange(len(nodes), dtype=np.int32)
-    return nodes, local[src], np.subtract(dst, first, out=dst).astype(np.int32)
+    return nodes, local[src], np.subtract(dst, first, out=dst).astype(np.int32), places
 
 
 def _node_arrays(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Array]:

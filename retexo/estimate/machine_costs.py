@@ -71,7 +71,7 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
     few = torch.randint(47, (len(rows),))
 
     def look_up() -> None:
-        row = place.index_select(0, in_edges.in_edges(nodes)[0])
+        row = place.index_select(0, in_edges.src.index_select(0, in_edges.in_edges(nodes)[0]))
         there = row >= 0
         there.cumsum(0, dtype=torch.int32)
         np.compress(there.numpy(), row.numpy())

@@ -112,7 +112,9 @@ def architecture_of(
     """As the workers agree on it."""
     width = max(partition.features.shape[1] for partition in partitions)
     classes = max(num_classes(partition, directory) for partition in partitions)
-    return Architecture(settings.model, width, classes)
+    of_edges = max(0 if partition.edge_feat is None else partition.edge_feat.shape[1] for partition in partitions)
+    weighted = any(partition.edge_weight is not None for partition in partitions)
+    return Architecture.of(settings.model, width, classes, of_edges, weighted)
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _dry_run(
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
-    given, logits = LayerInput.first(context.features, stages), []
+    given, logits = LayerInput.first(context, stages), []
     for layer, stage in enumerate(stages):
         passed, answers = _dry_run_layer(context, layer, stage, given, steps)
         given = replace(given, rows=passed)

@@ -15,10 +15,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, picked
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange.cover import minimum_cover, rows_with
 from retexo.exchange.plan import Boundary, ExchangePlan
 from retexo.nn.block import HaloRows, ReceivedMessage
 from retexo.nn.matrix import SparseMatrix
@@ -121,26 +121,34 @@ class _SentVectors:
     sums: Mask
     source: IndexArray
     target: IndexArray
+    weight: WeightArray | None
+    """Of these edges, known to the sender."""
 
     @classmethod
     def of(cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None) -> "_SentVectors":
         required = boundary.required_layers[boundary.target] > layer
         if sampled is not None:
             required &= sampled[boundary.source]
-        source, target = boundary.source[required], boundary.target[required]
+        source, target, weight = boundary.source[required], boundary.target[required], picked(boundary.weight, required)
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.required_layers), bool)
         if not partial_sums:
             rows[source] = True
-            return cls(rows, targets, source[:0], target[:0])
-        cover = minimum_cover(source, target, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
-        rest = ~cover.left_mask[source]
-        return cls(cover.left_mask, cover.right_mask, source[rest], target[rest])
+            return cls(rows, targets, source[:0], target[:0], None)
+        left, right = source, target
+        if weight is not None:
+            rows = rows_with(source, np.isnan(weight), len(rows))
+            left, right = source[~rows[source]], target[~rows[source]]
+        cover = minimum_cover(left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
+        rows = cover.left_mask | rows
+        rest = ~rows[source]
+        return cls(rows, cover.right_mask, source[rest], target[rest], picked(weight, rest))
 
     def matrix(self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None) -> sp.csr_array:
         """[k, num_rows] rows, then sums; nodes int64 [L] are the sender's, place int64 [I] their rows."""
         taken = place[nodes[self.rows]]
         source = nodes[self.source]
         weight = np.ones(len(source)) if scale is None else scale.numpy()[source]
+        weight = weight if self.weight is None else weight * self.weight
         vector = len(taken) + (np.cumsum(self.sums) - 1)[self.target]
         values = np.concatenate((np.ones(len(taken)), weight))
         ends = np.concatenate((np.arange(len(taken)), vector)), np.concatenate((taken, place[source]))

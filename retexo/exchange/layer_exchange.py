@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, compact
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, picked
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.coding.rows import decode_into
@@ -50,12 +50,14 @@ class EdgeSubset:
     """[E'] in [0, L')."""
     target: IndexArray
     """[E'] in [0, R')."""
+    weight: WeightArray | None = None
+    """[E'] as Boundary.weight."""
 
     @classmethod
-    def of(cls, source: IndexArray, target: IndexArray) -> "EdgeSubset":
+    def of(cls, source: IndexArray, target: IndexArray, weight: WeightArray | None = None) -> "EdgeSubset":
         """Of edges, int [E'] each."""
         (rows, own_source), (targets, own_target) = compact(source), compact(target)
-        return cls(rows, targets, own_source, own_target)
+        return cls(rows, targets, own_source, own_target, weight)
 
     @classmethod
     def empty(cls) -> "EdgeSubset":
@@ -64,8 +66,8 @@ class EdgeSubset:
     def subset(self, edges: Mask) -> "EdgeSubset":
         """Of some of the edges, bool [E'], renumbered as places in this one."""
         if edges.all():
-            return EdgeSubset(np.arange(len(self.rows)), np.arange(len(self.targets)), self.source, self.target)
-        return EdgeSubset.of(self.source[edges], self.target[edges])
+            return replace(self, rows=np.arange(len(self.rows)), targets=np.arange(len(self.targets)))
+        return EdgeSubset.of(self.source[edges], self.target[edges], picked(self.weight, edges))
 
     def without_edges(self) -> "EdgeSubset":
         """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
@@ -178,7 +180,7 @@ class LayerExchange:
 
     def _edges(self, boundary: Boundary, wave: int) -> EdgeSubset:
         mask = boundary.in_wave(self._layer, wave, self._plan.num_layers)
-        return EdgeSubset.of(boundary.source[mask], boundary.target[mask])
+        return EdgeSubset.of(boundary.source[mask], boundary.target[mask], picked(boundary.weight, mask))
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
@@ -188,7 +190,7 @@ class LayerExchange:
             cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets))
             return Message.of(self.local, selection, cut, self._num_pieces)
         rest = edges.subset(~held[edges.source])
-        cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets))
+        cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets), rest.weight)
         selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
         message = Message.of(self.local, selection, cut, self._num_pieces)
         if sum(message.sizes) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest not

@@ -11,7 +11,8 @@ for the nodes with a label to compare with (evaluate) or for every node (predict
 
 A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
 row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
-partial sum for a destination: each destination is a target. Where only rows are sent (attention, pooling,
+partial sum for a destination: each destination is a target; in a graph with weights the owner is told those of the
+edges that it may sum, where that is expected to save more than it takes. Where only rows are sent (attention, pooling,
 exchange=plain) all destinations that are required by as many layers are one target.
 
 W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an
@@ -27,10 +28,12 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, compact
+from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
+from retexo.exchange.coding.weights import read_weights, write_weights
+from retexo.exchange.cover import minimum_cover, rows_with
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 Use = Literal["train", "evaluate", "predict", "nothing"]
@@ -50,6 +53,8 @@ class Boundary:
     """int32 [E] in [0, L)."""
     target: IndexArray
     """int32 [E] in [0, R)."""
+    weight: WeightArray | None = None
+    """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
@@ -105,6 +110,8 @@ class PlanOptions:
     use: Use = "train"
     """train: two waves. evaluate: outputs of the nodes in a mask, predict: of all nodes; both in the wave INFER_WAVE.
     nothing: no row will be sent."""
+    vector_bytes: tuple[int, int] = (256, 256)
+    """Of a vector by wave, in all layers together, about: whether telling weights pays goes by that."""
 
     def for_targets(self, *, partial_sums: bool) -> Self:
         """The same for some nodes only (see make_plan), with partial sums or without."""
@@ -141,8 +148,11 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     ]
     codes = [_BoundaryCode(edges, targets, partition.num_inner, options.num_layers) for edges, targets in announced]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
+    outgoing = [code.read(request) for code, request in zip(codes, received, strict=True)]
+    if partial_sums and partition.edge_weight is not None:
+        incoming, outgoing = _tell_weights(incoming, outgoing, options, comm)
     return ExchangePlan(
-        outgoing=tuple(code.read(request) for code, request in zip(codes, received, strict=True)),
+        outgoing=tuple(outgoing),
         incoming=tuple(incoming),
         required_layers=required_layers,
         num_layers=options.num_layers,
@@ -218,6 +228,10 @@ def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bo
     width = partition.num_inner if partial_sums else 1 << 8
     key = halo.astype(np.int64) * width
     key += dst if partial_sums else required_layers[dst]
+    weight = None
+    if partial_sums and partition.edge_weight is not None:
+        order = np.argsort(key, kind="stable")
+        key, weight = key[order], partition.edge_weight.numpy()[required][order]
     del required, halo, dst
     key.sort()
     if not partial_sums:
@@ -226,15 +240,67 @@ def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bo
     first_key = np.searchsorted(key, first_halo * width)
     boundaries = []
     for peer, first in enumerate(first_halo[:-1]):
-        row, value = _row_and_target(key[first_key[peer] : first_key[peer + 1]] - first * width, width)
+        edges = slice(first_key[peer], first_key[peer + 1])
+        row, value = _row_and_target(key[edges] - first * width, width)
         (rows, source), (targets, target) = compact(row), compact(value)
         if partial_sums:
-            boundaries.append(Boundary(rows + first, targets, required_layers[targets], source, target))
+            own = None if weight is None else weight[edges]
+            boundaries.append(Boundary(rows + first, targets, required_layers[targets], source, target, own))
         else:
             boundaries.append(
                 Boundary(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), source, target)
             )
     return boundaries
+
+
+def _tell_weights(
+    incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
+) -> tuple[list[Boundary], list[Boundary]]:
+    """Send the owner of the sources the weights of the edges that it may sum; both boundaries with those that it has.
+
+    A destination with one edge there is none to sum for.
+    """
+    codes = []
+    for peer, boundary in enumerate(incoming):
+        assert boundary.weight is not None
+        told = _may_be_summed(boundary)
+        codes.append(torch.from_numpy(write_weights(boundary.weight[told])))
+        if len(codes[peer]) >= _saved_bytes(boundary, told, options):
+            told[:], codes[peer] = False, codes[peer][:0]
+        incoming[peer] = replace(boundary, weight=np.where(told, boundary.weight, np.float32(np.nan)))
+    announced = comm.all_to_all([torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP)
+    received = comm.all_to_all(codes, [int(size) for size in announced], SETUP)
+    for peer, (boundary, code) in enumerate(zip(outgoing, received, strict=True)):
+        weight = np.full(len(boundary.source), np.nan, np.float32)
+        if len(code):
+            told = _may_be_summed(boundary)
+            weight[told] = read_weights(code.numpy(), int(told.sum()))
+        outgoing[peer] = replace(boundary, weight=weight)
+    return incoming, outgoing
+
+
+def _may_be_summed(boundary: Boundary) -> Mask:
+    """Edges of a target with several, bool [E]."""
+    several: Mask = np.bincount(boundary.target)[boundary.target] > 1
+    return several
+
+
+def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
+    """What both waves of a layer cost without sums, less what they cost with those of the edges `told`."""
+    saved, source, target = 0, boundary.source, boundary.target
+    rows_held, held = np.zeros((2, len(boundary.rows)), bool)
+    for wave in options.waves:
+        needed = boundary.in_wave(0, wave, options.num_layers)
+        left = needed & ~held[source]
+        forced = rows_with(source, left & ~told, len(held))
+        left &= ~forced[source]
+        ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
+        cover = minimum_cover(source[left], target[left], *ones)
+        rows = rows_with(source, needed, len(held)) & ~rows_held
+        saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
+        held |= forced | cover.left_mask
+        rows_held |= rows
+    return saved
 
 
 def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
@@ -289,18 +355,19 @@ class _BoundaryCode:
 
 
 def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
-    """Out-degrees in the whole graph, int64 [I + H], for a directory that does not store them.
+    """Out-degrees in the whole graph, [I + H] as in_degree, for a directory that does not store them.
 
     An edge is held by the part of its destination. So each part counts the edges that leave its halo nodes, the owner
     adds up the counts and sends the sums back.
     """
-    counted = torch.bincount(partition.src, minlength=partition.num_inner + partition.num_halo)
+    counted = partition.sum_at(partition.src, partition.num_inner + partition.num_halo)
+    dtype = torch.int32 if partition.edge_weight is None else torch.float64
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)
     named = request_halo_nodes(partition, everything, part_sizes, comm)
     sizes = torch.bincount(partition.halo_owner, minlength=comm.world_size).tolist()
-    reports = comm.all_to_all(list(torch.split(halo.to(torch.int32), sizes)), [len(nodes) for nodes in named], SETUP)
+    reports = comm.all_to_all(list(torch.split(halo.to(dtype), sizes)), [len(nodes) for nodes in named], SETUP)
     for nodes, report in zip(named, reports, strict=True):
         inner[nodes] += report
-    answers = comm.all_to_all([inner[nodes].to(torch.int32) for nodes in named], sizes, SETUP)
+    answers = comm.all_to_all([inner[nodes].to(dtype) for nodes in named], sizes, SETUP)
     return torch.cat((inner, *answers))

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, picked
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange.cover import minimum_cover, rows_with
 from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums
 
 CHUNK_CELLS = 1 << 22
@@ -104,10 +104,14 @@ class LocalRows:
         values = self._all(projected)
         return values.index_select(0, torch.from_numpy(nodes)) if isinstance(values, Tensor) else values[nodes]
 
-    def partial_sums(self, nodes: IndexArray, target: IndexArray, num_targets: int, projected: bool) -> Rows:
-        """Scaled rows of `nodes`, int [E], added up by target, int [E]: [num_targets, F], or D wide."""
+    def partial_sums(
+        self, nodes: IndexArray, target: IndexArray, num_targets: int, projected: bool,
+        edge_weight: WeightArray | None = None,
+    ) -> Rows:  # fmt: skip
+        """Scaled and weighted rows of `nodes`, int [E], added up by target, int [E]: [num_targets, F], or D wide."""
         dtype = self.rows.numpy().dtype
         weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
+        weight = weight if edge_weight is None else weight * edge_weight
         matrix = sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
         values = self._all(projected)
         if not isinstance(values, Tensor):
@@ -131,11 +135,13 @@ class CutEdges:
     """int [E] in [0, R)."""
     num_targets: int
     """R"""
+    weight: WeightArray | None = None
+    """[E] as Boundary.weight."""
 
     def of_sources(self, chosen: Mask) -> Self:
         """Those of some rows, bool [L]; all rows and targets keep their places."""
         kept = chosen[self.source]
-        return replace(self, source=self.source[kept], target=self.target[kept])
+        return replace(self, source=self.source[kept], target=self.target[kept], weight=picked(self.weight, kept))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +174,17 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
     the weights.
     """
+    forced = np.zeros(len(edges.nodes), bool)
+    if edges.weight is not None:
+        forced = rows_with(edges.source, np.isnan(edges.weight), len(edges.nodes))
+        edges = edges.of_sources(~forced)
     candidates = _candidates(local, edges, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
     covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
-    best, cover = min(zip(candidates, covers, strict=True), key=lambda each: each[1].weight)
-    return Selection(best.format, cover.left_mask, cover.right_mask)
+    totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
+    best = int(np.argmin(totals))
+    return Selection(candidates[best].format, covers[best].left_mask | forced, covers[best].right_mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,13 +226,14 @@ def _candidates(local: LocalRows, edges: CutEdges, partial_sums: bool, projected
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
     order = np.argsort(edges.target, kind="stable")
-    nodes, target = edges.nodes[edges.source[order]], edges.target[order]
+    nodes, target, weight = edges.nodes[edges.source[order]], edges.target[order], picked(edges.weight, order)
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
         end = min(first + step, edges.num_targets)
         part = slice(*np.searchsorted(target, (first, end)))
-        sums = local.partial_sums(nodes[part], target[part] - first, end - first, projected=False)
+        own = picked(weight, part)
+        sums = local.partial_sums(nodes[part], target[part] - first, end - first, projected=False, edge_weight=own)
         sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
@@ -234,7 +246,8 @@ def write_message(local: LocalRows, selection: Selection, edges: CutEdges) -> Te
     rest = selection.sums[edges.target] & ~selection.rows[edges.source]
     place = np.cumsum(selection.sums) - 1
     num_sums = int(selection.sums.sum())
-    sums = local.partial_sums(edges.nodes[edges.source[rest]], place[edges.target[rest]], num_sums, projected)
+    nodes, target = edges.nodes[edges.source[rest]], place[edges.target[rest]]
+    sums = local.partial_sums(nodes, target, num_sums, projected, picked(edges.weight, rest))
     vectors = _stack(local.take(edges.nodes[selection.rows], projected), sums)
     return encode(vectors, selection.format.row_format(local.precision))
 

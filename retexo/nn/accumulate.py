@@ -90,12 +90,14 @@ class Accumulator:
         """Add rows of values, [m, K], along edges; row_of: int32 [I + H] the row of each local id, -1 for none."""
         first = 0
         for chunk in self._chunks:
-            src, row_ptr = self._edges.in_edges(chunk)
+            edge, row_ptr = self._edges.in_edges(chunk)
+            src = self._edges.src.index_select(0, edge)
             row = row_of.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
             received = row >= 0
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
-            row, src = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in (row, src))
-            self._total[first : first + len(chunk)] += self._row_sums(values, row, kept[row_ptr], src)
+            numbers = (row, src) if self._edges.weight is None else (row, src, edge)
+            row, *of_edge = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in numbers)
+            self._total[first : first + len(chunk)] += self._row_sums(values, row, kept[row_ptr], *of_edge)
             first += len(chunk)
 
     def _add_rows(self, values: Tensor, halo: Tensor) -> None:
@@ -104,13 +106,14 @@ class Accumulator:
         edge = np.sort(self._edges_by_halo[:, np.flatnonzero(halo.numpy() >= 0)].data)
         ends = np.searchsorted(edge, [row_ptr[int(chunk[-1]) + 1] for chunk in self._chunks[:-1]])
         for part in filter(len, np.split(edge, ends)):
-            src = edges.src.index_select(0, torch.from_numpy(part))
+            place_of_edge = torch.from_numpy(part)
+            src = edges.src.index_select(0, place_of_edge)
             target = torch.from_numpy(np.searchsorted(row_ptr, part, side="right") - 1)
             target, counts = torch.unique_consecutive(target, return_counts=True)
             ptr = torch.cat((torch.zeros(1, dtype=torch.int32), counts.cumsum(0, dtype=torch.int32)))
             row = halo.index_select(0, src - len(edges.in_degree)).int()
             place = torch.searchsorted(self._nodes, target).to(self._device)
-            self._total.index_add_(0, place, self._row_sums(values, row, ptr, src))
+            self._total.index_add_(0, place, self._row_sums(values, row, ptr, src, place_of_edge))
 
     @cached_property
     def _edges_by_halo(self) -> sp.csc_array:
@@ -125,9 +128,17 @@ class Accumulator:
         one_row = (index.numpy(), halo.numpy(), np.array([0, len(halo)]))
         return sp.csr_array(one_row, shape=(1, len(edges.out_degree) - num_inner)).tocsc()  # in linear time
 
-    def _row_sums(self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor) -> Tensor:
-        """Sums of rows of values; row, src: int32 [E'] the row and the local id of each edge's source."""
-        weight = None if self._scale is None else self._scale.index_select(0, src).to(self._device)
+    def _row_sums(
+        self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor, edge: Tensor | None = None
+    ) -> Tensor:
+        """Sums of rows of values; row, src: int32 [E'] the row and the local id of each edge's source; edge: [E'] its
+        place, which a graph with weights needs."""
+        weight = None if self._scale is None else self._scale.index_select(0, src)
+        if self._edges.weight is not None:
+            assert edge is not None
+            own = self._edges.weight.index_select(0, edge)
+            weight = own if weight is None else weight * own
+        weight = None if weight is None else weight.to(self._device)
         return row_sums(values, row.to(self._device), row_ptr.to(self._device), weight)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:

@@ -137,6 +137,10 @@ class Block:
     """float [N_src] in the whole graph, self loops left out."""
     in_degree: Tensor
     """float [N_dst] likewise."""
+    weight: Tensor | None = None
+    """float [E], of a partial sum 1; None for ones."""
+    edge_feat: Tensor | None = None
+    """float [E, K]; None for none."""
 
     @cached_property
     def in_edges(self) -> "EdgesByNode":
@@ -149,17 +153,22 @@ class Block:
         return EdgesByNode.build(self.src, self.dst, len(self.nodes))
 
     def with_self_loops(self) -> "Block":
-        """With an edge from each destination to itself, after its other in-edges, which are sorted by destination."""
-        own = torch.arange(self.num_dst, device=self.dst.device)
+        """With an edge from each destination to itself, after its other in-edges, which are sorted by destination; it
+        has the mean of their features, and weights are left out."""
+        own, feat = torch.arange(self.num_dst, device=self.dst.device), self.edge_feat
         src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
         edges = EdgesByNode.build(dst, src, self.num_dst)
-        return replace(self, src=edges.column.long(), dst=edges.ordered(dst))
+        if feat is not None:
+            total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
+            mean = total / torch.bincount(self.dst, minlength=self.num_dst).clamp(min=1)[:, None]
+            feat = edges.ordered(torch.cat((feat, mean)))
+        return replace(self, src=edges.column.long(), dst=edges.ordered(dst), weight=None, edge_feat=feat)
 
     def to(self, device: torch.device) -> "Block":
         """With all but `nodes` on a device."""
-        tensors = (self.src, self.dst, self.out_degree, self.in_degree)
-        src, dst, out_degree, in_degree = (tensor.to(device) for tensor in tensors)
-        return Block(self.nodes, self.num_dst, self.num_unprojected, src, dst, out_degree, in_degree)
+        tensors = (self.src, self.dst, self.out_degree, self.in_degree, self.weight, self.edge_feat)
+        moved = (None if tensor is None else tensor.to(device) for tensor in tensors)
+        return Block(self.nodes, self.num_dst, self.num_unprojected, *moved)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,15 +183,26 @@ class InEdges:
     """float [I + H] in the whole graph."""
     in_degree: Tensor
     """float [I] in the whole graph."""
+    weight: Tensor | None = None
+    """float [E]; None for ones."""
+    edge_feat: Tensor | None = None
+    """float [E, K]; None for none."""
 
     @classmethod
-    def build(cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype) -> Self:
-        """From edges int [E], and the degrees in the whole graph of [I] and [I + H] nodes, which become `dtype`."""
+    def build(
+        cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype, *,
+        weight: Tensor | None = None, edge_feat: Tensor | None = None,
+    ) -> Self:  # fmt: skip
+        """From edges int [E], the degrees in the whole graph of [I] and [I + H] nodes, which become `dtype`, as do
+        weights [E] and features [E, K] of the edges."""
+        weight, edge_feat = (None if data is None else data.to(dtype) for data in (weight, edge_feat))
         if not bool((dst[1:] >= dst[:-1]).all()):  # a partition directory has them sorted: then no copy is made
-            src = src[torch.argsort(dst, stable=True)]
+            order = torch.argsort(dst, stable=True)
+            src = src[order]
+            weight, edge_feat = (None if data is None else data[order] for data in (weight, edge_feat))
         counts = torch.bincount(dst, minlength=len(in_degree))
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-        return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype))
+        return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
     def block(self, nodes: Tensor, sources: Sources) -> Block:
         """Cut out the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
@@ -202,12 +222,11 @@ class InEdges:
         return NumberedEdges(self, sources, number, out_degree)
 
     def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """The in-edges of nodes, int64 [n]: sources (local ids), int32 [E'], and row pointers, int64 [n + 1]."""
+        """The in-edges of nodes, int64 [n]: their places, int64 [E'], and row pointers, int64 [n + 1]."""
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-        edges = torch.arange(int(row_ptr[-1])).add_(torch.repeat_interleave(begin - row_ptr[:-1], degree))
-        return self.src.index_select(0, edges), row_ptr
+        return torch.arange(int(row_ptr[-1])).add_(torch.repeat_interleave(begin - row_ptr[:-1], degree)), row_ptr
 
     def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
         """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
@@ -229,9 +248,11 @@ class NumberedEdges:
 
     def block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
-        src, row_ptr = self.edges.in_edges(nodes)
+        edge, row_ptr = self.edges.in_edges(nodes)
         dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
-        src = self.number.index_select(0, src)
+        src = self.number.index_select(0, self.edges.src.index_select(0, edge))
+        of_edges = (self.edges.weight, self.edges.edge_feat)
+        weight, feat = (None if data is None else data[edge[src >= 0]] for data in of_edges)
         src, dst = src[src >= 0], dst[src >= 0]
         num_inner, unprojected, projected = len(self.edges.in_degree), self.sources.unprojected, self.sources.projected
         for vectors, first in ((unprojected, num_inner), (projected, num_inner + len(unprojected.values))):
@@ -241,7 +262,10 @@ class NumberedEdges:
                 target = place[vectors.sum_dst]
                 src = torch.cat((src, vectors.sums[target >= 0] + first))
                 dst = torch.cat((dst, target[target >= 0]))
-        return self._compact(nodes, src, dst, num_inner + len(unprojected.values))
+        block = self._compact(nodes, src, dst, num_inner + len(unprojected.values))
+        if weight is not None:
+            weight = torch.cat((weight, weight.new_ones(len(src) - len(weight))))
+        return block if weight is None and feat is None else replace(block, weight=weight, edge_feat=feat)
 
     def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_projected: int) -> Block:
         place = torch.full((len(self.out_degree),), -1)

@@ -4,7 +4,7 @@ The inputs of a layer are fixed while it trains, so a convolution has two halves
 computed once before the rounds, and `forward` in each round. With a linear aggregator `prepare` does all the work on
 edges, and a round is dense products only.
 
-N_src source and N_dst destination nodes of a block, F input width, D output width.
+N_src source and N_dst destination nodes of a block, F input width, D output width, K features of an edge.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +30,8 @@ class LayerShape:
     is_last: bool
     """Whether it is that bare convolution."""
     model: ModelSettings
+    num_edge_features: int = 0
+    """K that attention reads."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ from retexo.nn.matrix import Matrix, as_matrix, is_sparse, product
 def neighbour_sum(
     block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
 ) -> Matrix:
-    """dst_scale[v] (sum over in-edges (u, v) of src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite the rows.
+    """dst_scale[v] (sum over in-edges (u, v) of w[u, v] src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite rows.
 
     Args:
         rows: [N_src, F].
@@ -34,7 +34,7 @@ def _dense_sum(
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place: nothing in memory is larger than the rows.
-    total = edge_sum(block, rows if src_scale is None else rows.mul_(src_scale[:, None]))
+    total = edge_sum(block, rows if src_scale is None else rows.mul_(src_scale[:, None]), block.weight)
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])
     return total if own is None else total.add_(own)
@@ -43,7 +43,7 @@ def _dense_sum(
 def _sparse_sum(
     block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
 ) -> sp.csr_array:
-    weight = torch.ones(len(block.src), dtype=rows.dtype)
+    weight = torch.ones(len(block.src), dtype=rows.dtype) if block.weight is None else block.weight
     weight = weight if src_scale is None else weight * src_scale[block.src]
     weight = weight if dst_scale is None else weight * dst_scale[block.dst]
     dst, src = block.dst, block.src
@@ -61,7 +61,9 @@ NOT_PROJECTED = torch.zeros(0, 0)
 class LinearConvolution(Convolution):
     """A convolution of the aggregate of a node v, its own weights after it:
 
-    destination_scale[v] (sum over u in N(v) of source_scale[u] x[u]) + self_loop_scale[v] x[v]
+    destination_scale[v] (sum over u in N(v) of w[u, v] source_scale[u] x[u]) + self_loop_scale[v] x[v]
+
+    w are the weights of the edges, and degrees sums of them; without any they are 1.
     """
 
     linear_aggregation = True

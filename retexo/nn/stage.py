@@ -23,12 +23,22 @@ class Architecture:
     model: ModelSettings
     num_features: int
     num_classes: int
+    num_edge_features: int = 0
+    """K, that are read; weights among them where a convolution takes them so."""
 
     def to_json(self) -> dict[str, Any]:
         """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
         common = asdict(self.model)
         options = common.pop("options")
-        return {**common, **options, "num_features": self.num_features, "num_classes": self.num_classes}
+        return {**common, **options, **{name: value for name, value in vars(self).items() if name != "model"}}
+
+    @classmethod
+    def of(
+        cls, model: ModelSettings, num_features: int, num_classes: int, num_edge_features: int, weighted: bool
+    ) -> Self:
+        """For a graph; attention reads a weight as one more feature of an edge."""
+        takes_weights = weighted and check_model(model).attention_heads > 0
+        return cls(model, num_features, num_classes, num_edge_features + takes_weights)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -44,12 +54,12 @@ class Architecture:
 
         options = read(find(content["name"]).Options)
         model = ModelSettings(**read(ModelSettings), options=options)
-        return cls(model, content["num_features"], content["num_classes"])
+        return cls(model, content["num_features"], content["num_classes"], content.get("num_edge_features", 0))
 
 
-Skip = Literal["rows", "features", "aggregate"]
-"""What a stage reads of a node past its convolution: the layer's input, the graph's features, or the first layer's
-aggregate of these."""
+Skip = Literal["rows", "features", "aggregate", "edges"]
+"""What a stage reads of a node past its convolution: the layer's input, the graph's features, the first layer's
+aggregate of these, or the mean of its in-edges' features."""
 
 
 class Stage(nn.Module):
@@ -182,15 +192,19 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
 def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> Stage:
     """num_in: width of what the layer before passes on; None for the first layer."""
     model, num_features, num_classes = architecture.model, architecture.num_features, architecture.num_classes
-    is_last = layer == model.num_layers - 1
+    is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
     num_in = num_features if num_in is None else num_in
     kind = check_model(model)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
+    if of_edges and not kind.attention_heads:
+        skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
     if is_last and not skips:
-        return Stage(build_convolution(LayerShape(num_in, num_classes, True, model)), None, is_last=True)
+        return Stage(build_convolution(LayerShape(num_in, num_classes, True, model, of_edges)), None, is_last=True)
     share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
-    conv = build_convolution(LayerShape(num_in, max(1, model.hidden_dim - share * len(skips)), False, model))
-    widths = (num_in if name == "rows" else num_features for name in skips)
+    width = max(1, model.hidden_dim - share * len(skips))
+    conv = build_convolution(LayerShape(num_in, width, False, model, of_edges))
+    known = {"rows": num_in, "edges": architecture.num_edge_features}
+    widths = (known.get(name, num_features) for name in skips)
     return Stage(
         conv,
         num_classes,

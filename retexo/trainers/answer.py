@@ -56,7 +56,7 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
     rows and sums are sent, and the same nodes go through a layer together. With a plan of one wave they differ by
     rounding.
     """
-    given, logits = LayerInput.first(context.features, stages), []
+    given, logits = LayerInput.first(context, stages), []
     for layer, stage in enumerate(stages):
         inputs = given.rows
         output = run_layer(context, layer, stage, given, lambda objective: None)
@@ -169,7 +169,7 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
     bits = [np.unpackbits(reply.numpy(), count=count) for reply, count in zip(received, counts, strict=True)]
     halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
     kept = used & torch.cat((sources, halo))[partition.src]
-    return replace(partition, src=partition.src[kept], dst=partition.dst[kept])
+    return partition.of_edges(kept)
 
 
 def _best(context: Context, candidates: Iterator[Tensor]) -> int:

@@ -6,6 +6,7 @@ from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
 from retexo.nn.convolution import Convolution
 from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
+from retexo.training.graph_info import GraphInfo
 
 
 def refuse_local_steps(settings: TrainSettings) -> None:
@@ -33,4 +34,19 @@ def refuse_models(settings: TrainSettings, fits: Callable[[Convolution], bool], 
         raise InputError(
             f"model={model.name}{options}: trainer={settings.trainer.name} {reason}; choose one of "
             f"{', '.join(known)}, or another trainer"
+        )
+
+
+def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: GraphInfo) -> None:
+    """InputError where the graph's edges have what the model or the trainer does not read."""
+    if graph_info.weighted and not (conv.linear_aggregation or conv.attention_heads):
+        raise InputError(
+            "model.aggregator=pool: the edges have weights, which a maximum does not take; use model.aggregator=mean, "
+            "or partition the graph without `edge_weight`"
+        )
+    trainer = settings.trainer.name
+    if graph_info.num_edge_features and not conv.attention_heads and trainer != "lazy":
+        raise InputError(
+            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads with trainer=lazy "
+            "alone; use that, or model=gat, or partition the graph without `edge_feat`"
         )

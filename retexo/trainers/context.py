@@ -72,6 +72,8 @@ class Context:
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
+    edge_means: Tensor | None = None
+    """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
         """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""
@@ -79,6 +81,26 @@ class Context:
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
+
+
+def in_edges(
+    partition: Partition, conv: Convolution, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype
+) -> InEdges:
+    """The in-edges of a partition, with features for attention, which reads a weight as one more, the last."""
+    weight, feat = partition.edge_weight, partition.edge_feat if conv.attention_heads else None
+    if conv.attention_heads and weight is not None:
+        feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
+    return InEdges.build(partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat)
+
+
+def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
+    """Context.edge_means, for a model that reads them."""
+    if partition.edge_feat is None:
+        return None
+    weight = torch.ones(1, 1) if partition.edge_weight is None else partition.edge_weight[:, None]
+    total = torch.zeros(partition.num_inner, partition.edge_feat.shape[1], dtype=dtype)
+    total.index_add_(0, partition.dst, partition.edge_feat.to(dtype) * weight)
+    return total / torch.where(partition.in_degree > 0, partition.in_degree, 1)[:, None].to(dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ I inner nodes, F features, C classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -172,8 +172,11 @@ def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sou
 
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
-    """The plan of a pass for the targets, bool [I]."""
-    return make_plan(context.partition, context.plan_options.for_targets(partial_sums=sums), context.comm, targets)
+    """The plan of a pass for the targets, bool [I]; its rows go forth and back in each round."""
+    options = context.plan_options.for_targets(partial_sums=sums)
+    times = 2 * context.settings.num_rounds[0]
+    options = replace(options, vector_bytes=(times * options.vector_bytes[0], times * options.vector_bytes[1]))
+    return make_plan(context.partition, options, context.comm, targets)
 
 
 def nodes_in_a_split(context: Context) -> Tensor:

@@ -42,15 +42,18 @@ class LayerInput:
     """[I, F], for skips; None where no stage reads them."""
     aggregate: Tensor | None = None
     """[I, F] the first layer's aggregate of the features, likewise; it sets them for the nodes that it computes."""
+    edges: Tensor | None = None
+    """[I, K] means of the in-edges' features, likewise."""
 
     @classmethod
-    def first(cls, features: Tensor, stages: Sequence[Stage]) -> Self:
-        """features: [I, F]."""
-        read = {name for stage in stages for name in stage.skips}
+    def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
+        """With the features of the context."""
+        read, features = {name for stage in stages for name in stage.skips}, context.features
         return cls(
             features,
             features if "features" in read else None,
             torch.zeros_like(features) if "aggregate" in read else None,
+            context.edge_means if "edges" in read else None,
         )
 
     def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:

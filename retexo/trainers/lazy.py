@@ -25,7 +25,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
-    given, logits = LayerInput.first(context.features, stages), []
+    given, logits = LayerInput.first(context, stages), []
     rounds: list[int] = []
 
     def fit(objective: LayerObjective) -> None:

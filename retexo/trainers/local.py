@@ -14,9 +14,10 @@ from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.block import InEdges, Sources
+from retexo.nn.convolution import Convolution
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, network_pass
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, TrainResult, in_edges
 
 USE: Use = "nothing"
 OWN_MODEL = False
@@ -44,18 +45,17 @@ def check(settings: TrainSettings) -> None:
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per round, from a pass that stays within the part."""
     if typed_options("local", context.settings.trainer.options, Options).degrees == "local":
-        context = replace(context, edges=inner_edges(context))
+        context = replace(context, edges=inner_edges(context, stages[0].conv))
     return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
 
 
-def inner_edges(context: Context) -> InEdges:
+def inner_edges(context: Context, conv: Convolution) -> InEdges:
     """The edges within the partition, with their own degrees."""
-    partition = context.partition
-    inside = partition.src < partition.num_inner
-    src, dst, num_inner = partition.src[inside], partition.dst[inside], partition.num_inner
-    out_degree = torch.bincount(src, minlength=num_inner + partition.num_halo)
-    in_degree = torch.bincount(dst, minlength=num_inner)
-    return InEdges.build(src, dst, in_degree, out_degree, context.features.dtype)
+    whole, num_inner = context.partition, context.partition.num_inner
+    partition = whole.of_edges(whole.src < num_inner)
+    out_degree = partition.sum_at(partition.src, num_inner + partition.num_halo)
+    in_degree = partition.sum_at(partition.dst, num_inner)
+    return in_edges(partition, conv, in_degree, out_degree, context.features.dtype)
 
 
 def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> network_pass.Pass:

@@ -35,6 +35,10 @@ class GraphInfo:
     """Whether every partition knows the out-degrees of its halo nodes."""
     ogb_name: str | None
     """The graph's name in the Open Graph Benchmark; None for other graphs."""
+    weighted: bool = False
+    """Whether any partition has weights of edges."""
+    num_edge_features: int = 0
+    """K"""
 
     @property
     def num_in_split(self) -> int:
@@ -54,6 +58,7 @@ def agree_on_graph_info(
 
     settings: hex digest. training: whether training nodes are needed. InputError names the ranks that differ.
     """
+    edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
         digest_to_int(directory.digest()),
         digest_to_int(settings),
@@ -62,7 +67,7 @@ def agree_on_graph_info(
         num_classes(partition, directory),
         partition.num_inner,
         int(partition.multilabel),
-        int(partition.out_degree is not None),
+        int(partition.out_degree is not None) + 2 * (partition.edge_weight is not None) + 4 * edge_width,
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     _check_equal(everyone[:, 0], directory.remedy)
@@ -72,6 +77,9 @@ def agree_on_graph_info(
     _check_equal(everyone[:, 5], f"features of another width (by rank: {widths}); make them the same", nonempty)
     otherwise = "multi-label labels where others have one class per node, or the reverse"
     _check_equal(everyone[:, 8], otherwise, nonempty)
+    edge_widths = everyone[:, 9] >> 2
+    widths = ", ".join(map(str, edge_widths.tolist()))
+    _check_equal(edge_widths, f"features of edges of another width (by rank: {widths}); make them the same", nonempty)
     meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if training and totals[0] == 0:
@@ -85,7 +93,9 @@ def agree_on_graph_info(
         multilabel=bool(everyone[:, 8].max()),
         part_sizes=tuple(everyone[:, 7].tolist()),
         untrained_ranks=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
-        degrees_stored=bool(everyone[:, 9].min()),
+        degrees_stored=bool((everyone[:, 9] & 1).min()),
+        weighted=bool((everyone[:, 9] & 2).any()),
+        num_edge_features=int(edge_widths.max()),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 

@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
+from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
-from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, save_layer
 from retexo.outputs.run_log import RunLog
 from retexo.sites.resolve_halo import resolve_halo
-from retexo.trainers.context import Clock, Context
+from retexo.trainers.checks import refuse_edge_data
+from retexo.trainers.context import Clock, Context, edge_means, in_edges
+from retexo.trainers.layerwise import PRECISIONS
 from retexo.training.graph_info import GraphInfo
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
@@ -41,6 +43,7 @@ def make_context(
 
     conv: of the kind that all layers have. log: None to report nothing. run_dir: where rank 0 saves layers.
     """
+    refuse_edge_data(settings, conv, graph_info)
     device = choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank))
     plan_options = PlanOptions(
         num_layers=settings.model.num_layers + settings.smoothing.hops,
@@ -50,13 +53,21 @@ def make_context(
         all_halo_rows=settings.exchange.mode == "plain",
         use=use,
     )
+    if graph_info.weighted:
+        plan_options = replace(plan_options, vector_bytes=_vector_bytes(settings, partition.features))
     if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
             partition = resolve_halo(partition, graph_info.part_sizes, comm)
+    if graph_info.weighted and partition.edge_weight is None:
+        partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
+    if graph_info.num_edge_features and partition.edge_feat is None:  # without edges
+        partition = replace(partition, edge_feat=torch.empty(len(partition.src), graph_info.num_edge_features))
     plan = make_plan(partition, plan_options, comm)
     out_degree = _out_degree(partition, graph_info, comm, used=conv.uses_out_degree or settings.smoothing.steps > 0)
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
     features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
+
+    feat = partition.edge_feat if conv.attention_heads else None
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:
@@ -65,10 +76,12 @@ def make_context(
 
     return Context(
         settings=settings,
-        partition=replace(partition, features=partition.features[:0].clone(), halo_features=None),
+        partition=replace(
+            partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat
+        ),
         features=features.to(dtype),
         labels=labels.to(device),
-        edges=InEdges.build(partition.src, partition.dst, partition.in_degree, out_degree, dtype),
+        edges=in_edges(partition, conv, partition.in_degree, out_degree, dtype),
         plan=plan,
         plan_options=plan_options,
         graph_info=graph_info,
@@ -80,7 +93,21 @@ def make_context(
         halo_features=None if partition.halo_features is None else partition.halo_features.to(dtype),
         recovery=recovery,
         clock=clock,
+        edge_means=None if conv.attention_heads else edge_means(partition, dtype),
     )
+
+
+def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
+    """PlanOptions.vector_bytes; of features, [I, F], those count that are not zero."""
+    hidden = settings.model.hidden_dim
+    first = int((features != 0).sum()) // max(1, len(features))
+    precisions = [PRECISIONS[name] for name in settings.exchange.precision]
+    widths = [first, *[hidden] * (len(precisions) - 1)]
+    train, infer = (
+        sum(value_bytes(min(width, most), torch.float32, each) for width, each in zip(widths, precisions, strict=True))
+        for most in (max(first, hidden), hidden)
+    )
+    return train, infer
 
 
 def _out_degree(partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool) -> Tensor:

@@ -67,7 +67,10 @@ def run(
         start = time.perf_counter()
         comm = Communicator(transport, settings.sleep_time)
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
-        architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
+        architecture = Architecture.of(
+            settings.model, graph_info.num_features, graph_info.num_classes, graph_info.num_edge_features,
+            graph_info.weighted,
+        )  # fmt: skip
         stages = build_stages(architecture, settings.seed)
         check_same_parameters(comm, stages)
         trainer = registry.find(settings.trainer.name)

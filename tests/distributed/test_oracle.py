@@ -179,7 +179,10 @@ def _train(
 ) -> Any:
     partition, recorder = directory.read(comm.rank), Recorder()
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
+    architecture = Architecture.of(
+        settings.model, graph_info.num_features, graph_info.num_classes, graph_info.num_edge_features,
+        graph_info.weighted,
+    )  # fmt: skip
     with LOCK:
         stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     context = make_context(
@@ -451,7 +454,6 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
     assert all(np.isfinite(rows).all() for rows in embeddings)
     exact = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "dense")
     assert not np.allclose(embeddings[0], exact[0], rtol=1e-3)  # something was left out
-
 
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)

@@ -73,6 +73,8 @@ class Case:
     hops: bool = False
     int4: bool = False
     """Layers after the first are sent in four bits."""
+    edges: bool = False
+    """Whether edges have weights and features."""
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
@@ -81,14 +83,14 @@ class Case:
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property
-    def data(self) -> tuple[str, bool, str]:
+    def data(self) -> tuple[str, bool, str, bool]:
         """What the partition directory depends on."""
-        return self.features, self.stored_degrees, self.masks
+        return self.features, self.stored_degrees, self.masks, self.edges
 
     def __str__(self) -> str:
         made_by = "ours" if self.stored_degrees else "dgl"
         names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
-        return "-".join(names) + "-skips" * self.skips + "-hops" * self.hops
+        return "-".join(names) + "-skips" * self.skips + "-hops" * self.hops + "-edges" * self.edges
 
 
 def make_case(model: int, exchange: int) -> Case:
@@ -113,6 +115,9 @@ CASES += [
 CASES += [replace(case, masks="some", hops=True) for case in CASES if case.skips and case.model in ("gcn", "gat-mean")]
 CASES += [replace(case, num_layers=2, int4=True) for case in CASES if case.exchange == "int8" and case.model in
           ("gcn", "gat-mean")]  # fmt: skip
+CASES += [replace(case, edges=True) for case in CASES if case.model in ("gcn", "gin") and case.exchange == "int8"]
+CASES.append(Case("gcn", "fp32", "sync", "dense", 2, stored_degrees=False, masks="some", skips=True, edges=True))
+CASES.append(Case("gat-mean", "fp32", "sync", "dense", 2, stored_degrees=True, masks="all", skips=True, edges=True))
 CASES.append(Case("gcn", "int8", "sync-low-rank-int8", "sparse", 2, stored_degrees=True, masks="some", skips=True))
 """The last has what are the defaults."""
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
@@ -156,6 +161,10 @@ def directory_of(folder: Path, case: Case) -> PartitionDirectory:
     """Ours has an empty part, 3; DGL makes none of these."""
     parts = np.random.default_rng(6).integers(3 if case.stored_degrees else 4, size=NODES)
     graph, masks = toy_graph(case.features), toy_masks(parts, case.masks)
+    if case.edges:
+        rng = np.random.default_rng(7)
+        weight = rng.choice(np.array([0.5, 1, 3], np.float32), graph.num_edges)
+        graph = replace(graph, edge_weight=weight, edge_feat=rng.random((graph.num_edges, 2), np.float32))
     if case.stored_degrees:
         return write_partitions(folder, graph, masks, parts, WORLD)
     return dgl_directory(folder, graph, masks, parts)

@@ -22,6 +22,7 @@ def test_a_directory_of_pyg_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     graph = random_graph()
     edges = torch.from_numpy(np.stack((graph.src, graph.dst)).astype(np.int64))
     data = pyg.data.Data(x=torch.from_numpy(graph.features), edge_index=edges, y=torch.from_numpy(graph.labels))
+    data.edge_attr = 100.0 * edges[0][:, None] + edges[1][:, None]
     parts = torch.from_numpy(np.random.default_rng(0).integers(0, 2, graph.num_nodes))
     monkeypatch.setattr(ClusterData, "_metis", lambda *_: parts)  # which needs pyg-lib or torch-sparse
     Partitioner(data, num_parts=2, root=str(tmp_path / "pyg")).generate_partition()
@@ -43,6 +44,9 @@ def check(tmp_path: Path, graph) -> None:
         assert (part.labels.numpy() == graph.labels[rows]).all()
         halo = [parts[owner].node_ids[index] for owner, index in zip(part.halo_owner, part.halo_index, strict=True)]
         ids = np.concatenate((rows, np.array(halo, dtype=np.int64)))
+        ends = [torch.from_numpy(ids[end.numpy()]) for end in (part.src, part.dst)]
+        assert part.edge_feat is not None
+        assert torch.equal(part.edge_feat[:, 0], 100.0 * ends[0] + ends[1])
         found |= set(zip(ids[part.src.numpy()], ids[part.dst.numpy()], strict=True))
     assert found == {(src, dst) for src, dst in zip(graph.src, graph.dst, strict=True) if src != dst}
     ended = run_main("app=train", f"partition_dir={root}", "num_partitions=2", *SMALL, cwd=tmp_path)

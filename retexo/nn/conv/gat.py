@@ -3,6 +3,13 @@
     z_u = W^T x_u      e_uv = LeakyReLU(a_src . z_u + a_dst . z_v)      alpha_uv = softmax over u in N(v) of e_uv
     h_v = merge over the heads of  sum over u in N(v) of alpha_uv z_u  + b                     (their eqs. 1 to 6)
 
+With features f_uv of edges, [K] (a weight is one), these enter both the score and what is summed, by t_uv = W_e^T f_uv:
+
+    e_uv = LeakyReLU(a_src . z_u + a_dst . z_v + a_edge . t_uv)        sum over u in N(v) of alpha_uv (z_u + t_uv)
+
+The score is that of PyG's GATConv with edge_dim (GATv2Conv has the term inside, too, and not in the sum), the sum that
+of its TransformerConv (Shi et al., "Masked Label Prediction", IJCAI 2021). A self loop has the mean of the in-edges.
+
 N(v) holds v itself, as in the paper (section 2.1) and PyG's GATConv(add_self_loops=True), so a node without in-edges
 has h_v = merge of z_v + b. With self_loops=False it does not, as in the public Retexo code, and then that is b.
 Heads are merged by their mean or side by side (concat).
@@ -43,7 +50,7 @@ def build(layer: LayerShape, options: Options) -> "GAT":
         raise InputError(f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat")
     width = layer.num_out if layer.is_last else model.hidden_dim // model.heads
     merge = "mean" if layer.is_last else options.head_merge
-    return GAT(layer.num_in, width, model.dropout, model.heads, merge, options.self_loops)
+    return GAT(layer.num_in, width, model.dropout, model.heads, merge, options.self_loops, layer.num_edge_features)
 
 
 class GAT(Convolution):
@@ -56,15 +63,22 @@ class GAT(Convolution):
         heads: attention heads.
         merge: mean, or concat.
         self_loops: whether a node is its own neighbour.
+        num_edge_features: K.
     """
 
     adds_skips = True
 
-    def __init__(self, num_in: int, num_out: int, dropout: float, heads: int, merge: str, self_loops: bool) -> None:
+    def __init__(
+        self, num_in: int, num_out: int, dropout: float, heads: int, merge: str, self_loops: bool,
+        num_edge_features: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)
         self.attention_src = nn.Parameter(_attention(heads, num_out))
         self.attention_dst = nn.Parameter(_attention(heads, num_out))
+        if num_edge_features:
+            self.weight_edge = xavier(num_edge_features, heads * num_out)
+            self.attention_edge = nn.Parameter(_attention(heads, num_out))
         self.bias = nn.Parameter(torch.zeros(self.output_dim))
         self.attention_heads, self.merge, self.self_loops = heads, merge, self_loops
 
@@ -82,11 +96,28 @@ class GAT(Convolution):
         score_src = (z * self.attention_src).sum(dim=-1)
         score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1)
         score = score_src.index_select(0, block.src) + score_dst.index_select(0, block.dst)
+        if block.edge_feat is not None:
+            score = score + self._edge_score(block.edge_feat)
         alpha = edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
         heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
         merged = torch.stack([edge_sum(block, rows, share.contiguous()) for rows, share in heads], dim=1)
+        if block.edge_feat is not None:
+            merged = merged + self._edge_sum(block, block.edge_feat, alpha)
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
         return merged + self.bias
+
+    def _edge_score(self, feat: Tensor) -> Tensor:
+        """a_edge . t of each edge, [E, heads] of [E, K]: no t is made."""
+        weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
+        scores: Tensor = feat @ (weight * self.attention_edge).sum(dim=-1)
+        return scores.to(self.weight.dtype)
+
+    def _edge_sum(self, block: Block, feat: Tensor, alpha: Tensor) -> Tensor:
+        """The sums of alpha t, [N_dst, heads, D]: features are summed before the weights."""
+        weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
+        zeros = feat.new_zeros(block.num_dst, feat.shape[1])
+        sums = [zeros.index_add(0, block.dst, feat * share[:, None]) for share in alpha.unbind(1)]
+        return torch.stack([total @ weight[:, head] for head, total in enumerate(sums)], dim=1)
 
 
 def _attention(heads: int, width: int) -> Tensor:

@@ -1,8 +1,9 @@
 """Graph convolution of Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", ICLR 2017.
 
-    h_v = W^T ( sum over u in N(v) and v itself of  x_u / sqrt((d_out(u) + 1) (d_in(v) + 1)) ) + b      (their eq. 2)
+    h_v = W^T ( sum over u in N(v) and v itself of  w_uv x_u / sqrt((d_out(u) + 1) (d_in(v) + 1)) ) + b      (eq. 2)
 
-with the degrees of the whole graph and one self loop added, existing ones removed.
+with one self loop added, existing ones removed. w are the weights of edges, 1 where there are none and for the self
+loop; the degrees d are sums of them in the whole graph (as DGL's EdgeWeightNorm; PyG's gcn_norm takes d_in twice).
 """
 
 import torch

@@ -2,7 +2,8 @@
 
     h_v = MLP( x_v + sum over u in N(v) of x_u )      (their eq. 4.1 with epsilon fixed at 0: GIN-0)
 
-The MLP is linear, LayerNorm, ReLU, linear. LayerNorm stands where they have batch normalisation, whose statistics
+With weights w of edges the sum is of w_uv x_u (an edge of weight k is k edges; as DGL's GINConv, edge_weight). The MLP
+is linear, LayerNorm, ReLU, linear. LayerNorm stands where they have batch normalisation, whose statistics
 would have to cross the network in every round.
 """
 

@@ -3,7 +3,11 @@
     mean:  h_v = W_self^T x_v + W_neigh^T mean over u in N(v) of x_u + b
     pool:  h_v = W_self^T x_v + W_neigh^T max over u in N(v) of relu(W_pool^T x_u + b_pool) + b      (their eq. 3)
 
-A node without in-edges has the neighbourhood 0.
+A node without in-edges has the neighbourhood 0. With weights w of edges the mean is
+
+    sum over u in N(v) of w_uv x_u  /  sum over u in N(v) of w_uv        (DGL's SAGEConv, edge_weight of EdgeWeightNorm)
+
+and a maximum, which an edge of weight 2 would enter as two edges do, is refused.
 """
 
 import torch
@@ -53,7 +57,7 @@ class SAGEMean(LinearConvolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
 
     def destination_scale(self, in_degree: Tensor) -> Tensor:
-        return 1 / in_degree.clamp(min=1)
+        return 1 / torch.where(in_degree > 0, in_degree, 1)
 
     def forward(self, inputs: Inputs) -> Tensor:
         *own, mean = inputs.matrices

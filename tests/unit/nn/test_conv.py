@@ -158,7 +158,8 @@ def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], k
 
 def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[Sources]) -> Tensor:
     """What an Accumulator sums, with a look at all in-edges of the nodes for each piece."""
-    src, row_ptr = edges.in_edges(nodes)
+    edge, row_ptr = edges.in_edges(nodes)
+    src = edges.src[edge]
     total, scale, num_inner = own.new_zeros(len(nodes), own.shape[1]), conv.source_scale(edges.out_degree), len(own)
     no_inner, no_halo = (torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner))
     tables = [(own, torch.cat((torch.arange(num_inner), no_halo)))]

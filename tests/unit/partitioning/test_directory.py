@@ -26,7 +26,7 @@ from partitioning.errors import InputError
 from partitioning.files import file_checksum
 
 pytestmark = pytest.mark.usefixtures("fork_server")
-DGLS = ("graph.dgl", "node_feat.dgl")
+DGLS = ("graph.dgl", "node_feat.dgl", "edge_feat.dgl")
 PARTS = np.random.default_rng(3).integers(3, size=40)
 GRAPH, MASKS = random_graph(), thirds(40)
 
@@ -54,8 +54,8 @@ def version_1(tmp_path: Path) -> PartitionDirectory:
         del meta["checksums"][file.relative_to(made.path).as_posix()]
         file.unlink()
     for rank, counts in enumerate(meta["parts"]):
-        src, dst, of_nodes, tensors = dgl_files.read_part(*(made.path / f"part{rank}" / name for name in DGLS))
-        counts["content"] = content_digest(of_nodes["_ID"], src, dst, tensors)
+        edges, of_nodes, tensors = dgl_files.read_part(*(made.path / f"part{rank}" / name for name in DGLS))
+        counts["content"] = content_digest(of_nodes["_ID"], edges["src"], edges["dst"], tensors)
     (made.path / "meta.json").write_text(json.dumps(meta))
     return find([made.path], 3)
 

@@ -1,0 +1,43 @@
+"""Weights of edges as bytes: few distinct ones as a table and an index each, without bits where there is one.
+
+    2 bytes   D: how many distinct values follow, at most 256; 0: the values themselves follow, 4 bytes each
+    4 D       the values, float32
+    n b / 8   the index of each weight, b = bits of D - 1, packed
+
+n weights.
+"""
+
+import numpy as np
+
+from retexo.arrays import ByteArray, WeightArray
+
+MAX_VALUES = 256
+
+
+def write_weights(weights: WeightArray) -> ByteArray:
+    """uint8 [B] of float32 [n], in the shorter form."""
+    values, index = np.unique(weights, return_inverse=True)
+    bits = index[:, None] >> np.arange(_index_bits(len(values))) & 1
+    table = np.concatenate((values.view(np.uint8), np.packbits(bits.astype(np.uint8))))
+    if len(values) > MAX_VALUES or len(table) >= weights.nbytes:
+        values, table = values[:0], weights.view(np.uint8)
+    return np.concatenate((np.array([len(values)], np.uint16).view(np.uint8), table))
+
+
+def read_weights(code: ByteArray, count: int) -> WeightArray:
+    """float32 [count]. Raises ValueError for an invalid code."""
+    size = int(code[:2].view(np.uint16)[0])
+    bits = _index_bits(size)
+    if len(code) != 2 + 4 * (size or count) + (count * bits + 7) // 8:
+        raise ValueError(f"{len(code)} bytes for {count} weights of {size} values")
+    values: WeightArray = code[2 : 2 + 4 * (size or count)].copy().view(np.float32)
+    if not size:
+        return values
+    planes = np.unpackbits(code[2 + 4 * size :], count=count * bits).reshape(count, bits)
+    index = (planes.astype(np.int64) << np.arange(bits)).sum(axis=1)
+    weights: WeightArray = values[np.minimum(index, size - 1)]
+    return weights
+
+
+def _index_bits(size: int) -> int:
+    return max(0, size - 1).bit_length()

@@ -1,0 +1,179 @@
+"""Weights and features of edges: P parts equal one, a weight of k is k edges, and who is told which weights."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import MODELS, dgl_directory, write_partitions
+from test_oracle import (
+    SKIPS,
+    assert_same,
+    assignment,
+    joined,
+    oracle_graph,
+    oracle_masks,
+    settings_of,
+    train_as_threads,
+)
+
+from partitioning.directory.read import PartitionDirectory
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
+from retexo.exchange.plan import PlanOptions, make_plan
+from retexo.trainers.context import edge_means
+
+HOPS = (*SKIPS, "smoothing.reach=hops")
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gcn": ("few", MODELS["gcn"]),
+    "gcn-spread": ("spread", MODELS["gcn"]),
+    "gcn-int": ("integers", MODELS["gcn"]),
+    "gcn-plain": ("few", (*MODELS["gcn"], "exchange=plain")),
+    "gcn-skips": ("few", (*MODELS["gcn"], *SKIPS)),
+    "sage-mean": ("few", MODELS["sage-mean"]),
+    "sage-int": ("integers", MODELS["sage-mean"]),
+    "gin-int": ("integers", MODELS["gin"]),
+    "gat": ("few", MODELS["gat-mean"]),
+    "gat-hops": ("few", (*MODELS["gat-mean"], *HOPS)),
+    "gcn-features": ("features", (*MODELS["gcn"], *SKIPS)),
+    "sage-mean-features": ("features", MODELS["sage-mean"]),
+    "sage-pool-features": ("features-alone", MODELS["sage-pool"]),
+    "gat-features": ("features", MODELS["gat-mean"]),
+}
+
+
+def graph_of(kind: str) -> GraphData:
+    graph, rng = oracle_graph("dense"), np.random.default_rng(11)
+    known: dict[str, Any] = {
+        "few": rng.choice(np.array([0, 0.5, 1, 3], np.float32), graph.num_edges),
+        "spread": rng.random(graph.num_edges, np.float32) + np.float32(0.1),
+        "integers": rng.integers(0, 4, graph.num_edges).astype(np.float32),
+    }
+    weight = known["few"] if kind == "features" else known.get(kind)
+    feat = rng.standard_normal((graph.num_edges, 3)).astype(np.float32) if kind.startswith("features") else None
+    return replace(graph, edge_weight=weight, edge_feat=feat)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @functools.cache
+    def of(num_parts: int, case: str, parallel: bool = False) -> Any:
+        kind, settings = CASES[case]
+        graph = graph_of(kind)
+        if parallel:
+            assert graph.edge_weight is not None
+            src, dst = (np.repeat(ends, graph.edge_weight.astype(int)) for ends in (graph.src, graph.dst))
+            graph = replace(graph, src=src, dst=dst, edge_weight=None)
+        folder = tmp_path_factory.mktemp("edges")
+        directory = write_partitions(folder, graph, oracle_masks(), assignment(num_parts), num_parts)
+        return joined(
+            train_as_threads(num_parts, (directory, settings_of(num_parts, *settings, "num_rounds=[3]"), 1 << 18))
+        )
+
+    return of
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+@pytest.mark.parametrize("case", CASES)
+def test_parts_equal_one_part(trained: Any, num_parts: int, case: str) -> None:
+    assert_same(trained(num_parts, case), trained(1, case.removesuffix("-plain")))
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+@pytest.mark.parametrize("case", ["gcn-int", "sage-int", "gin-int"])
+def test_a_weight_of_k_is_k_edges(trained: Any, num_parts: int, case: str) -> None:
+    assert_same(trained(num_parts, case), trained(1, case, parallel=True))
+
+
+@pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])
+def test_edges_make_a_difference(trained: Any, case: str) -> None:
+    """Else the tests above would show nothing."""
+    plain = {"gcn": "gcn-spread", "gat": "gat-features", "gcn-features": "gcn-skips", "gat-features": "gat"}[case]
+    assert not np.allclose(trained(1, case)[1][0][:, :4], trained(1, plain)[1][0][:, :4])
+
+
+def test_a_directory_of_dgl_with_edata(trained: Any, tmp_path: Path) -> None:
+    """Degrees are asked for; halo edges of DGL's are no in-edges."""
+    directory = dgl_directory(tmp_path, graph_of("few"), oracle_masks(), assignment(4))
+    settings = settings_of(4, *MODELS["gcn"], "num_rounds=[3]")
+    assert_same(joined(train_as_threads(4, (directory, settings, 1 << 18))), trained(1, "gcn"))
+
+
+def test_parts_hold_what_the_graph_has(tmp_path: Path) -> None:
+    graph, parts = graph_of("features"), assignment(4)
+    for directory in (
+        write_partitions(tmp_path, graph, oracle_masks(), parts, 4),
+        dgl_directory(tmp_path / "dgl", graph, oracle_masks(), parts),
+    ):
+        found = []
+        for part in range(4):
+            held = directory.read(part)
+            assert held.edge_weight is not None
+            assert held.edge_feat is not None
+            into = held.node_ids[held.dst.long()] - 1000
+            found += [
+                (int(v), *f, w)
+                for v, f, w in zip(into, held.edge_feat.tolist(), held.edge_weight.tolist(), strict=True)
+            ]
+        assert graph.edge_weight is not None
+        assert graph.edge_feat is not None
+        between = graph.src != graph.dst
+        wanted = zip(
+            graph.dst[between], graph.edge_feat[between].tolist(), graph.edge_weight[between].tolist(), strict=True
+        )
+        assert sorted(found) == sorted((int(v), *f, w) for v, f, w in wanted)
+
+
+def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
+    graph = graph_of("features")
+    assert graph.edge_weight is not None
+    assert graph.edge_feat is not None
+    part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read(0)
+    got = edge_means(part, torch.float64)
+    between = graph.src != graph.dst
+    for node in range(60):
+        into = (graph.dst == node) & between
+        total = graph.edge_weight[into].astype(float).sum()
+        wanted = (
+            graph.edge_weight[into].astype(float) @ graph.edge_feat[into].astype(float) / total if total else [0] * 3
+        )
+        np.testing.assert_allclose(got[node], wanted, rtol=1e-12)  # type: ignore[index]
+
+
+def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> list[Any]:
+    sizes = tuple(directory.read(part).num_inner for part in range(num_parts))
+    options = PlanOptions(2, sizes, True, True, False, vector_bytes=(vector_bytes, vector_bytes // 100))
+
+    def work(comm: Communicator) -> Any:
+        return make_plan(directory.read(comm.rank), options, comm), int(comm.meter.table(2).sum())
+
+    return run_threads(num_parts, work)
+
+
+def test_weights_are_told_where_they_pay(tmp_path: Path) -> None:
+    """Both ends have those of targets with several edges, between pairs where sums save more than weights take."""
+    directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(2), 2)
+    made = plans(directory, 2, 1 << 20)
+    for rank, (plan, _) in enumerate(made):
+        given, got = plan.incoming[1 - rank], made[1 - rank][0].outgoing[rank]
+        np.testing.assert_array_equal(given.weight, got.weight)
+        several = np.bincount(given.target)[given.target] > 1
+        np.testing.assert_array_equal(np.isnan(given.weight), ~several)
+        assert 0 < several.sum() < len(several)
+    untold = plans(directory, 2, 0)
+    for plan, _ in untold:
+        assert all(np.isnan(boundary.weight).all() for boundary in (*plan.incoming, *plan.outgoing))
+    told = [int((~np.isnan(plan.incoming[1 - rank].weight)).sum()) for rank, (plan, _) in enumerate(made)]
+    more = sum(sent for _, sent in made) - sum(sent for _, sent in untold)
+    assert more == sum(2 + 4 * 4 + (2 * count + 7) // 8 for count in told)  # two bits for one of four values
+
+
+def test_a_maximum_takes_no_weights(tmp_path: Path) -> None:
+    directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(1), 1)
+    with pytest.raises(InputError, match=r"model.aggregator=pool: the edges have weights, .* model.aggregator=mean"):
+        train_as_threads(1, (directory, settings_of(1, *MODELS["sage-pool"]), 1 << 18))
