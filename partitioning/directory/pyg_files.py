@@ -1,13 +1,15 @@
 """Directories of PyG's torch_geometric.distributed.Partitioner, with the labels and masks that it leaves out.
 
     META.json, node_map.pt                          num_parts; int64 [N] the part of each node
-    part_0/graph.pt, node_feats.pt                  row, col of the in-edges; global_id and x of the part's nodes
-    part_0/edge_feats.pt                            edge_attr of these edges, where there is any
+    part_0/graph.pt, node_feats.pt                  row, col, edge_id of the in-edges; global_id, x of the part's nodes
+    edge_attr.pt, edge_weight.pt                    [E], to be saved beside them, where there are any: weights_only does
+                                                    not read PyG's edge_feats.pt
     label.pt, {train,val,test}_mask.pt              [N], to be saved beside them: torch.save(data.y, DIR + "/label.pt")
 
 N nodes of the graph, I inner nodes of a part, H its halo nodes, E edges. Read by torch.load with weights_only.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,21 @@ from torch import Tensor
 from partitioning.checks import check_endpoints, check_length
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, read_json, reading
-from partitioning.graph_data import MASKS
+from partitioning.graph_data import EDGE_NAMES, MASKS
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = "META.json"
 OF_NODES = {"label": "y", **{name: name for name in MASKS}}
 """Files of all nodes, and what data calls them."""
+EMPTY = 1 << 11
+"""Bytes of an edge_feats.pt that holds nothing, at most."""
 
 
 def files_of(path: Path, part: int) -> list[Path]:
     """What a part is read from."""
-    return [*(path / f"part_{part}" / f"{name}.pt" for name in ("graph", "node_feats", "edge_feats")),
+    edges = (path / f"{name}.pt" for name in ("edge_attr", "edge_weight"))
+    return [path / f"part_{part}" / "graph.pt", path / f"part_{part}" / "node_feats.pt", *filter(Path.is_file, edges),
             *(path / f"{name}.pt" for name in ("node_map", *OF_NODES))]  # fmt: skip
 
 
@@ -82,6 +89,10 @@ def read_part(path: Path, part: int, bounds: list[int]) -> tuple[dict[str, Tenso
         tensors[name] = values[torch.from_numpy(inner)]
     ids: NDArray[np.int64] = np.concatenate((np.arange(first, end), halo))
     of_edges = {"src": torch.from_numpy(local), "dst": torch.from_numpy((dst - first).astype(np.int32))}
-    if features := _load(files_of(path, part)[2]):
-        of_edges["edge_feat"] = features["feats"]["edge_attr"]
+    for name in ("edge_attr", "edge_weight"):
+        if (path / f"{name}.pt").is_file():
+            of_edges[EDGE_NAMES[name]] = _load(path / f"{name}.pt")[graph["edge_id"]]
+    theirs = path / f"part_{part}" / "edge_feats.pt"
+    if "edge_feat" not in of_edges and theirs.is_file() and theirs.stat().st_size > EMPTY:
+        log.warning("%s: left out; to use it, torch.save(data.edge_attr, '%s/edge_attr.pt')", theirs, path)
     return of_edges, torch.from_numpy(ids), tensors

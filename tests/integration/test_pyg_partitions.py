@@ -36,6 +36,7 @@ def check(tmp_path: Path, graph) -> None:
         find([root], 2).read(0)
     for name, values in {"label": graph.labels, **thirds(graph.num_nodes)}.items():
         torch.save(torch.from_numpy(values), root / f"{name}.pt")
+    torch.save(100.0 * torch.from_numpy(graph.src) + torch.from_numpy(graph.dst), root / "edge_attr.pt")
     found = set()
     parts = list(map(find([root], 2).read, range(2)))
     for part in parts:
