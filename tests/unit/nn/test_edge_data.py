@@ -134,6 +134,6 @@ def test_the_score_of_an_edge_is_that_of_torch_geometric() -> None:
     for name in ("src", "dst", "edge"):
         getattr(other, f"att_{name}").data.copy_(getattr(conv, f"attention_{name}"))
     other.bias.data.copy_(conv.bias)
-    conv._edge_sum = lambda block, alpha: 0
+    conv._edge_sum = lambda *_: 0
     got = outputs(conv, edges(None, feat), x, torch.arange(N))
     torch.testing.assert_close(got, other(x, torch.stack((SRC, DST)), feat), rtol=1e-9, atol=1e-9)
