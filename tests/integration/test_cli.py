@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with toy.npz and its two partitions below parts/."""
     folder = Path(tmp_path_factory.mktemp("cli"))
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
-    ended = run_cli("app=partition_data", *DATA, cwd=folder)
+    ended = run_main("app=partition_data", *DATA, cwd=folder)
     assert ended.rc == 0, ended.output
     assert "40 nodes" in ended.stdout
     return folder
