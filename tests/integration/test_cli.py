@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "flipped": ((*TRAIN, "partition_dir=flipped"), ("feat.npy", "checksum")),
     "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),
     "no such file": (("app=partition_data", "dataset_name=file", "dataset_file=none.npz"), ("none.npz",)),
-    "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "-5")),
+    "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "0.5")),
     "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
     "no run directory": ((*TRAIN, "hydra.run.dir=''"), ("hydra.run.dir=''",)),
@@ -109,8 +110,9 @@ def _spoil(place: Path) -> None:
     shutil.copytree(place / "parts" / "toy-random-vol-2", place / "renamed" / "toy-random-vol-3")
     (place / "broken.npz").write_bytes(b"PK\x03\x04 not a zip")
     graph = random_graph()
-    graph.labels[3] = -5
-    save_npz(place / "labels.npz", graph, thirds(40))
+    labels = graph.labels.astype(float)
+    labels[3] = 0.5
+    save_npz(place / "labels.npz", replace(graph, labels=labels), thirds(40))
     (place / "used").mkdir()
     (place / "used" / "summary.json").write_text("{}")
 
