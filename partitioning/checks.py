@@ -128,6 +128,7 @@ def features_among(arrays: Mapping[str, Array], path: Path) -> Array | CsrParts:
     if missing:
         raise InputError(
             f"{path}: there is no array `{missing[0] if csr else 'feat'}`; expected `feat`, or all of {', '.join(CSR)}"
+            "; for nodes without features save some, [nodes, 1] of their degrees for instance"
         )
     return CsrParts(*(arrays[name] for name in CSR))
 
