@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning import hypergraph
-from partitioning.dgl_import import import_dgl
+from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import GraphData
@@ -64,28 +65,61 @@ def metis(
     objective: str,
     rng: np.random.Generator,
 ) -> Assignment:
-    """Partition by METIS k-way (Karypis and Kumar 1998), on the undirected graph, through DGL.
+    """Partition by METIS k-way (Karypis and Kumar 1998), on the undirected graph: DGL's, or else pymetis.
 
-    `objective` is vol (communication volume) or cut (edges). With a train_mask, training nodes and others are each
-    balanced. DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes.
+    `objective` is vol (communication volume) or cut (edges). With a train_mask, training nodes are balanced, too: DGL
+    balances them and the others, pymetis, which takes one weight of a node, a sum where all and they weigh the same.
     """
-    dgl = import_dgl("partition_method=metis")
-    renumber = rng.permutation(graph.num_nodes)
-    shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
-    types = None
-    if train_mask is not None and 0 < train_mask.sum() < graph.num_nodes:
-        by_new_id = np.empty(graph.num_nodes, np.int64)
-        by_new_id[renumber] = train_mask
-        types = by_new_id
-    with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
-        parts = dgl.metis_partition_assignment(shuffled, num_parts, balance_ntypes=types, objtype=objective)
-    if parts is None:
+    several = train_mask is not None and 0 < train_mask.sum() < graph.num_nodes
+    by = _dgl_metis if has_dgl() else _pymetis
+    assignment = by(graph, train_mask if several else None, num_parts, objective, rng)
+    if assignment is None:
         raise InputError(
             f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
             "use fewer parts or partition_method=random"
         )
-    assignment: Assignment = parts.numpy()[renumber]
     return assignment
+
+
+def _dgl_metis(
+    graph: GraphData, train_mask: NDArray[np.bool_] | None, num_parts: int, objective: str, rng: np.random.Generator
+) -> Assignment | None:
+    """DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes."""
+    dgl = import_dgl("partition_method=metis")
+    renumber = rng.permutation(graph.num_nodes)
+    shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
+    types = None
+    if train_mask is not None:
+        types = np.empty(graph.num_nodes, np.int64)
+        types[renumber] = train_mask
+    with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
+        parts = dgl.metis_partition_assignment(shuffled, num_parts, balance_ntypes=types, objtype=objective)
+    return None if parts is None else parts.numpy()[renumber]
+
+
+def _pymetis(
+    graph: GraphData, train_mask: NDArray[np.bool_] | None, num_parts: int, objective: str, rng: np.random.Generator
+) -> Assignment | None:
+    try:
+        import pymetis
+    except ImportError:
+        raise InputError("partition_method=metis: needs pymetis (pip install pymetis), or DGL; or use km1") from None
+    shape = (graph.num_nodes, graph.num_nodes)
+    one_way = sp.csr_array((np.ones(graph.num_edges, np.bool_), (graph.dst, graph.src)), shape=shape)
+    both = one_way + one_way.T
+    both.setdiag(False)
+    both.eliminate_zeros()
+    adjacency = pymetis.CSRAdjacency(both.indptr.astype(np.int64), both.indices.astype(np.int64))
+    del one_way, both
+    weights = None
+    if train_mask is not None:
+        weights = np.where(train_mask, 1 + round(len(train_mask) / train_mask.sum()), 1)
+    options = pymetis.Options()
+    options.seed = int(rng.integers(2**31))
+    options.objtype = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT
+    parts = pymetis.part_graph(num_parts, adjacency, vweights=weights, recursive=False, options=options).vertex_part
+    assignment = np.array(parts, np.int64)
+    return assignment if np.bincount(assignment, minlength=num_parts).all() else None
 
 
 def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:

@@ -21,20 +21,20 @@ fail() {
     exit "$1"
 }
 
-is_python311() {
-    command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null
+is_python() {
+    command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 }
 
 find_python() {
     local candidate
-    for candidate in python3.11 /usr/bin/python3.11 python3; do
-        if is_python311 "$candidate"; then
+    for candidate in python3.11 /usr/bin/python3.11 python3.12 python3.13 python3; do # with DGL first
+        if is_python "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    fail 2 "needs Python 3.11: DGL has no wheels for a later one. Install it (Debian, Ubuntu: apt install python3.11
-       python3.11-venv; else: uv python install 3.11, or pyenv install 3.11) so that python3.11 is on the PATH"
+    fail 2 "needs Python 3.11, 3.12 or 3.13; for 3.11 there is DGL, too. Install one (Debian, Ubuntu: apt install python3.11
+       python3.11-venv; else: uv python install 3.11, or pyenv install 3.11) so that it is on the PATH"
 }
 
 # What has to stay the same for an environment to be used again.
@@ -57,7 +57,7 @@ make_environment() {
         touch "$marker"
         "$python" -m venv "$venv" || fail 2 "$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3.11-venv"
     fi
-    is_python311 "$venv/bin/python" || fail 2 "$venv is not an environment of Python 3.11; remove it"
+    is_python "$venv/bin/python" || fail 2 "$venv is not an environment of Python 3.11 to 3.13; remove it"
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || fail 2 "$venv has no pip; remove it"
 }
 

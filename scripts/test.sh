@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types and all tests, in the project's own environment. Types are checked while the tests run, and told at the end.
+# Lint, types, all tests, and some once more as where there is no DGL, in the project's own environment. Types are checked while the tests run, and told at the end.
 #
 #   bash scripts/test.sh [ARGUMENTS OF PYTEST]
 #
@@ -21,6 +21,10 @@ trap 'kill "$types" 2>/dev/null || true; rm -f "$said"' EXIT
 status=0
 # Files in the order of their names: those that take long come first.
 python -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+if (($# == 0)); then
+    python -m pytest --without-dgl -n 2 -k "not km1" tests/unit/partitioning/test_directory.py \
+        tests/unit/partitioning/test_assign.py tests/integration/test_trainer_runs.py || status=$?
+fi
 types_status=0
 wait "$types" || types_status=$?
 cat "$said"

@@ -1,6 +1,8 @@
 """Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -26,6 +28,7 @@ def fork_server() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the long tests, too")
+    parser.addoption("--without-dgl", action="store_true", help="as where DGL is not installed, in every process")
     parser.addoption(
         "--namespaces",
         choices=("optional", "required"),
@@ -37,6 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--all"):
         settings.load_profile("all")
+    if config.getoption("--without-dgl"):
+        sys.modules["dgl"] = None  # type: ignore[assignment]
+        ours = [str(Path(__file__).with_name("without_dgl")), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ours))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

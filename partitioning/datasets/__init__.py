@@ -6,7 +6,7 @@
 | file | the user's own: `dataset_file=` | see file.py for the forms |
 | parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/sites.py |
 | synthetic | drawn by synthetic.py | |
-| reddit, yelp, flickr, karateclub | dgl.data | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
+| reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
 | ogbn-arxiv, ogbn-products, ogbn-papers100M | ogb | Hu et al. 2020 |
 | citeseer_torch, pubmed_torch, facebook, lastfm | torch_geometric | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
 """

@@ -1,20 +1,19 @@
-"""Reddit, Yelp, Flickr and the karate club, read by dgl.data.
+"""Reddit, Yelp, Flickr and the karate club, as dgl.data gives them.
 
 The zips are unpacked where DGL looks for them, `dataset_dir`/NAME_HASH/; a folder `dataset_dir`/NAME/ does, too.
-DGL's cache of the finished graph is not used: it would be read without a checksum, and a run that was killed while
-writing it would leave half of it behind.
 """
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.datasets.download import Archive, library
-from partitioning.dgl_import import import_dgl
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
 URL = "https://data.dgl.ai/dataset/{name}.zip"
@@ -43,37 +42,37 @@ def load(settings: DatasetSettings) -> GraphData:
     files = archive(settings.name, settings.dir)
     files.ensure()
     with library(settings.name, files.folder):
-        graph, num_classes = _dgl_graph(settings.name, files.folder)
-        return _graph_data(settings.name, graph, num_classes)
+        return (_reddit if settings.name == "reddit" else _saint)(settings.name, files.folder)
 
 
-def _dgl_graph(name: str, folder: Path) -> tuple[Any, int]:
-    """The DGL graph and its number of classes; DGL's class is told where its files are, and to keep no cache."""
-    dgl = import_dgl(f"dataset_name={name}")
-    options = {"reddit": {"self_loop": False}}.get(name, {})
-    base = {"reddit": dgl.data.RedditDataset, "yelp": dgl.data.YelpDataset, "flickr": dgl.data.FlickrDataset}[name]
-    told = {
-        "raw_path": property(lambda self: str(folder)),
-        "has_cache": lambda self: False,
-        "save": lambda self: None,
-    }
-    dataset = type(base.__name__, (base,), told)(raw_dir=str(folder.parent), verbose=False, **options)
-    return dataset[0], int(dataset.num_classes)
+def _reddit(name: str, folder: Path) -> GraphData:
+    adjacency = sp.csr_array(sp.load_npz(folder / "reddit_graph.npz"))
+    with np.load(folder / "reddit_data.npz") as data:
+        features, labels, role = (data[key] for key in ("feature", "label", "node_types"))
+    order = sp.csgraph.reverse_cuthill_mckee(adjacency)
+    new_id = np.empty_like(order)
+    new_id[order] = np.arange(len(order), dtype=order.dtype)
+    src, dst = (new_id[ends] for ends in adjacency.tocoo().coords)
+    between = src != dst
+    masks: dict[str, Any] = {mask: role[order] == number for number, mask in enumerate(MASKS, start=1)}
+    features, labels = features[order].astype(np.float32), labels[order].astype(np.int64)
+    return GraphData(name, src[between], dst[between], features, labels, 41, np.arange(len(labels)), **masks)
 
 
-def _graph_data(name: str, graph: Any, num_classes: int) -> GraphData:
-    src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
-    if name == "reddit":
-        between = src != dst
-        src, dst = src[between], dst[between]
-    data = {key: tensor.numpy() for key, tensor in graph.ndata.items()}
-    masks = {key: data[key].astype(np.bool_) for key in ("train_mask", "val_mask", "test_mask")}
-    features, labels = data["feat"].astype(np.float32, copy=False), data["label"]
-    if name == "yelp":
-        features = standardised(features, masks["train_mask"])
-        labels, num_classes = labels.astype(np.float32), labels.shape[1]
-    ids = np.arange(len(labels), dtype=np.int64)
-    return GraphData(name, src, dst, features, labels, num_classes, ids, **masks)
+def _saint(name: str, folder: Path) -> GraphData:
+    """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
+    src, dst = sp.coo_array(sp.load_npz(folder / "adj_full.npz")).coords
+    features = np.load(folder / "feats.npy").astype(np.float32)
+    classes, role = (json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role"))
+    numbers = np.array([classes.get(str(node), -1) for node in range(len(features))])
+    masks: dict[str, Any] = {mask: np.zeros(len(features), np.bool_) for mask in MASKS}
+    for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True):
+        masks[mask][role[part]] = True
+    ids = np.arange(len(features))
+    if name == "flickr":
+        return GraphData(name, src, dst, features, numbers.astype(np.int64), 7, ids, **masks)
+    features, labels = standardised(features, masks["train_mask"]), numbers.astype(np.float32)
+    return GraphData(name, src, dst, features, labels, labels.shape[1], ids, **masks)
 
 
 def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -86,9 +85,9 @@ def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDA
 
 def _karate(name: str) -> GraphData:
     """Zachary's karate club: 34 members, 156 directed edges, two factions; a feature for each member."""
-    dgl = import_dgl(f"dataset_name={name}")
-    graph = dgl.data.KarateClubDataset()[0]
-    src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
-    labels = graph.ndata["label"].numpy()
-    ids = np.arange(len(labels), dtype=np.int64)
-    return GraphData(name, src, dst, np.eye(len(labels), dtype=np.float32), labels, 2, ids)
+    import networkx
+
+    club = networkx.karate_club_graph()
+    src, dst = np.array(list(club.to_directed().edges)).T
+    labels = np.array([club.nodes[node]["club"] != "Mr. Hi" for node in club], np.int64)
+    return GraphData(name, src, dst, np.eye(len(labels), dtype=np.float32), labels, 2, np.arange(len(labels)))

@@ -18,6 +18,7 @@ from support import dataset_settings, split_settings
 from partitioning import datasets
 from partitioning.datasets import dgl_source, frames, ogb_source, pyg_source
 from partitioning.datasets.download import Remote, ensure_files
+from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.ogb_import import import_ogb
 from partitioning.settings import SyntheticSettings
@@ -95,22 +96,27 @@ def test_reddit_loses_its_self_loops_and_nothing_else(tmp_path):
     assert_published_split(graph, "reddit")
 
 
-def test_dgl_reads_no_cache_and_leaves_none_behind(tmp_path):
-    from partitioning.dgl_import import import_dgl
-
-    dgl = import_dgl("a test")
-
-    folder = dgl_source.archive("reddit", str(tmp_path)).folder
-    write_reddit(folder)
-    stale = dgl.graph(([0], [1]))
-    for name in ("feat", "label", "train_mask", "val_mask", "test_mask"):
-        stale.ndata[name] = stale.nodes().reshape(2, -1) if name == "feat" else stale.nodes()
-    dgl.save_graphs(str(folder / "dgl_graph.bin"), [stale])
-    assert load("reddit", tmp_path).num_nodes == 12
-    (folder / "dgl_graph.bin").unlink()
-    load("reddit", tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == ["reddit_data.npz", "reddit_graph.npz"]
-    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+@pytest.mark.parametrize("name", ["reddit", "yelp", "flickr", "karateclub"])
+def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
+    data = import_dgl("a test").data
+    folder = tmp_path / name
+    if name == "reddit":
+        write_reddit(folder)
+    elif name != "karateclub":
+        write_saint(folder, multilabel=name == "yelp")
+    theirs = {"reddit": data.RedditDataset, "yelp": data.YelpDataset, "flickr": data.FlickrDataset}.get(name)
+    if theirs is not None:
+        monkeypatch.setattr(theirs, "raw_path", str(folder), raising=False)
+        monkeypatch.setattr(theirs, "has_cache", lambda self: False)
+        monkeypatch.setattr(theirs, "save", lambda self: None)
+    wanted = (theirs(raw_dir=str(tmp_path)) if theirs else data.KarateClubDataset())[0]
+    graph = load(name, tmp_path)
+    edges = (ends.tolist() for ends in wanted.edges())
+    assert pairs(graph) == sorted((a, b) for a, b in zip(*edges, strict=True) if name != "reddit" or a != b)
+    for key, tensor in wanted.ndata.items():
+        if key != "feat" or name != "yelp":  # which is standardised
+            attribute = {"feat": "features", "label": "labels"}.get(key, key)
+            assert getattr(graph, attribute).tolist() == tensor.tolist(), key
 
 
 def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):

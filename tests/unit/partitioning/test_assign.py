@@ -32,7 +32,10 @@ def test_a_seed_decides(method: str) -> None:
 
 
 @pytest.mark.parametrize("objective", ["vol", "cut"])
-def test_metis_balances_training_nodes_too(objective: str) -> None:
+@pytest.mark.parametrize("by", ["dgl", "pymetis"])
+def test_metis_balances_training_nodes_too(objective: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(by)
+    monkeypatch.setattr("partitioning.assign.has_dgl", lambda: by == "dgl")
     parts = assign(GRAPH, TRAIN, settings("metis", objective=objective))
     assert np.bincount(parts, minlength=3).max() <= 1.25 * 100
     assert np.bincount(parts[TRAIN], minlength=3).max() <= 1.35 * TRAIN.sum() / 3
