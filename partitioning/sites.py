@@ -15,6 +15,8 @@ start (retexo/sites/halo_rows.py).
             node_id         int64 [I] your ids, from 0 to 2**63 - 1, each at one site only, in any order
             src, dst        int64 [E] ids of each edge's ends; all edges into this site's nodes, and no others
             src_owner       int [E] rank of the site that holds src: its place in `sites`
+            edge_weight     float [E], optional: from 0 on
+            edge_feat       float [E, K], optional: at all sites, or at none
             feat            float [I, F]; or the CSR matrix
             feat_data, feat_indices, feat_indptr, feat_shape
             label           int64 [I], -1 where there is none, or 0/1 [I, C]
@@ -46,6 +48,8 @@ from partitioning.checks import (
     Array,
     Ints,
     check_classes,
+    check_edge_feat,
+    check_edge_weight,
     check_features,
     check_integers,
     check_masks,
@@ -60,7 +64,7 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
 from partitioning.files import check_path, exclusive, file_checksum, read_json
-from partitioning.graph_data import MASKS, GraphData, is_labelled
+from partitioning.graph_data import EDGE_DATA, MASKS, GraphData, is_labelled
 from partitioning.setting_fields import one_of
 
 log = logging.getLogger(__name__)
@@ -222,7 +226,7 @@ def _required(arrays: Mapping[str, Array], name: str, path: Path) -> Ints:
 
 
 def _checked_ids(arrays: Mapping[str, Array], path: Path) -> Ints:
-    known = ("node_id", *EDGES, *NODE_ARRAYS, *CSR)
+    known = ("node_id", *EDGES, *EDGE_DATA, *NODE_ARRAYS, *CSR)
     unknown = sorted(arrays.keys() - set(known))
     if unknown:
         raise InputError(f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
@@ -239,6 +243,9 @@ class Edges:
     src: Ints
     dst: Ints
     owner: Ints
+    weight: NDArray[np.float32] | None
+    """[E], and features [E, K], where there are any."""
+    feat: NDArray[np.float32] | None
 
 
 def _checked_edges(arrays: Mapping[str, Array], site: Site, path: Path) -> Edges:
@@ -248,7 +255,11 @@ def _checked_edges(arrays: Mapping[str, Array], site: Site, path: Path) -> Edges
             raise InputError(f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge")
     refuse(owner, (owner < 0) | (owner >= len(site.sites)), _at(path, "src_owner"),
            f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}")  # fmt: skip
-    return Edges(src, dst, owner)
+    weight, feat = (
+        check(arrays[name], len(src), _at(path, name)) if name in arrays else None
+        for name, check in zip(EDGE_DATA, (check_edge_weight, check_edge_feat), strict=True)
+    )
+    return Edges(src, dst, owner, weight, feat)
 
 
 def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any]:
@@ -273,6 +284,7 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
     local = np.empty(len(src), np.int32)
     local[own] = np.searchsorted(ids, src[own])
     local[~own] = len(ids) + np.argsort(by_owner)[place]
+    weight, feat = (None if data is None else torch.from_numpy(data[order]) for data in (edges.weight, edges.feat))
     return {
         "num_halo": len(halo),
         "src": torch.from_numpy(local),
@@ -280,7 +292,9 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
         "halo_owner": torch.from_numpy(halo_owner[by_owner]),
         "halo_index": torch.full((len(halo),), -1),
         "unresolved_halo": UnresolvedHalo(torch.from_numpy(halo[by_owner]), path, site.sites),
-        "in_degree": torch.bincount(torch.from_numpy(dst), minlength=len(ids)),
+        "in_degree": torch.bincount(torch.from_numpy(dst), None if weight is None else weight.double(), len(ids)),
+        "edge_weight": weight,
+        "edge_feat": feat,
         "self_loops": int(loop.sum()),
     }
 
@@ -364,5 +378,6 @@ def write_sites(
                 src_owner=assignment[graph.src[incoming]],
                 label=graph.labels[nodes],
                 **arrays,
+                **{name: data[incoming] for name, data in graph.edge_data.items()},
             )
     return folders

@@ -16,6 +16,7 @@ from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import TrafficEstimate
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.exchange.coding.weights import write_weights
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, build_stages
 
@@ -58,7 +59,7 @@ class Sizes:
 
 
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
-    """Bytes of a whole part in the shortest codes at hand: features, edges, labels and masks.
+    """Bytes of a whole part in the shortest codes at hand: features, edges with theirs, labels and masks.
 
     Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
     as few bits as the classes take, or a bit a class.
@@ -69,6 +70,8 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     num_nodes = sum(other.num_inner for other in partitions)
     edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
     label_bits = num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    edges += 0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
+    edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 

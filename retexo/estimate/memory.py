@@ -142,6 +142,8 @@ class LayerWork:
     others: Neighbourhood
     boundary: int
     """Bytes of an int32 for each edge from another part, where rows and sums are chosen edge by edge; else 0."""
+    edge_values: int = 0
+    """Weights and features of all edges."""
 
     @property
     def boundary_of_peer(self) -> int:
@@ -172,6 +174,7 @@ class LayerWork:
             rounds=Neighbourhood.of(partition, train | val | plain, none, sums=sums),
             others=Neighbourhood.of(partition, ~(train | val), held, sums=sums),
             boundary=INDEX // 2 * int(np.count_nonzero(cut)) * sums,
+            edge_values=sum(data.numel() for data in (partition.edge_weight, partition.edge_feat) if data is not None),
         )
 
 
@@ -184,7 +187,8 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
     memory.hold("features", features)
     # What is mapped counts, too: a machine without room for it would read it again and again. Of edges there are marks.
     memory.use(*[edges // 2] * 2, *[edges // INDEX] * 3, *[nodes] * 2, features // FLOAT)
-    memory.hold("part", *[edges // 2] * 2, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
+    of_edges = *[edges // 2] * 2, FLOAT * work.edge_values
+    memory.hold("part", *of_edges, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
     # The edges of one boundary: as numbers, sorted, in code; twenty bits are a byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
     memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.types import Partition
+from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
 from retexo.nn.convolution import Convolution
-from retexo.nn.stage import Stage
+from retexo.nn.stage import Architecture, Stage
 from retexo.outputs.checkpoint import Checkpoint, save_layer
 from retexo.outputs.run_log import RunLog
 from retexo.sites.resolve_halo import resolve_halo
@@ -76,9 +77,7 @@ def make_context(
 
     return Context(
         settings=settings,
-        partition=replace(
-            partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat
-        ),
+        partition=replace(partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat),
         features=features.to(dtype),
         labels=labels.to(device),
         edges=in_edges(partition, conv, partition.in_degree, out_degree, dtype),
@@ -135,7 +134,14 @@ def make_inference_context(
 
     Where rows are rounded, scores are made in the two waves of training: other sums of rows are rounded otherwise.
     """
-    graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
+    architecture, of_edges = checkpoint.architecture, (graph_info.num_edge_features, graph_info.weighted)
+    graph_info = replace(graph_info, num_classes=architecture.num_classes)
+    found = Architecture.of(architecture.model, architecture.num_features, architecture.num_classes, *of_edges)
+    if found != architecture:
+        raise InputError(
+            f"the model of {checkpoint.directory} reads {architecture.num_edge_features} features of an edge (for "
+            f"attention a weight is one), this graph has {found.num_edge_features}; give it the same"
+        )
     answer = checkpoint.answer
     smoothing = replace(settings.smoothing, steps=answer.steps if answer.alpha < 1 else 0, reach=answer.reach)
     settings = replace(settings, smoothing=smoothing)

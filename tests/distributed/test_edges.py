@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_trainers
 import torch
 from support import MODELS, dgl_directory, write_partitions
 from test_oracle import (
@@ -23,6 +24,7 @@ from test_oracle import (
 from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.sites import find_sites, write_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.exchange.plan import PlanOptions, make_plan
@@ -177,3 +179,52 @@ def test_a_maximum_takes_no_weights(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(1), 1)
     with pytest.raises(InputError, match=r"model.aggregator=pool: the edges have weights, .* model.aggregator=mean"):
         train_as_threads(1, (directory, settings_of(1, *MODELS["sage-pool"]), 1 << 18))
+
+
+# --- other trainers ----------------------------------------------------------------------------------------------------  # noqa: E501
+
+TRAINERS = {
+    "full_graph": ("few", "gcn", "num_layers=3", "trainer=full_graph"),
+    "full_graph-gat": ("features", "gat-mean", "num_layers=2", "trainer=full_graph"),
+    "bns": ("few", "sage-mean", "num_layers=2", "trainer=bns", "bns.p=1"),
+    "fedgcn": ("few", "gcn", "num_layers=2", "trainer=fedgcn"),
+    "sign": ("few", "gcn", "num_layers=2", "trainer=sign"),
+}
+
+
+def answers(folder: Path, num_parts: int, graph: GraphData, model: str, *settings: str) -> np.ndarray:
+    directory = write_partitions(folder, graph, oracle_masks(), assignment(num_parts), num_parts)
+    return test_trainers.joined_logits(
+        test_trainers.trained(directory, settings_of(num_parts, *MODELS[model], "num_rounds=[3]", *settings))
+    )
+
+
+@pytest.mark.parametrize("case", TRAINERS)
+def test_other_trainers_take_weights(case: str, tmp_path: Path) -> None:
+    kind, *settings = TRAINERS[case]
+    wanted = answers(tmp_path / "1", 1, graph_of(kind), *settings)
+    np.testing.assert_allclose(answers(tmp_path / "4", 4, graph_of(kind), *settings), wanted, rtol=1e-8, atol=1e-11)
+    assert not np.allclose(answers(tmp_path / "0", 1, oracle_graph("dense"), *settings), wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat-mean"])
+def test_local_training_of_one_part_is_that_of_the_graph(model: str, tmp_path: Path) -> None:
+    kind = "features" if model == "gat-mean" else "few"
+    local, whole = (
+        answers(tmp_path / name, 1, graph_of(kind), model, "num_layers=2", f"trainer={name}")
+        for name in ("local", "full_graph")
+    )
+    np.testing.assert_allclose(local, whole, rtol=1e-8)
+
+
+def test_features_of_edges_that_a_trainer_does_not_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"trainer=sign: the edges have features, .* trainer=lazy"):
+        answers(tmp_path, 1, graph_of("features"), "gcn", "num_layers=2", "trainer=sign")
+
+
+def test_sites_equal_a_directory(trained: Any, tmp_path: Path) -> None:
+    """They ask for degrees, which are sums of weights."""
+    graph, parts = graph_of("features"), assignment(4)
+    write_sites(tmp_path, graph, oracle_masks(), parts, ["a", "b", "c", "d"])
+    settings = settings_of(4, *CASES["gcn-features"][1], "num_rounds=[3]")
+    assert_same(joined(train_as_threads(4, (find_sites(tmp_path, 4), settings, 1 << 18))), trained(1, "gcn-features"))

@@ -83,7 +83,10 @@ def context_of(
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-    architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
+    info = graph_info
+    architecture = Architecture.of(
+        settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
+    )
     with LOCK:
         stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
     context = make_context(
