@@ -92,6 +92,22 @@ def test_a_weight_of_k_is_k_edges(trained: Any, num_parts: int, case: str) -> No
     assert_same(trained(num_parts, case), trained(1, case, parallel=True))
 
 
+def test_weights_of_two_change_no_mean(trained: Any, tmp_path: Path) -> None:
+    """In one part bit for bit, in several but for the order of the sums: an edge that is alone is sent as a row."""
+    graph, settings = oracle_graph("dense"), (*MODELS["sage-mean"], "num_rounds=[3]")
+    for num_parts in (1, 4):
+        results = []
+        for name, weight in (("plain", None), ("twos", np.full(graph.num_edges, 2, np.float32))):
+            given = replace(graph, edge_weight=weight)
+            parts = assignment(num_parts)
+            directory = write_partitions(tmp_path / f"{name}{num_parts}", given, oracle_masks(), parts, num_parts)
+            results.append(joined(train_as_threads(num_parts, (directory, settings_of(num_parts, *settings), 1 << 18))))
+        assert_same(*results)
+        if num_parts == 1:
+            for own, other in zip(results[0][1], results[1][1], strict=True):
+                np.testing.assert_array_equal(own, other)
+
+
 @pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])
 def test_edges_make_a_difference(trained: Any, case: str) -> None:
     """Else the tests above would show nothing."""
