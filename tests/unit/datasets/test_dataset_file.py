@@ -402,10 +402,7 @@ def test_two_columns_of_one_name(tmp_path):
 
 def write_dgl(path, change=(), count=1):
     import torch
-
-    from partitioning.dgl_import import import_dgl
-
-    dgl = import_dgl("a test")
+    from support import dgl
 
     toy = arrays() | dict(change)
     graph = dgl.graph((torch.as_tensor(toy["src"]), torch.as_tensor(toy["dst"])), num_nodes=4)

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from support import dataset_settings, split_settings
+from support import dataset_settings, dgl, split_settings
 
 from partitioning import datasets
 from partitioning.datasets import dgl_source, frames, ogb_source, pyg_source
 from partitioning.datasets.download import Remote, ensure_files
-from partitioning.dgl_import import import_dgl
 from partitioning.errors import InputError
 from partitioning.ogb_import import import_ogb
 from partitioning.settings import SyntheticSettings
@@ -98,7 +97,7 @@ def test_reddit_loses_its_self_loops_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("name", ["reddit", "yelp", "flickr", "karateclub"])
 def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
-    data = import_dgl("a test").data
+    data = dgl.data
     folder = tmp_path / name
     if name == "reddit":
         write_reddit(folder)

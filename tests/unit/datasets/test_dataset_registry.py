@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import dataset_settings, split_settings
+from support import dataset_settings, need_dgl, split_settings
 
 from partitioning import datasets
 from partitioning.datasets.bundled import CORA
@@ -159,6 +159,7 @@ def test_heavy_libraries_are_not_imported_before_they_are_needed():
 
 
 def test_dgl_needs_no_alias_and_says_nothing():
+    need_dgl()
     code = (
         "import sys; from partitioning.dgl_import import import_dgl; dgl = import_dgl(''); assert dgl.__version__; "
         "sys.exit('setuptools.extern' in sys.modules)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support import finish, random_graph, run_main, save_npz, start_cli, thirds
+from support import finish, need_dgl, random_graph, run_main, save_npz, start_cli, thirds
 
 from partitioning import assign, datasets, hypergraph
 from partitioning.directory.meta import Meta
@@ -40,6 +40,7 @@ def modified(folder: Path) -> list[int]:
 
 
 def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
+    need_dgl()
     made(folder, "partition.dgl_files=false")
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
@@ -78,6 +79,7 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
         changed = run_main(*arguments, cwd=folder)
         assert (changed.rc, "the checksums of part 1 are not those of its content" in changed.stderr) == (2, True)
     (parts / "meta.json").unlink()
+    need_dgl()
     assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
 
 
@@ -153,7 +155,7 @@ def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:
 
 def test_damage_is_found_before_use(folder: Path) -> None:
     made(folder)
-    path = folder / "parts" / "toy-random-vol-2" / "part0" / "graph.dgl"
+    path = folder / "parts" / "toy-random-vol-2" / "part0" / "feat.npy"
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="missing or damaged"):
         made(folder)
