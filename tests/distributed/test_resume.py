@@ -16,6 +16,7 @@ from support import random_graph, snapshot, thirds, write_partitions
 from partitioning.errors import InputError
 from retexo.apps import resume, train
 from retexo.comm.process_group import GlooTransport
+from retexo.comm.sockets import Streams
 from retexo.config.compose import compose
 from retexo.config.schema import without
 from retexo.config.settings import Settings
@@ -47,7 +48,7 @@ def settings(parts: Path, *more: str) -> Settings:
     return compose([*small, *more, "app=train", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
 
 
-def dies_at(message: int, rank: int, job: Any, parent: Connection) -> None:
+def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
     """A worker, of which rank 1 is killed before it takes part in a message, counted from the start."""
     if rank == 1:
         swap, left = GlooTransport.swap, [message]
@@ -59,15 +60,15 @@ def dies_at(message: int, rank: int, job: Any, parent: Connection) -> None:
             return swap(self, *arguments)
 
         GlooTransport.swap = counted  # type: ignore[method-assign]
-    train_worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent, streams)
 
 
-def disk_is_full(size: int, rank: int, job: Any, parent: Connection) -> None:
+def disk_is_full(size: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
     """A worker, of which rank 1 can write no file beyond `size` bytes."""
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    train_worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent, streams)
 
 
 def lines(run_dir: Path) -> list[dict[str, Any]]:
