@@ -71,7 +71,7 @@ def _numbered(array: Array, where: str) -> Labels:
         array = array.astype(np.int64)
     limit = max(len(array), MANY_CLASSES)
     if array.ndim == 1 and array.dtype.kind in "iu" and ((array < -1) | (array >= limit)).any():
-        return _named(array.astype(np.int64), array == -1, where)
+        return _named(array, array == -1, where)
     labels = check_classes(array, limit, where)
     if labels.max() < 0:
         raise InputError(f"{where}: no node has a label; expected at least one")

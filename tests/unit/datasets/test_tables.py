@@ -153,6 +153,16 @@ def test_gaps_and_one_class_are_said(tmp_path, caplog):
     assert "all labelled nodes are of one class" in caplog.text
 
 
+def test_classes_may_be_integers_beyond_int64(tmp_path):
+    """The last of them would be -1, no class, as an int64."""
+    path = tmp_path / "toy.npz"
+    label = np.array([2**64 - 1, 7, 2**64 - 1], np.uint64)
+    np.savez(path, src=[0, 1], dst=[1, 2], feat=np.eye(3), label=label, node_id=np.arange(3))
+    graph = load(path)
+    assert graph.labels.tolist() == [1, 0, 1]
+    assert graph.class_names == (7, 2**64 - 1)
+
+
 def test_masks_on_unlabelled_nodes(tmp_path):
     nodes = "id,label,x,train_mask,val_mask,test_mask\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
     graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n"))
