@@ -13,7 +13,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic import MessageTag
 from retexo.config.settings import GradientSettings
-from retexo.training.parameters import FlatParameters
+from retexo.training.parameters import FlatParameters, ParameterSlice
 
 
 class GradientReduction(Protocol):
@@ -54,24 +54,18 @@ class DenseReduction:
 
     def __init__(self, flat: FlatParameters, all_reduce: AllReduce) -> None:
         self._gradient, self._all_reduce = flat.gradient, all_reduce
-        self._parts = [(flat.gradient[each.place].view(each.shape), each.used) for each in flat.slices]
-        self._whole = all(used is None for _, used in self._parts)
+        self._matrices = [GradientMatrix([_columns(flat, each)], each.used) for each in flat.slices]
 
     def reduce(self, tail: Tensor) -> None:
-        if self._whole:
+        if all(matrix.used is None for matrix in self._matrices):
             self._all_reduce(self._gradient, tail)
             return
-        # Whole rows are ten times as fast as a mask or indices over all entries.
-        taken = [part if used is None else part.index_select(0, used) for part, used in self._parts]
-        sums = torch.cat([rows.flatten() for rows in taken])
+        taken = [matrix.take() for matrix in self._matrices]
+        sums = torch.cat([values.flatten() for values in taken])
         self._all_reduce(sums, tail)
-        for (part, used), rows, total in zip(
-            self._parts, taken, torch.split(sums, [rows.numel() for rows in taken]), strict=True
-        ):
-            if used is None:
-                part.copy_(total.view_as(rows))
-            else:
-                part.index_copy_(0, used, total.view_as(rows))
+        totals = torch.split(sums, [values.numel() for values in taken])
+        for matrix, values, total in zip(self._matrices, taken, totals, strict=True):
+            matrix.put(total.view_as(values))
 
     def buffers(self) -> list[Tensor]:
         return []
@@ -132,30 +126,38 @@ class GradientMatrix:
         return num_rows, sum(part.shape[1] for part in self.parts)
 
     def take(self) -> Tensor:
-        """A copy, [N, M]."""
-        parts = self.parts if self.used is None else [part[self.used] for part in self.parts]
-        return torch.cat(parts, dim=1)
+        """[N, M], of one part with all its rows not a copy."""
+        # Whole rows, which is ten times as fast as a mask or indices over all entries.
+        parts = self.parts if self.used is None else [part.index_select(0, self.used) for part in self.parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def put(self, values: Tensor) -> None:
         """Write values [N, M] where they belong in the flat gradient."""
         for part, columns in zip(
             self.parts, torch.split(values, [part.shape[1] for part in self.parts], dim=1), strict=True
         ):
-            part[... if self.used is None else self.used] = columns
+            if self.used is None:
+                part.copy_(columns)
+            else:
+                part.index_copy_(0, self.used, columns)
 
 
 def gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
     """All parameters: weights of equally wide inputs together, and of the others those with the same longer side."""
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
     for each in flat.slices:
-        gradient = flat.gradient[each.place].view(each.shape)
-        if gradient.dim() != 2:
-            gradient = gradient.view(-1, 1)
-        elif not each.reads_inputs and gradient.shape[0] < gradient.shape[1]:
+        gradient = _columns(flat, each)
+        if len(each.shape) == 2 and not each.reads_inputs and gradient.shape[0] < gradient.shape[1]:
             gradient = gradient.T
         key = len(gradient), each.reads_inputs
         matrices.setdefault(key, GradientMatrix([], each.used)).parts.append(gradient)
     return list(matrices.values())
+
+
+def _columns(flat: FlatParameters, each: ParameterSlice) -> Tensor:
+    """The gradient of a parameter as a matrix, a view; of a vector as one column."""
+    gradient = flat.gradient[each.place]
+    return gradient.view(each.shape) if len(each.shape) == 2 else gradient.view(-1, 1)
 
 
 class _LowRank:
