@@ -17,6 +17,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -37,7 +39,9 @@ from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
 from partitioning.settings import ColumnSettings, DatasetSettings, SplitSettings, SyntheticSettings
 from retexo.cluster.interfaces import loopback
+from retexo.cluster.streams import with_local_streams
 from retexo.comm.process_group import Rendezvous, process_group
+from retexo.comm.sockets import SocketTransport
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
 from retexo.training.graph_info import GraphInfo
@@ -104,6 +108,13 @@ def run_workers(
             if process.is_alive():
                 process.kill()
             process.join()
+
+
+def over_sockets(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Future[Any]]:
+    """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it, when all ended."""
+    with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
+        streams = with_local_streams(range(world), {}, stack)
+        return [pool.submit(work, SocketTransport(rank, streams[rank], timeout)) for rank in range(world)]
 
 
 def _results(workers: list[Any], deadline: float) -> list[Any]:

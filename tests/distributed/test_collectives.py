@@ -1,19 +1,15 @@
 """Each collective alone: the worked answers of its docstring, and its bytes by hand."""
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import run_workers
+from support import over_sockets, run_workers
 from torch import Tensor
 
-from retexo.cluster.streams import with_local_streams
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
-from retexo.comm.sockets import SocketTransport
 from retexo.comm.traffic import KINDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
 
@@ -84,10 +80,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     backend, world = request.param
     if backend == "gloo":
         return run_workers(world, over_gloo, Path(tmp_path_factory.mktemp("collectives")))
-    with ThreadPoolExecutor(world) as pool, ExitStack() as stack:
-        streams = with_local_streams(range(world), {}, stack)
-        ends = [SocketTransport(rank, streams[rank], 60.0) for rank in range(world)]
-        return list(pool.map(collectives, ends))
+    return [future.result() for future in over_sockets(world, collectives)]
 
 
 def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:

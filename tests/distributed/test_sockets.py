@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import over_sockets
 
 from retexo.cluster.streams import with_local_streams
 from retexo.comm.sockets import HEADER, SocketTransport
@@ -20,11 +20,8 @@ from retexo.comm.transport import PeerLost
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
-    """work(transport) in a thread for each rank; their results or exceptions, by rank."""
-    with ThreadPoolExecutor(world) as pool, ExitStack() as stack:
-        streams = with_local_streams(range(world), {}, stack)
-        futures = [pool.submit(work, SocketTransport(rank, streams[rank], timeout)) for rank in range(world)]
-        return [future.exception() or future.result() for future in futures]
+    """What ended each rank, or None."""
+    return [future.exception() for future in over_sockets(world, work, timeout)]
 
 
 SIZES = st.sampled_from([0, 1, 3, 1000, 70_000, 600_000])  # of which the last is more than a socket holds
