@@ -146,11 +146,9 @@ def _nodes(tables: list[Table]) -> Nodes:
             expected = f"expected a row of {placed[0].path}"
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, placed[0].path)
-        nodes = Nodes(longest, None, grows=False)
-    else:
-        all_known = bool(placed) or named[0].path.stem != "labels"
-        nodes = Nodes(named[0].rows, named[0].ids, grows=not all_known, where=named[0].ids_where)
-    return nodes
+        return Nodes(longest, None, grows=False)
+    grows = not placed and named[0].path.stem == "labels"
+    return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
 def _placed(table: Table, name: str, nodes: Nodes) -> Any:

@@ -38,15 +38,11 @@ class Rendezvous:
     """Several nodes: the keys of the store begin with it, so that no worker of another run is ever found there."""
 
 
-@contextlib.contextmanager
-def connected(rendezvous: Rendezvous, rank: int, streams: Streams | None) -> Iterator[Transport]:
+def connected(
+    rendezvous: Rendezvous, rank: int, streams: Streams | None
+) -> contextlib.AbstractContextManager[Transport]:
     """The transport of a worker until the end of its run; streams: None for gloo."""
-    with (
-        process_group(rendezvous, rank)
-        if streams is None
-        else socket_transport(rank, streams, rendezvous.timeout) as transport
-    ):
-        yield transport
+    return process_group(rendezvous, rank) if streams is None else socket_transport(rank, streams, rendezvous.timeout)
 
 
 @contextlib.contextmanager
