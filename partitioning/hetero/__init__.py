@@ -1,0 +1,1 @@
+"""Heterogeneous graphs: types of nodes, and relations between them."""

@@ -1,0 +1,61 @@
+"""Small heterogeneous graphs for tests."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from support import Masks, thirds
+
+from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.hetero.split import split_hetero
+from partitioning.hetero.types import HeteroPartition
+
+SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
+"""Nodes and features of each type of a random graph; the first type is the target."""
+RELATIONS: dict[EdgeType, int] = {
+    ("person", "acts_in", "movie"): 90,
+    ("movie", "rev_acts_in", "person"): 90,
+    ("person", "directs", "movie"): 30,
+    ("studio", "makes", "movie"): 40,
+    ("movie", "sequel_of", "movie"): 12,
+}
+"""And edges of each relation."""
+
+
+def random_hetero(
+    sizes: Mapping[str, tuple[int, int]] = SIZES,
+    relations: Mapping[EdgeType, int] = RELATIONS,
+    *,
+    num_classes: int = 3,
+    seed: int = 0,
+    multi: bool = False,
+    weighted: Sequence[EdgeType] = (),
+) -> HeteroGraphData:
+    """Random edges, some of them twice, a self loop where the ends are of one type; ids from 1000, 2000 ... on."""
+    rng = np.random.default_rng(seed)
+    target, number = next(iter(sizes)), next(iter(sizes.values()))[0]
+    labels = np.arange(number) // 3 % num_classes
+    nodes = {}
+    for place, (name, (count, width)) in enumerate(sizes.items()):
+        rows = rng.standard_normal((count, width)).astype(np.float32)
+        if name == target and width:
+            rows += 1.5 * np.eye(num_classes, width, dtype=np.float32)[labels]
+        nodes[name] = NodeTable(rows, 1000 * (place + 1) + np.arange(count))
+    edges = {}
+    for each, count in relations.items():
+        src, dst = (rng.integers(sizes[each[end]][0], size=count if sizes[each[end]][0] else 0) for end in (0, 2))
+        if each[0] == each[2] and len(src) > 2:
+            src[0] = dst[0]
+        src[-1:], dst[-1:] = src[1:2], dst[1:2]
+        weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if each in weighted else None
+        edges[each] = Relation(src, dst, weight)
+    multi_labels = (rng.random((number, num_classes)) < 0.4).astype(np.float32)
+    return HeteroGraphData("toy", nodes, edges, target, multi_labels if multi else labels, num_classes)
+
+
+def hetero_parts(
+    graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
+) -> list[HeteroPartition]:
+    """The parts of a random assignment; every third target trains, the next ones validate and test."""
+    rng = np.random.default_rng(seed)
+    assignment = {name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()}
+    return list(split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts))
