@@ -1,26 +1,31 @@
 """Rounds a second of synchronous training, beside the floor of the same products.
 
-    python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets]
+    python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets tls]
 
 Cora, GCN, +experiment=retexo, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the
 same matrix products (forward and backward on the training rows, forward on the validation rows) of all workers' rows,
 and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the
 same all-reduces between 4 workers that do nothing else. All are interleaved; ratios are of medians. With several
-backends: the same of each, and the ratio of rounds and of messages to those of the first.
+backends: the same of each, and the ratio of rounds and of messages to those of the first. tls: messages over sockets
+with TLS between all workers, as if each were a node.
 """
 
 import json
 import tempfile
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import common
 import pandas as pd
 import torch
 
+from retexo.apps.credentials import init as make_credentials
 from retexo.cluster import launch
 from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.sockets import Streams
 from retexo.comm.traffic import MessageTag
@@ -72,6 +77,9 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
 def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connection, streams: Streams | None) -> None:
     """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
     meeting, sizes = job
+    if meeting.credentials is not None:
+        own = meeting.credentials / f"site{rank}"
+        meeting = replace(meeting, credentials=read_credentials(own, rank, WORKERS))
     torch.set_num_threads(1)
     with connected(meeting, rank, streams) as transport:
         comm = Communicator(transport)
@@ -83,26 +91,38 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
         parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
 
 
-def message_seconds(backend: str) -> float:
-    settings = compose([*DATA, backend], "node_classification_gcn").train
+def message_seconds(backend: str, folder: Path) -> float:
+    option = f"distributed.backend={'sockets' if backend == 'tls' else backend}"
+    settings = compose([*DATA, option], "node_classification_gcn").train
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
     with launch.connect_nodes(settings.cluster, {}, "") as node:
-        return float(launch.run_workers(range(WORKERS), messages_alone, (node.rendezvous, sizes), node)[0])
+        meeting = replace(node.rendezvous, **secured(folder / "keys")) if backend == "tls" else node.rendezvous
+        return float(launch.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0])
+
+
+def secured(folder: Path) -> dict[str, Any]:
+    """For a rendezvous: the credentials of a node for each worker. For this, one folder serves all: rank 0's."""
+    sites = [f"site{rank}" for rank in range(WORKERS)]
+    if not folder.exists():
+        make_credentials(folder, sites)
+    return {"credentials": folder, "parts_per_node": 1}
 
 
 def once(folder: Path, backends: list[str]) -> dict[str, float]:
     """Seconds of one training run by each backend, whole and its rounds, and of the floors."""
     found = {"products": floor_seconds()}
     for backend in backends:
+        found[f"messages {backend}"] = message_seconds(backend, folder)
+        if backend == "tls":
+            continue
         option = f"distributed.backend={backend}"
         settings = compose([*DATA, option, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
         common.partition(settings)
         seconds = common.train(settings, folder)["seconds"]
-        found |= {f"training {backend}": seconds["train"], f"rounds {backend}": seconds["phase"]["rounds"],
-                  f"messages {backend}": message_seconds(option)}  # fmt: skip
+        found |= {f"training {backend}": seconds["train"], f"rounds {backend}": seconds["phase"]["rounds"]}
     return found
 
 
@@ -117,13 +137,17 @@ def main() -> None:
     print(seconds.agg(["median", "min", "max"]).T.round(2).to_string())
     first = arguments.backend[0]
     for backend in arguments.backend:
-        rounds, messages = median[f"rounds {backend}"], median[f"messages {backend}"]
+        messages = median[f"messages {backend}"]
+        if backend != first:
+            print(f"{backend} / {first}: messages {messages / median[f'messages {first}']:.2f}")
+        if backend == "tls":
+            continue
+        rounds = median[f"rounds {backend}"]
         floor = median["products"]
         print(f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the products, "
               f"{rounds / (floor + messages):.2f} of products and messages")  # fmt: skip
         if backend != first:
-            print(f"{backend} / {first}: rounds {rounds / median[f'rounds {first}']:.2f}, "
-                  f"messages {messages / median[f'messages {first}']:.2f}")  # fmt: skip
+            print(f"{backend} / {first}: rounds {rounds / median[f'rounds {first}']:.2f}")
 
 
 if __name__ == "__main__":

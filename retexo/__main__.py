@@ -45,6 +45,10 @@ def run(config: "DictConfig", fresh: bool) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["credentials"]:
+        from retexo.apps.credentials import main as make_credentials
+
+        return make_credentials(sys.argv[2:])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, instead of exiting with status 1
     fresh = "torch" not in sys.modules  # not a notebook's or a test's process
     import hydra

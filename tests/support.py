@@ -391,6 +391,16 @@ def _hydra_alone() -> Iterator[None]:
         HydraConfig.instance().cfg = None
 
 
+def make_credentials(folder: Path, *sites: str) -> list[Path]:
+    """Folders of credentials, by node; skips the test where cryptography is not installed."""
+    pytest.importorskip("cryptography")
+    from retexo.apps import credentials
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        credentials.init(folder, sites)
+    return [folder / site for site in sites]
+
+
 def kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP.
+"""Messages between the nodes of a run, beside the training: JSON objects, one a line, over TCP, or TLS over it.
 
 Nothing is executed or unpickled of what comes in, a line has a limit, and no call waits for longer than it is told.
 These messages are small (docs/cluster.md) and are not counted as data volume.
@@ -6,9 +6,12 @@ These messages are small (docs/cluster.md) and are not counted as data volume.
 
 import json
 import socket
+import ssl
 import time
 from multiprocessing.connection import wait
 from typing import Any
+
+from retexo.comm.tls import Refused, Tls
 
 MAX_MESSAGE_BYTES = 1 << 18
 """bytes of the longest message that is accepted"""
@@ -18,6 +21,8 @@ SEND_TIMEOUT = 5.0
 """seconds after which a peer that reads nothing counts as gone"""
 RETRY_INTERVAL = 0.2
 """seconds between two attempts to connect"""
+CLIENT_HELLO = b"\x16"
+"""How TLS begins, and no JSON object."""
 
 
 class ChannelClosed(ConnectionError):
@@ -31,18 +36,44 @@ class Disconnected(ChannelClosed):
 class Channel:
     """One end of a connection; methods raise ChannelClosed once the other end is gone."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
+        """tls: a connection that was accepted may begin with TLS, and `node` says whose it is."""
         connection.settimeout(SEND_TIMEOUT)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connection
+        self._socket, self._tls = connection, tls
         self.peer = str(connection.getpeername()[0])
+        self.node: int | None = None
+        """The node whose certificate the other end has; None: it has shown none."""
         self._received = b""
         self._ready: list[dict[str, Any]] = []
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def speaks_for(self, node: int) -> bool:
+        """Whether the other end is that node, as far as this can be known: without TLS whoever says so."""
+        return self._tls is None or self.node == node
+
+    def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
+        """As the one that has connected, to the member that has this node; ChannelClosed if it is another."""
+        self._tls, connection = tls, tls.over(self._socket, accepted=False)
+        self._socket = connection
+        try:
+            connection.settimeout(timeout)
+            connection.do_handshake()
+            tls.check_node(connection, node)
+        except (Refused, ssl.SSLCertVerificationError) as error:
+            raise ChannelClosed(f"refused its certificate: {error}") from error
+        except OSError as error:
+            raise Disconnected(f"no TLS: {error}") from error
+        self.node = node
+        answer = self.receive_one(timeout)  # nothing is said before the other end has accepted this certificate
+        if "welcome" not in answer:
+            raise ChannelClosed(f"it refused this node's certificate: {printable(answer.get('refused'))}")
+
     def send(self, message: dict[str, Any]) -> None:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
+            raise Disconnected("no TLS yet")  # it would wait for the other end
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
@@ -63,9 +94,13 @@ class Channel:
         """The messages that have come, without waiting for more; ChannelClosed at the end of the connection."""
         waiting, self._ready = self._ready, []
         try:
-            content = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            content = self._read()
+        except (BlockingIOError, ssl.SSLWantReadError):
             return waiting
+        except (Refused, ssl.SSLError) as error:
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                raise Disconnected("connection closed") from error
+            raise ChannelClosed(f"TLS: {error}") from error
         except OSError as error:
             raise Disconnected(str(error)) from error
         if not content:
@@ -74,6 +109,22 @@ class Channel:
         if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
             raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
         return [*waiting, *map(_message, lines)]
+
+    def _read(self) -> bytes:
+        """What has come, at most one record of TLS; BlockingIOError or SSLWantReadError where nothing has."""
+        self._socket.settimeout(0)
+        try:
+            if self._tls is not None and self.node is None and not isinstance(self._socket, ssl.SSLSocket):
+                if self._socket.recv(1, socket.MSG_PEEK) != CLIENT_HELLO:
+                    return self._socket.recv(1 << 16)
+                self._socket = self._tls.over(self._socket, accepted=True)
+            if self._tls is not None and self.node is None and isinstance(self._socket, ssl.SSLSocket):
+                self._socket.do_handshake()
+                self.node = self._tls.node_of(self._socket)
+                self.send({"welcome": self.node})
+            return self._socket.recv(1 << 16)
+        finally:
+            self._socket.settimeout(SEND_TIMEOUT)
 
     def detach(self) -> socket.socket:
         """The connection itself, for something else than messages."""
@@ -106,13 +157,22 @@ def listen(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), backlog=1024)
 
 
-def connect(address: str, port: int, timeout: float) -> Channel:
-    """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error."""
+def connect(address: str, port: int, timeout: float, tls: Tls | None = None, node: int = 0) -> Channel:
+    """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error.
+
+    tls: encrypted, to the one that has the certificate of `node`; ChannelClosed at once where it has another.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return Channel(socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic())))
+            seconds = max(0.1, deadline - time.monotonic())
+            channel = Channel(socket.create_connection((address, port), timeout=seconds))
+            if tls is not None:
+                channel.start_tls(tls, node, seconds)
+            return channel
         except OSError as error:
+            if isinstance(error, ChannelClosed) and not isinstance(error, Disconnected):
+                raise
             if time.monotonic() + RETRY_INTERVAL > deadline:
                 raise ConnectionError(str(error)) from error
             time.sleep(RETRY_INTERVAL)

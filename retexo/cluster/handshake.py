@@ -18,6 +18,7 @@ from partitioning.files import check_types
 from retexo import __version__
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.cluster.pending import PendingConnections
+from retexo.comm.tls import Tls
 
 PROTOCOL = 1
 MISMATCH_WAIT = 5.0
@@ -43,6 +44,8 @@ class NodeInfo:
     """distributed.backend; a run may be resumed with another."""
     address: str
     """ADDRESS:PORT at which the other nodes find this one."""
+    credentials: str = ""
+    """Credentials.numbers; empty in the clear."""
 
     @property
     def name(self) -> str:
@@ -68,6 +71,11 @@ def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
     """Why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
         return f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the same everywhere"
+    if other.credentials != first.credentials:
+        return (
+            f"{other.name} has other lists of the authority than node 0: {other.credentials}, not "
+            f"{first.credentials}; give all nodes the newest"
+        )
     if other.world_size != first.world_size:
         return f"{other.name} has num_partitions={other.world_size}, node 0 has num_partitions={first.world_size}"
     if other.backend != first.backend:
@@ -101,9 +109,9 @@ def code_version() -> str:
 class Coordinator:
     """Node 0's side: accepts connections until all other nodes have joined."""
 
-    def __init__(self, listener: socket.socket, own: NodeInfo, num_nodes: int) -> None:
+    def __init__(self, listener: socket.socket, own: NodeInfo, num_nodes: int, tls: Tls | None = None) -> None:
         self._own, self._num_nodes = own, num_nodes
-        self._pending = PendingConnections(listener)
+        self._pending = PendingConnections(listener, tls)
         self._rejected: list[Channel] = []
         self.addresses: dict[str, str] = {}
         """Where each node that joined listens, by node; keys of JSON are strings."""
@@ -144,6 +152,9 @@ class Coordinator:
         info = parse_node_info(message)
         if info is None:
             self._pending.reject(channel, "not a node of this program's version")
+        elif not channel.speaks_for(info.node):
+            whose = "no certificate" if channel.node is None else f"the certificate of node {channel.node}"
+            self._pending.reject(channel, f"it says that it is node {info.node}, and has {whose}")
         elif info.run_key != self._own.run_key:
             other_run = printable(info.run_key) or "no launcher"
             self._pending.reject(channel, f"it belongs to another run ({other_run})")

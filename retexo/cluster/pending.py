@@ -12,7 +12,8 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from retexo.cluster.channel import Channel, ChannelClosed
+from retexo.cluster.channel import Channel, ChannelClosed, printable
+from retexo.comm.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,9 @@ MAX_WARNINGS = 20
 class PendingConnections:
     """The connections of a listening socket until their first message."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, tls: Tls | None = None) -> None:
         listener.setblocking(False)
-        self._listener = listener
+        self._listener, self._tls = listener, tls
         self._deadlines: dict[Channel, float] = {}
         """Oldest first."""
         self._num_rejected = 0
@@ -56,7 +57,7 @@ class PendingConnections:
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
             last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
-            logger.warning("turned away a connection from %s: %s%s", channel.peer, why, last)
+            logger.warning("turned away a connection from %s: %s%s", channel.peer, printable(why), last)
         with suppress(ChannelClosed):
             channel.send({"refused": why})
         self._forget(channel)
@@ -80,7 +81,7 @@ class PendingConnections:
         """Accept what waits at the listener; above a limit close the oldest instead."""
         with suppress(OSError):
             for _ in range(MAX_ACCEPTED_AT_ONCE):
-                channel = Channel(self._listener.accept()[0])
+                channel = Channel(self._listener.accept()[0], self._tls)
                 same = [other for other in self._deadlines if other.peer == channel.peer]
                 if len(same) >= MAX_PENDING_PER_ADDRESS:
                     self._forget(same[0])

@@ -5,6 +5,8 @@ run, and sends all of them the same reply. The connections stay open for heartbe
 Workers have a store of their own for their rendezvous (comm/process_group.py).
 """
 
+import hashlib
+import hmac
 import json
 import logging
 import secrets
@@ -13,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_versi
 from retexo.cluster.interfaces import interface_address, loopback, route_interface
 from retexo.cluster.pending import PendingConnections
 from retexo.cluster.streams import StreamsByRank
+from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
+from retexo.comm.tls import Tls
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.flatten import flatten
 from retexo.errors import TrainingError
@@ -67,6 +71,12 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
             meeting = _rendezvous(cluster, loopback(), run_id, file=file)
             yield Node(cluster, run_id, meeting, streams=_no_streams(cluster))
             return
+        credentials = None
+        if cluster.encrypted:
+            assert cluster.credentials is not None
+            credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
+        else:
+            logger.warning("between the nodes nothing is encrypted: use a network that you trust (SECURITY.md)")
         interface = choose_interface(cluster)
         address = interface_address(interface, preferred=_addresses(cluster.master_addr))
         is_first = cluster.node_rank == 0
@@ -81,12 +91,15 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
             partition=partition,
             backend=cluster.backend,
             address=f"{address}:{listener.getsockname()[1]}",
+            credentials=credentials.numbers if credentials else "",
         )
-        participant = Participant(cluster, interface, own, listener)
+        participant = Participant(cluster, interface, own, listener, Tls(credentials) if credentials else None)
         node = _coordinate(participant, stack) if is_first else _join(participant)
         listener.close()
         for channel in node.links.values():
             stack.callback(channel.close)
+        per_node = cluster.parts_per_node
+        node = replace(node, rendezvous=replace(node.rendezvous, credentials=credentials, parts_per_node=per_node))
         logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, interface)
         yield node
 
@@ -116,9 +129,12 @@ class Participant:
     interface: str
     own: NodeInfo
     listener: socket.socket
+    tls: Tls | None
+    """None: in the clear."""
 
-    def node(self, run_id: str, store: str, found: Mapping[Key, Channel]) -> Node:
+    def node(self, secret: str, store: str, found: Mapping[Key, Channel]) -> Node:
         """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty."""
+        run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
         address, port = _split(store) if store else ("", 0)
         rendezvous = _rendezvous(self.cluster, self.interface, run_id, address=address, port=port)
         links = {key[0]: channel for key, channel in found.items() if len(key) == 1}
@@ -141,13 +157,13 @@ class Participant:
 def _coordinate(participant: Participant, stack: ExitStack) -> Node:
     """Node 0: wait for the others, reply to all, and wait until they have connected to each other."""
     cluster = participant.cluster
-    coordinator = Coordinator(participant.listener, participant.own, cluster.num_nodes)
+    coordinator = Coordinator(participant.listener, participant.own, cluster.num_nodes, participant.tls)
     coordinator.wait(cluster.init_timeout)
     if coordinator.problem is not None:
         coordinator.send_reply({"mistake": coordinator.problem})
         raise InputError(coordinator.problem)
     problem: str | None
-    run_id, store = secrets.token_hex(8), ""
+    secret, store = secrets.token_hex(16), ""
     accepted: dict[Key, Channel] = {}
     if coordinator.missing:
         absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
@@ -156,13 +172,13 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
         if cluster.backend == "gloo":
             address = participant.own.address.rpartition(":")[0]
             store = f"{address}:{stack.enter_context(serving_store(address))}"
-        coordinator.send_reply({"run": run_id, "store": store, "nodes": coordinator.addresses})
-        accepted, problem = _accept(participant, run_id, range(1, cluster.num_nodes), links=coordinator.joined)
+        coordinator.send_reply({"run": secret, "store": store, "nodes": coordinator.addresses})
+        accepted, problem = _accept(participant, secret, range(1, cluster.num_nodes), links=coordinator.joined)
         problem = problem or _peer_problem(cluster, coordinator.joined)
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise TrainingError(problem)
-    return participant.node(run_id, store, accepted | {(node,): link for node, link in coordinator.joined.items()})
+    return participant.node(secret, store, accepted | {(node,): link for node, link in coordinator.joined.items()})
 
 
 def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
@@ -214,10 +230,10 @@ def _join(participant: Participant) -> Node:
     try:
         channel, reply = _ask_to_join(participant, where, port)
         _check_reply(reply, own, place)
-        run_id, store, addresses = _parse_start(reply)
-        found = _connect_peers(participant, run_id, {0: (where, port), **addresses}, channel)
+        secret, store, addresses = _parse_start(reply)
+        found = _connect_peers(participant, secret, {0: (where, port), **addresses}, channel)
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
-        return participant.node(run_id, store, found)
+        return participant.node(secret, store, found)
     except ChannelClosed as error:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
@@ -228,7 +244,9 @@ def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Chann
     deadline = time.monotonic() + cluster.init_timeout
     while True:
         try:
-            channel = connect(where, port, deadline - time.monotonic())
+            channel = connect(where, port, deadline - time.monotonic(), participant.tls)
+        except ChannelClosed:
+            raise
         except OSError as error:
             raise TrainingError(
                 f"{name_of(0, cluster.ranks_of(0))} was not reached at {where}:{port} within "
@@ -246,7 +264,7 @@ def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Chann
 
 
 def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[int, tuple[str, int]]]:
-    """The run's id, the address of its store, and those of the other nodes; ChannelClosed if they are not there."""
+    """The run's secret, the address of its store, and those of the other nodes; ChannelClosed if they are not there."""
     try:
         addresses = {int(node): _split(address) for node, address in reply["nodes"].items()}
         if reply["store"]:
@@ -276,7 +294,7 @@ def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
 
 
 def _connect_peers(
-    participant: Participant, run_id: str, addresses: Mapping[int, tuple[str, int]], first: Channel
+    participant: Participant, secret: str, addresses: Mapping[int, tuple[str, int]], first: Channel
 ) -> dict[Key, Channel]:
     """Connect every two nodes: only these two can notice that the network between them fails."""
     cluster, own = participant.cluster, participant.own
@@ -287,30 +305,31 @@ def _connect_peers(
         try:
             for key in sorted(participant.keys_of(other)):
                 if other or len(key) > 1:  # the link to node 0 is there
-                    found[(other, *key[1:])] = channel = connect(address, port, CONNECT_TIMEOUT)
-                    channel.send({"run": run_id, "from": key})
+                    tls = participant.tls if len(key) == 1 else None  # over a stream the workers have their own
+                    found[(other, *key[1:])] = channel = connect(address, port, CONNECT_TIMEOUT, tls, other)
+                    channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
             problem = f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
             break
     if problem is None:
-        accepted, problem = _accept(participant, run_id, range(own.node + 1, cluster.num_nodes))
+        accepted, problem = _accept(participant, secret, range(own.node + 1, cluster.num_nodes))
         found |= accepted
     first.send({"ready": True} if problem is None else {"problem": problem})
     return found
 
 
 def _accept(
-    participant: Participant, run_id: str, nodes: range, links: Collection[int] = ()
+    participant: Participant, secret: str, nodes: range, links: Collection[int] = ()
 ) -> tuple[dict[Key, Channel], str | None]:
     """The connections from these nodes of the run, and what is missing of them. links: nodes whose links are there."""
     expected = {key for node in nodes for key in participant.keys_of(node)} - {(node,) for node in links}
     found: dict[Key, Channel] = {}
-    pending, deadline = PendingConnections(participant.listener), time.monotonic() + CONNECT_TIMEOUT
+    pending, deadline = PendingConnections(participant.listener, participant.tls), time.monotonic() + CONNECT_TIMEOUT
     while expected - found.keys() and time.monotonic() < deadline:
         for channel, message in pending.wait(min(0.5, deadline - time.monotonic()))[0]:
-            key = _key_of(message, run_id)
-            if key in expected - found.keys():
+            key = _key_of(message, secret)
+            if key in expected - found.keys() and (len(key) == 3 or channel.speaks_for(key[0])):
                 found[key] = channel
             else:
                 pending.reject(channel, "not a node of this run")
@@ -322,11 +341,17 @@ def _accept(
     return found, f"{participant.own.name} was not reached by {names} within {CONNECT_TIMEOUT:g} s"
 
 
-def _key_of(message: Mapping[str, Any], run_id: str) -> Key:
+def _key_of(message: Mapping[str, Any], secret: str) -> Key:
     """Of a connection's first message; () where it is none of this run."""
-    key = message.get("from")
-    fits = message.get("run") == run_id and isinstance(key, list) and all(type(each) is int for each in key)
-    return tuple(key) if fits and key is not None else ()
+    key, proof = message.get("from"), message.get("proof")
+    if not (isinstance(key, list) and all(type(each) is int for each in key) and isinstance(proof, str)):
+        return ()
+    return tuple(key) if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key)).encode()) else ()
+
+
+def _proof(secret: str, key: Key) -> str:
+    """What only nodes know that node 0 has told the run's secret; each is good for one connection."""
+    return hmac.digest(secret.encode(), json.dumps(key).encode(), "sha256").hex()
 
 
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
@@ -352,5 +377,5 @@ def _launcher_key(cluster: ClusterSettings) -> str:
 def _rendezvous(
     cluster: ClusterSettings, interface: str, run_id: str, *, file: Path | None = None, address: str = "", port: int = 0
 ) -> Rendezvous:
-    limits = {"init_timeout": cluster.init_timeout, "timeout": cluster.timeout}
+    limits: dict[str, Any] = {"init_timeout": cluster.init_timeout, "timeout": cluster.timeout}
     return Rendezvous(cluster.num_partitions, interface, file, address, port, **limits, run_id=run_id)

@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from retexo.comm.credentials import Credentials
 from retexo.comm.sockets import Streams, socket_transport
+from retexo.comm.tls import Tls, secure_stream
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
 
@@ -36,13 +38,32 @@ class Rendezvous:
     """seconds"""
     run_id: str = ""
     """Several nodes: the keys of the store begin with it, so that no worker of another run is ever found there."""
+    credentials: Credentials | None = None
+    """By which streams between nodes are encrypted; None: they are not."""
+    parts_per_node: int = 0
+    """Several nodes: ranks of each."""
 
 
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> contextlib.AbstractContextManager[Transport]:
     """The transport of a worker until the end of its run; streams: None for gloo."""
-    return process_group(rendezvous, rank) if streams is None else socket_transport(rank, streams, rendezvous.timeout)
+    if streams is None:
+        return process_group(rendezvous, rank)
+    return socket_transport(rank, _secured(rendezvous, rank, streams), rendezvous.timeout)
+
+
+def _secured(rendezvous: Rendezvous, rank: int, streams: Streams) -> Streams:
+    """The streams, those to other nodes with TLS; in the order of peers, so that no circle of workers waits."""
+    if rendezvous.credentials is None:
+        return streams
+    tls, timeout, per_node = Tls(rendezvous.credentials), rendezvous.init_timeout, rendezvous.parts_per_node
+    return {
+        peer: stream
+        if peer // per_node == rank // per_node
+        else secure_stream(stream, tls, peer // per_node, timeout, accepted=rank < peer)
+        for peer, stream in sorted(streams.items())
+    }
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
-"""Plain sockets between the workers of a run: a stream for each pair, and one loop over all of them.
+"""Sockets between the workers of a run, plain or with TLS: a stream for each pair, and one loop over all of them.
 
 A message is its length in bytes, 8 of them in little-endian order, and then the values.
 """
 
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,10 @@ from torch import Tensor
 from retexo.comm.transport import PeerLost
 
 HEADER = struct.Struct("<Q")
+RECORD = 1 << 14
+"""bytes of the largest record of TLS"""
+CHUNK = 16 * RECORD
+"""bytes that TLS is given at once"""
 Streams = Mapping[int, socket.socket]
 """The connections of one worker to all others, by rank."""
 
@@ -46,7 +52,12 @@ class SocketTransport:
         dtype = to_peers[self.rank].dtype
         received = [torch.empty(size, dtype=dtype) for size in from_sizes]
         received[self.rank] = to_peers[self.rank].clone()
-        transfers = [_Transfer(peer, stream, to_peers[peer], received[peer]) for peer, stream in self._streams.items()]
+        transfers = [
+            (_TlsTransfer if isinstance(stream, ssl.SSLSocket) else _Transfer)(
+                peer, stream, to_peers[peer], received[peer]
+            )
+            for peer, stream in self._streams.items()
+        ]
         to_peers.clear()
         self._run({transfer.stream.fileno(): transfer for transfer in transfers})
         return received
@@ -89,22 +100,48 @@ class _Transfer:
         """Send and receive what can be without waiting; PeerLost at the end of the stream."""
         try:
             if events & ~select.POLLIN and self._to_send:
-                _advance(self._to_send, self.stream.sendmsg(self._to_send))
+                self._send()
             if events & ~select.POLLOUT and self._to_come:
-                count = self.stream.recvmsg_into(self._to_come)[0]
-                if not count:
-                    raise PeerLost(f"rank {self.peer} closed its connection")
-                _advance(self._to_come, count)
-                self._check_header()
-        except BlockingIOError:
+                self._receive()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
             raise PeerLost(f"rank {self.peer}: {error.strerror}") from error
+
+    def _send(self) -> None:
+        _advance(self._to_send, self.stream.sendmsg(self._to_send))
+
+    def _receive(self) -> None:
+        self._came(self.stream.recvmsg_into(self._to_come)[0])
+
+    def _came(self, count: int) -> None:
+        if not count:
+            raise PeerLost(f"rank {self.peer} closed its connection")
+        _advance(self._to_come, count)
+        self._check_header()
 
     def _check_header(self) -> None:
         if len(self._to_come) < 2:
             (announced,) = HEADER.unpack(self._header)
             assert announced == self._expected, f"rank {self.peer} sends {announced} bytes, not {self._expected}"
+
+
+class _TlsTransfer(_Transfer):
+    """The same where the stream has TLS, which gives out a record at a time, and sends whole chunks."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        start = RECORD - HEADER.size  # one record, and one packet, for a short message
+        joined = b"".join((self._to_send[0], self._outgoing[:start]))
+        self._to_send = [memoryview(joined), *([self._outgoing[start:]] if len(self._outgoing) > start else [])]
+
+    def _send(self) -> None:
+        while self._to_send:  # once it would wait, TLS wants the same chunk again
+            _advance(self._to_send, self.stream.send(self._to_send[0][:CHUNK]))
+
+    def _receive(self) -> None:
+        while self._to_come:  # until it would wait: what TLS holds of a record, poll does not see
+            self._came(self.stream.recv_into(self._to_come[0]))
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -41,6 +41,15 @@ class ClusterSettings(Checked):
         "distributed.backend", "gloo", "what carries messages: torch's gloo, or sockets of this program's own",
         one_of("gloo", "sockets"), per_node=True, compared=False,
     )  # fmt: skip
+    tls: bool | None = setting(
+        "distributed.tls", None,
+        "TLS 1.3 between nodes; null: with backend=sockets; gloo has none; false: in the clear",
+        per_node=True, compared=False,
+    )  # fmt: skip
+    credentials: str | None = setting(
+        "distributed.credentials", None, "folder with this node's key and certificate, see `retexo credentials`",
+        per_node=True, compared=False,
+    )  # fmt: skip
     master_addr: str = setting(
         "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
         per_node=True, compared=False,
@@ -77,6 +86,26 @@ class ClusterSettings(Checked):
                 f"node_rank={self.node_rank}: {self.num_partitions} partitions with parts_per_node="
                 f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
             )
+
+        if self.num_nodes > 1:
+            self._check_encryption()
+
+    def _check_encryption(self) -> None:
+        wanted = "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
+        if self.backend == "gloo" and (self.tls or self.credentials is not None):
+            raise InputError(f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts")
+        if self.tls is False and self.credentials is not None:
+            raise InputError(f"{wanted}: distributed.tls=false sends in the clear; leave one of them out")
+        if self.encrypted and self.credentials is None:
+            raise InputError(
+                "distributed.credentials=null: backend=sockets encrypts between nodes, for which each needs its key; "
+                "make them by `retexo credentials`, or, in a network that you trust, set distributed.tls=false"
+            )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what nodes send each other is."""
+        return self.num_nodes > 1 and self.backend == "sockets" and self.tls is not False
 
     @property
     def num_nodes(self) -> int:

@@ -91,8 +91,8 @@ def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
     port, reach = free_port(), rendezvous.connect
 
-    def connect(address: str, to: int, timeout: float) -> Any:
-        return reach(address, to if to == port else 1, timeout)
+    def connect(address: str, to: int, timeout: float, *tls: Any) -> Any:
+        return reach(address, to if to == port else 1, timeout, *tls)
 
     monkeypatch.setattr(rendezvous, "connect", connect)
     outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in range(3)))
@@ -154,9 +154,8 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
 
 def test_nodes_that_send_by_other_ways_are_refused() -> None:
     port = free_port()
-    outcomes = together(
-        *(lambda n=n, way=way: attend(cluster(n, port, backend=way)) for n, way in enumerate(("gloo", "sockets")))
-    )
+    ways: tuple[dict[str, Any], ...] = ({"backend": "gloo"}, {"backend": "sockets", "tls": False})
+    outcomes = together(*(lambda n=n, way=way: attend(cluster(n, port, **way)) for n, way in enumerate(ways)))
     message = "node 1 (rank 1) has distributed.backend=sockets, node 0 has distributed.backend=gloo"
     assert outcomes == [("InputError", message)] * 2
 
@@ -166,7 +165,7 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
     port = free_port()
 
     def meet(node: int) -> None:
-        settings = cluster(node, port, parts=6, per_node=2, backend="sockets")
+        settings = cluster(node, port, parts=6, per_node=2, backend="sockets", tls=False)
         with rendezvous.connect_nodes(settings, SETTINGS, "abc") as met:
             streams = met.streams or {}
             assert {(own, other) for own in streams for other in streams[own]} == {

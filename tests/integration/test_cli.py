@@ -1,12 +1,13 @@
 """The command line: what a user does wrong, workers that die, signals, several nodes, and every configuration."""
 
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from support import (
     finish,
     group_members,
     kill_group,
+    make_credentials,
     random_graph,
     run_cli,
     run_main,
@@ -268,13 +270,24 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
 # --- two nodes on one machine ------------------------------------------------------------------------------------------  # noqa: E501
 
 
-def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: str) -> list[Ended]:
-    """The same command on two nodes, each with its own partition_dir; node 0's run directory is folder/node0."""
+def two_nodes(
+    place: Path, folder: Path, directories: list[Path], *arguments: str, each: Sequence[tuple[str, ...]] = ((), ())
+) -> list[Ended]:
+    """The same command on two nodes, each with its own partition_dir; node 0's run directory is folder/node0.
+
+    each: further arguments of each.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     common = (*TRAIN, "parts_per_node=1", "distributed.interface=lo", f"distributed.master_port={port}", *arguments)
     commands = [
-        (*common, f"node_rank={node}", f"partition_dir={directories[node]}", f"hydra.run.dir={folder}/node{node}")
+        (
+            *common,
+            f"node_rank={node}",
+            f"partition_dir={directories[node]}",
+            f"hydra.run.dir={folder}/node{node}",
+            *each[node],
+        )
         for node in (0, 1)
     ]
     first = start_cli(*commands[0], cwd=place)
@@ -283,8 +296,11 @@ def two_nodes(place: Path, folder: Path, directories: list[Path], *arguments: st
 
 
 def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
-    """And record one run id. They send over sockets, the one by gloo."""
-    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2, "distributed.backend=sockets")
+    """And record one run id. They send over sockets, encrypted where that can be, the one by gloo."""
+    with_tls = importlib.util.find_spec("cryptography") is not None
+    folders = make_credentials(tmp_path / "keys", "a", "b") if with_tls else ()
+    each = [(f"distributed.credentials={folder}",) for folder in folders] or [("distributed.tls=false",)] * 2
+    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2, "distributed.backend=sockets", each=each)
     for ended in nodes:
         assert ended.rc == 0, ended.output
         assert "interface lo" in ended.output

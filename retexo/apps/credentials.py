@@ -1,0 +1,254 @@
+"""`retexo credentials`: keys and certificates of the sites of a run, by the package cryptography.
+
+A site makes its key, which stays there, and a request; the authority signs it, and lists the members of a run:
+
+    retexo credentials authority AUTHORITY                       once, where the authority is
+    retexo credentials request FOLDER --name east                at each site: key.pem and request.pem
+    retexo credentials sign AUTHORITY request.pem                there again: AUTHORITY/issued/east.pem
+    retexo credentials members AUTHORITY --sites north east south      in the order of node_rank
+    retexo credentials revoke AUTHORITY east                     its certificate is refused from now on
+    retexo credentials init FOLDER --sites north east south      all of it in one place, to try it out
+
+What a site's folder holds is in retexo/comm/credentials.py. All files are PEM, so another authority can take this one's
+place.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.comm.credentials import import_serialization, import_x509
+
+DAYS = 365
+"""For which certificates are valid, unless --days says otherwise."""
+LIST_DAYS = 3650
+"""For which the authority's own certificate is, and its list of revoked ones."""
+SHARED = ("authority.pem", "revoked.pem", "members.json", "members.sig")
+"""What the authority hands to all sites."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; exit status 0, or 2 for input that cannot be used."""
+    parser = argparse.ArgumentParser("retexo credentials", description=__doc__, formatter_class=_formatter())
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("authority", "request", "sign", "members", "revoke", "init"):
+        command = commands.add_parser(name)
+        command.add_argument("folder", type=Path, help="of the authority, of request: of the site")
+        if name == "request":
+            command.add_argument("--name", required=True)
+        if name in ("members", "init"):
+            command.add_argument("--sites", nargs="+", required=True, help="in the order of node_rank")
+        if name == "sign":
+            command.add_argument("request", type=Path)
+        if name == "revoke":
+            command.add_argument("name")
+        if name in ("sign", "init"):
+            command.add_argument("--days", type=int, default=DAYS)
+    given = vars(parser.parse_args(arguments))
+    try:
+        globals()[given.pop("command")](**given)
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _formatter() -> Any:
+    return argparse.RawDescriptionHelpFormatter
+
+
+def authority(folder: Path) -> None:
+    """Make a new authority."""
+    key = _new_key(folder)
+    _write(folder / "authority.pem", _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS))
+    _write(folder / "revoked.pem", _revocations(folder, None))
+    print(f"{folder}: a new authority; who has its key.pem decides who takes part")
+
+
+def request(folder: Path, name: str) -> None:
+    """Make a site's key, and the request for its certificate."""
+    x509 = import_x509()
+    _check_name(name)
+    key = _new_key(folder)
+    _write(folder / "request.pem", x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(key, _hash()))
+    digest = _key_digest(key.public_key())
+    print(f"{folder / 'request.pem'}: send it to the authority; key.pem stays here. Key {digest}")
+
+
+def sign(folder: Path, request: Path, days: int = DAYS) -> None:
+    """Sign a request: the authority has asked the site, by another way, whether the key is its own."""
+    x509 = import_x509()
+    asked = x509.load_pem_x509_csr(request.read_bytes())
+    names = asked.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    name = str(names[0].value) if names else ""
+    _check_name(name)
+    if not asked.is_signature_valid:
+        raise InputError(f"{request}: its signature is not by the key that is in it")
+    issued = folder / "issued" / f"{name}.pem"
+    if issued.exists():
+        raise InputError(f"{issued}: {name} has a certificate; revoke it first")
+    issued.parent.mkdir(exist_ok=True)
+    _write(issued, _certificate(name, asked.public_key(), _key(folder), _load(folder / "authority.pem"), days))
+    digest = _key_digest(asked.public_key())
+    print(f"{issued}: certificate.pem of {name}. Key {digest}: ask the site whether it is this")
+
+
+def members(folder: Path, sites: Sequence[str]) -> None:
+    """Write and sign the list of the sites of a run."""
+    path = folder / "members.json"
+    number = json.loads(path.read_text())["number"] + 1 if path.exists() else 1
+    if len(set(sites)) < len(sites):
+        raise InputError(f"--sites {' '.join(sites)}: a name is there twice")
+    listed = [{"name": site, "fingerprint": _fingerprint(_issued(folder, site))} for site in sites]
+    content = json.dumps({"number": number, "members": listed}, indent=1).encode()
+    path.write_bytes(content)
+    (folder / "members.sig").write_bytes(_signature(_key(folder), content))
+    print(f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as "
+          "certificate.pem")  # fmt: skip
+
+
+def revoke(folder: Path, name: str) -> None:
+    """Add a site's certificate to the list of revoked ones."""
+    _check_name(name)
+    certificate = _issued(folder, name)
+    _write(folder / "revoked.pem", _revocations(folder, certificate.serial_number))
+    (folder / "issued" / f"{name}.pem").rename(folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked")
+    print(f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's are refused")
+
+
+def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
+    """All keys in one place, for trials."""
+    authority(folder / "authority")
+    for site in sites:
+        request(folder / site, site)
+        sign(folder / "authority", folder / site / "request.pem", days)
+    members(folder / "authority", sites)
+    hand_out(folder, sites)
+    print(f"{folder}: for trials. All keys were made in one place; for real data each site makes its own, by `request`")
+
+
+def hand_out(folder: Path, sites: Sequence[str]) -> None:
+    """Copy what the authority has for them into the folders of sites, which `init` has made beside it."""
+    for site in sites:
+        for name in SHARED:
+            shutil.copyfile(folder / "authority" / name, folder / site / name)
+        shutil.copyfile(folder / "authority" / "issued" / f"{site}.pem", folder / site / "certificate.pem")
+
+
+# --- keys, certificates, lists ---------------------------------------------------------------------------------------
+
+
+def _new_key(folder: Path) -> Any:
+    """A key that only its owner may read; one that is there is not overwritten."""
+    serialization = import_serialization()
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, form = ec.generate_private_key(ec.SECP256R1()), serialization.PrivateFormat.PKCS8
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return key
+
+
+def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -> Any:
+    """Signed by `key`, whose certificate is `issuer`; None: its own, that of an authority."""
+    x509, now, is_authority = import_x509(), datetime.now(UTC), issuer is None
+    use = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+         "decipher_only"), False,
+    )  # fmt: skip
+    purposes = [x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+    extensions = [
+        (x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True),
+        (x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **use), True),
+        (x509.SubjectKeyIdentifier.from_public_key(public_key), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False),
+        *([] if is_authority else [(x509.ExtendedKeyUsage(purposes), False),
+                                   (x509.SubjectAlternativeName([x509.DNSName(name)]), False)]),
+    ]  # fmt: skip
+    builder = x509.CertificateBuilder(
+        _name(name) if issuer is None else issuer.subject, _name(name), public_key, x509.random_serial_number(),
+        now - timedelta(minutes=5), now + timedelta(days=days),
+    )  # fmt: skip
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(key, _hash())
+
+
+def _revocations(folder: Path, serial: int | None) -> Any:
+    """The list that is there with one more, and the next number; None: the first, with nothing in it."""
+    x509, key, now = import_x509(), _key(folder), datetime.now(UTC)
+    before = None if serial is None else x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
+    number = 1 if before is None else before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number + 1
+    builder = x509.CertificateRevocationListBuilder(
+        _load(folder / "authority.pem").subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=before or ()
+    )
+    if serial is not None:
+        builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
+    builder = builder.add_extension(x509.CRLNumber(number), False)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    return builder.add_extension(identifier, False).sign(key, _hash())
+
+
+def _issued(folder: Path, name: str) -> Any:
+    path = folder / "issued" / f"{name}.pem"
+    if not path.exists():
+        raise InputError(f"{path}: {name} has no certificate that is not revoked; sign its request")
+    return _load(path)
+
+
+def _key(folder: Path) -> Any:
+    return import_serialization().load_pem_private_key((folder / "key.pem").read_bytes(), None)
+
+
+def _load(path: Path) -> Any:
+    return import_x509().load_pem_x509_certificate(path.read_bytes())
+
+
+def _write(path: Path, made: Any) -> None:
+    path.write_bytes(made.public_bytes(import_serialization().Encoding.PEM))
+
+
+def _fingerprint(certificate: Any) -> str:
+    return hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
+
+
+def _key_digest(public_key: Any) -> str:
+    """What two people compare on the phone."""
+    serialization = import_serialization()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()[:32]
+
+
+def _signature(key: Any, content: bytes) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric import ec, padding
+
+    of_curve = isinstance(key, ec.EllipticCurvePrivateKey)
+    made: bytes = key.sign(content, *((ec.ECDSA(_hash()),) if of_curve else (padding.PKCS1v15(), _hash())))
+    return made
+
+
+def _name(name: str) -> Any:
+    x509 = import_x509()
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _hash() -> Any:
+    from cryptography.hazmat.primitives import hashes
+
+    return hashes.SHA256()
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
+        raise InputError(f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63")

@@ -1,0 +1,161 @@
+"""Who a node is, and who the others are: what its folder of credentials says, and TLS 1.3 by it.
+
+    key.pem            this site's key, which only its owner may read
+    certificate.pem    of its name, signed by the authority
+    authority.pem      the authority's certificate
+    revoked.pem        the authority's list of revoked certificates, with a number (RFC 5280)
+    members.json       the sites of the run: {"number": N, "members": [{"name": ..., "fingerprint": ...}, ...]}
+    members.sig        the authority's signature of that file, as `openssl dgst -sha256 -sign` makes one
+
+The place of a member is its node_rank; a fingerprint is the SHA-256 of a certificate. So a certificate stands for one
+name and one node. `retexo credentials` (retexo/apps/credentials.py) makes all of these.
+"""
+
+import hashlib
+import json
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from partitioning.files import check_types
+
+
+@dataclass(frozen=True)
+class Member:
+    """A site of the run."""
+
+    name: str
+    fingerprint: str
+    """sha256 (hex) of its certificate."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A folder that was checked. It holds no key: who needs that reads the file."""
+
+    folder: Path
+    members: tuple[Member, ...]
+    """By node."""
+    numbers: str
+    """Of the two lists that the authority has signed: the same at all members."""
+
+    def context(self, *, accepted: bool) -> ssl.SSLContext:
+        """TLS 1.3 with certificates of both sides. Whose a certificate is, the caller asks `node_of`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # node_of compares the whole certificate, not only its name
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF | ssl.VERIFY_X509_STRICT
+        context.load_cert_chain(self.folder / "certificate.pem", self.folder / "key.pem")
+        for name in ("authority.pem", "revoked.pem"):
+            context.load_verify_locations(self.folder / name)
+        if accepted:
+            context.num_tickets = 0  # no session is taken up again: every connection proves its certificate anew
+        return context
+
+    def node_of(self, certificate: bytes | None) -> int | None:
+        """The node that a certificate, in DER, stands for; None for that of no member."""
+        found = hashlib.sha256(certificate or b"").hexdigest()
+        nodes = [node for node, member in enumerate(self.members) if member.fingerprint == found]
+        return nodes[0] if nodes else None
+
+
+def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
+    """Check the credentials of a node; InputError says which file is wrong, and why."""
+    x509 = import_x509()
+    _check_key(folder / "key.pem")
+    certificate = _parse(folder / "certificate.pem", x509.load_pem_x509_certificate)
+    authority = _parse(folder / "authority.pem", x509.load_pem_x509_certificate)
+    revoked = _parse(folder / "revoked.pem", x509.load_pem_x509_crl)
+    if not revoked.is_signature_valid(authority.public_key()):
+        raise InputError(f"{folder / 'revoked.pem'}: was not signed by authority.pem; get it anew from the authority")
+    members, number = _read_members(folder, authority.public_key())
+    fingerprint = hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
+    places = [place for place, member in enumerate(members) if member.fingerprint == fingerprint]
+    if len(members) != num_nodes or places != [node]:
+        listed = ", ".join(f"{member.name} {place}" for place, member in enumerate(members))
+        own = f"this certificate is of node {places[0]}" if places else "this certificate is not among them"
+        raise InputError(
+            f"node_rank={node}: {folder / 'members.json'} lists {listed}, and {own}; "
+            f"give each site its own place, of {num_nodes} nodes"
+        )
+    if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
+        raise InputError(f"{folder / 'certificate.pem'}: not valid at this time; ask the authority for a new one")
+    if revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+        raise InputError(f"{folder / 'certificate.pem'}: was revoked; ask the authority for a new one")
+    crl_number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    found = Credentials(folder, members, f"members {number}, revoked {crl_number}")
+    try:
+        found.context(accepted=False)
+    except ssl.SSLError as error:
+        raise InputError(f"{folder}: key.pem and certificate.pem do not fit together: {error.reason}") from error
+    return found
+
+
+def _check_key(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InputError(f"distributed.credentials: {path}: {error.strerror}; see retexo credentials") from error
+    if mode & 0o077:
+        raise InputError(f"{path}: others may read it (mode {mode & 0o777:o}); chmod 600 it, or make a new key")
+
+
+def _parse(path: Path, load: Any) -> Any:
+    try:
+        return load(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"distributed.credentials: {path}: {error.strerror}; see retexo credentials") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not what its name says: {error}; get it anew") from error
+
+
+def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int]:
+    path = folder / "members.json"
+    content, signature = (_parse(each, bytes) for each in (path, folder / "members.sig"))
+    if not is_signed(authority, signature, content):
+        raise InputError(f"{path}: members.sig is no signature of it by authority.pem; get both anew")
+    try:
+        listed = json.loads(content)
+        members = tuple(Member(**{name: each[name] for name in ("name", "fingerprint")}) for each in listed["members"])
+        for member in members:
+            check_types(member)
+        return members, int(listed["number"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a list of members; get it anew") from error
+
+
+def is_signed(public_key: Any, signature: bytes, content: bytes) -> bool:
+    """Whether this key, of an elliptic curve or RSA, has signed the SHA-256 of the content."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, padding
+
+    of_curve = isinstance(public_key, ec.EllipticCurvePublicKey)
+    how = (ec.ECDSA(hashes.SHA256()),) if of_curve else (padding.PKCS1v15(), hashes.SHA256())
+    try:
+        public_key.verify(signature, content, *how)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def import_x509() -> Any:
+    """cryptography.x509; InputError where it is not installed."""
+    try:
+        from cryptography import x509
+    except ImportError as error:
+        raise InputError(
+            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c constraints.txt"
+        ) from error
+    return x509
+
+
+def import_serialization() -> Any:
+    import_x509()
+    from cryptography.hazmat.primitives import serialization
+
+    return serialization
