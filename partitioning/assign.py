@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,19 +61,21 @@ def check_memory(method: str, num_edges: int, available: int) -> None:
 
 def metis(
     graph: GraphData,
-    train_mask: NDArray[np.bool_] | None,
+    groups: NDArray[np.integer[Any]] | NDArray[np.bool_] | None,
     num_parts: int,
     objective: str,
     rng: np.random.Generator,
 ) -> Assignment:
     """Partition by METIS k-way (Karypis and Kumar 1998), on the undirected graph: DGL's, or else pymetis.
 
-    `objective` is vol (communication volume) or cut (edges). With a train_mask, training nodes are balanced, too: DGL
-    balances them and the others, pymetis, which takes one weight of a node, a sum where all and they weigh the same.
+    `objective` is vol (communication volume) or cut (edges). With groups, a number from 0 on of each node (a mask of
+    the training nodes for instance), groups are balanced, too: DGL balances each, pymetis, which takes one weight of a
+    node, a sum where all nodes and each group but the first weigh the same.
     """
-    several = train_mask is not None and 0 < train_mask.sum() < graph.num_nodes
+    several = groups is not None and len(groups) > 0 and groups.min() < groups.max()
     by = _dgl_metis if has_dgl() else _pymetis
-    assignment = by(graph, train_mask if several else None, num_parts, objective, rng)
+    assignment = by(graph, groups.astype(np.int64) if several and groups is not None else None,
+                    num_parts, objective, rng)  # fmt: skip
     if assignment is None:
         raise InputError(
             f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
@@ -82,23 +85,23 @@ def metis(
 
 
 def _dgl_metis(
-    graph: GraphData, train_mask: NDArray[np.bool_] | None, num_parts: int, objective: str, rng: np.random.Generator
+    graph: GraphData, groups: Assignment | None, num_parts: int, objective: str, rng: np.random.Generator
 ) -> Assignment | None:
     """DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes."""
     dgl = import_dgl("partition_method=metis")
     renumber = rng.permutation(graph.num_nodes)
     shuffled = dgl.graph((renumber[graph.src], renumber[graph.dst]), num_nodes=graph.num_nodes)
     types = None
-    if train_mask is not None:
+    if groups is not None:
         types = np.empty(graph.num_nodes, np.int64)
-        types[renumber] = train_mask
+        types[renumber] = groups
     with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
         parts = dgl.metis_partition_assignment(shuffled, num_parts, balance_ntypes=types, objtype=objective)
     return None if parts is None else parts.numpy()[renumber]
 
 
 def _pymetis(
-    graph: GraphData, train_mask: NDArray[np.bool_] | None, num_parts: int, objective: str, rng: np.random.Generator
+    graph: GraphData, groups: Assignment | None, num_parts: int, objective: str, rng: np.random.Generator
 ) -> Assignment | None:
     try:
         import pymetis
@@ -112,8 +115,10 @@ def _pymetis(
     adjacency = pymetis.CSRAdjacency(both.indptr.astype(np.int64), both.indices.astype(np.int64))
     del one_way, both
     weights = None
-    if train_mask is not None:
-        weights = np.where(train_mask, 1 + round(len(train_mask) / train_mask.sum()), 1)
+    if groups is not None:
+        weights = 1 + np.rint(len(groups) / np.maximum(np.bincount(groups), 1)).astype(np.int64)
+        weights[0] = 1
+        weights = weights[groups]
     options = pymetis.Options()
     options.seed = int(rng.integers(2**31))
     options.objtype = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT

@@ -53,22 +53,28 @@ def limit(count: int, num_parts: int) -> int:
     return max(math.ceil(count / num_parts), math.floor((1 + TOLERANCE) * count / num_parts))
 
 
-def partition(graph: GraphData, train_mask: Mask | None, num_parts: int, rng: np.random.Generator) -> Ints:
+def partition(
+    graph: GraphData, train_mask: Mask | None, num_parts: int, rng: np.random.Generator, types: Ints | None = None
+) -> Ints:
     """Assign each node to a part so that few halo rows are needed; int64 [N] in [0, P).
 
     No part has more than limit(N, P) nodes. With a train_mask, bool [N], no part has more than limit(T, P) of the T
-    training nodes either. There is no lower bound: a part can lack training nodes, or with many parts be empty.
+    training nodes either; with types, a number of each node, int64 [N], the first holds for the nodes of each type.
+    There is no lower bound: a part can lack training nodes, or with many parts be empty.
     mt-KaHyPar balances one weight per node, so it balances the nodes, and `balance` then moves what has to move.
 
     Depends on the state of rng, and on the versions of NumPy and mt-KaHyPar, not on the number of threads.
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
-    attempts = [_attempt(graph, train_mask, num_parts, rng.permutation(graph.num_nodes)) for _ in range(tries)]
+    types = np.zeros(graph.num_nodes, np.int64) if types is None else types
+    attempts = [_attempt(graph, train_mask, types, num_parts, rng.permutation(graph.num_nodes)) for _ in range(tries)]
     return min(attempts, key=lambda attempt: attempt[0])[1]
 
 
-def _attempt(graph: GraphData, train_mask: Mask | None, num_parts: int, renumber: Ints) -> tuple[int, Ints]:
+def _attempt(
+    graph: GraphData, train_mask: Mask | None, types: Ints, num_parts: int, renumber: Ints
+) -> tuple[int, Ints]:
     """Return the halo rows and the assignment for one numbering of the nodes, int64 [N].
 
     The deterministic presets of mt-KaHyPar take no notice of its seed, so the numbering takes its place.
@@ -80,7 +86,9 @@ def _attempt(graph: GraphData, train_mask: Mask | None, num_parts: int, renumber
     # Nothing to choose where each node gets a part of its own, or has no neighbour.
     trivial = graph.num_nodes <= num_parts or nets.nnz == graph.num_nodes
     parts = np.arange(graph.num_nodes) % num_parts if trivial else _few_halo_rows(nets, num_parts)
-    balance(parts, nets, training, num_parts)
+    renumbered = np.empty_like(types)
+    renumbered[renumber] = types
+    balance(parts, nets, training, num_parts, renumbered)
     return halo_rows(nets, parts, num_parts), parts[renumber]
 
 
@@ -124,15 +132,16 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
     return [pins[first:end] for first, end in pairwise(nets.indptr.tolist()) if end - first > 1]
 
 
-def balance(parts: Ints, nets: csr_array, training: Mask, num_parts: int) -> None:
-    """Move nodes, int64 [N], until no part is above its limit of training nodes, nor of nodes. Changes parts.
+def balance(parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None) -> None:
+    """Move nodes, int64 [N], until no part is above its limit of training nodes, nor of nodes of a type. Changes parts.
 
     Training nodes move first; then other nodes alone, so that the first result stays. The second step never lacks
     nodes to move: a part has at most limit(T, P) <= limit(N, P) training nodes by then.
     """
-    everyone = np.ones(len(parts), dtype=np.bool_)
+    types = np.zeros(len(parts), np.int64) if types is None else types
     _shed(parts, nets, num_parts, counted=training, movable=training)
-    _shed(parts, nets, num_parts, counted=everyone, movable=~training)
+    for each in range(int(types.max(initial=-1)) + 1):
+        _shed(parts, nets, num_parts, counted=types == each, movable=(types == each) & ~training)
 
 
 def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movable: Mask) -> None:

@@ -19,6 +19,11 @@ MAX_PARTITIONS = 100_000
 """Each is a folder of ten files; more are a slip of the finger."""
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
+KINDS = Check(
+    lambda value: all(kind in FEATURES for kinds in (value.values() if isinstance(value, dict) else [value])
+                      for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])),
+    f"choose of {', '.join(FEATURES)}", FEATURES,
+)  # fmt: skip
 SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
 
 
@@ -98,11 +103,19 @@ class DatasetSettings(Checked):
         "duplicates", "keep", "dataset_name=file: an edge that is listed k times counts k times; or merge: once, with "
         "the sum of its weights", one_of("keep", "merge"), of_partitioner=True,
     )  # fmt: skip
-    features: tuple[str, ...] = setting(
-        "features", ["given"],
-        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; of "
-        "the place in the graph; those of the data, or the mean of neighbours' (docs/data.md)",
-        one_of(*FEATURES), of_partitioner=True,
+    features: Any = setting(
+        "features", "given",
+        "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; "
+        "of the place in the graph; those of the data, or the mean of neighbours' (docs/data.md); or {TYPE: ...}",
+        KINDS, earlier=["given"], of_partitioner=True,
+    )  # fmt: skip
+    target: str | None = setting(
+        "target", None, "heterogeneous graphs: the node type that is learned; null: the one with labels",
+        of_partitioner=True,
+    )  # fmt: skip
+    reverse: bool = setting(
+        "relations.reverse", True, "heterogeneous graphs: add the reverse rev_NAME of every relation that has none",
+        of_partitioner=True,
     )  # fmt: skip
     synthetic: SyntheticSettings
     split: SplitSettings

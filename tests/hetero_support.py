@@ -1,10 +1,13 @@
 """Small heterogeneous graphs for tests."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
-from support import Masks, thirds
+from support import Masks, provenance, thirds
 
+from partitioning.directory.read import find
+from partitioning.hetero.directory import HeteroDirectory, write
 from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.hetero.split import split_hetero
 from partitioning.hetero.types import HeteroPartition
@@ -45,17 +48,36 @@ def random_hetero(
         src, dst = (rng.integers(sizes[each[end]][0], size=count if sizes[each[end]][0] else 0) for end in (0, 2))
         if each[0] == each[2] and len(src) > 2:
             src[0] = dst[0]
-        src[-1:], dst[-1:] = src[1:2], dst[1:2]
+        if len(src) > 2:
+            src[-1], dst[-1] = src[1], dst[1]
         weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if each in weighted else None
         edges[each] = Relation(src, dst, weight)
     multi_labels = (rng.random((number, num_classes)) < 0.4).astype(np.float32)
     return HeteroGraphData("toy", nodes, edges, target, multi_labels if multi else labels, num_classes)
 
 
+def write_hetero(
+    base: Path, graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
+) -> HeteroDirectory:
+    """Write the parts of a random assignment to base/toy-random-vol-P, and open them."""
+    assignment = random_assignment(graph, num_parts, seed)
+    directory, labels = base / f"toy-random-vol-{num_parts}", graph.of_target()
+    parts = split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts)
+    made_by = provenance(labels, np.empty(0), num_parts)
+    write(directory, graph, parts, assignment, num_parts=num_parts, provenance=made_by, overwrite=True)
+    found = find([directory], num_parts)
+    assert isinstance(found, HeteroDirectory)
+    return found
+
+
+def random_assignment(graph: HeteroGraphData, num_parts: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()}
+
+
 def hetero_parts(
     graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> list[HeteroPartition]:
     """The parts of a random assignment; every third target trains, the next ones validate and test."""
-    rng = np.random.default_rng(seed)
-    assignment = {name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()}
+    assignment = random_assignment(graph, num_parts, seed)
     return list(split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts))

@@ -271,7 +271,7 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
     fields = {"dir": ".", "symmetrize": None, "synthetic": synthetic_settings(), "split": split_settings()} | fields
     columns = dict.fromkeys(("id", "label", "src", "dst", "weight")) | fields.pop("columns", {})
-    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",)}
+    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",), "target": None, "reverse": True}
     return DatasetSettings(name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields)
 
 

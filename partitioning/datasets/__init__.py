@@ -17,10 +17,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from partitioning.datasets import bundled, dgl_source, file, ogb_source, pyg_source, synthetic
+from partitioning.datasets.hetero_features import with_features as with_features_by_type
 from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.hetero.relations import with_reverse
 from partitioning.setting_fields import Setting
 from partitioning.settings import DatasetSettings
 from partitioning.splits import SplitRecipe
@@ -30,7 +33,7 @@ from partitioning.splits import SplitRecipe
 class Recipe:
     """How a data set is used in the published experiments, and who loads it."""
 
-    load: Callable[[DatasetSettings], GraphData]
+    load: Callable[[DatasetSettings], GraphData | HeteroGraphData]
     split: SplitRecipe
     symmetrize: bool = False
     """Whether the source gives each edge in one direction only and the reverse ones have to be added."""
@@ -87,6 +90,14 @@ def recipe(name: str) -> Recipe:
 
 
 def load(settings: DatasetSettings) -> GraphData:
+    """As load_any; InputError for a heterogeneous graph."""
+    graph = load_any(settings)
+    if isinstance(graph, HeteroGraphData):
+        raise InputError(f"{graph.name}: a heterogeneous graph, where one with one type of nodes is needed")
+    return graph
+
+
+def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """Load a graph by name, with the reverse edges added where the settings or, failing them, the recipe say so."""
     name = canonical_name(settings.name)
     if settings.file is not None and name not in ("file", "parts"):
@@ -100,6 +111,16 @@ def load(settings: DatasetSettings) -> GraphData:
                 raise InputError(f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it")
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
+    if isinstance(graph, HeteroGraphData):
+        if settings.symmetrize:
+            raise InputError("symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
+                             "the reverse of each relation")  # fmt: skip
+        graph = with_reverse(graph) if settings.reverse else graph
+        return with_features_by_type(graph, settings.features)
+    for key, given in (("target", settings.target), ("relations.reverse", None if settings.reverse else "false"),
+                       ("features", settings.features if isinstance(settings.features, dict) else None)):  # fmt: skip
+        if given is not None:
+            raise InputError(f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it")
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
     return with_features(symmetrized(graph) if symmetrize else graph, settings.features)
 

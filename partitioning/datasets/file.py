@@ -27,6 +27,8 @@ are names, or integers that do not count from 0, are numbered in their order. No
     has a column `id`, edges use these ids, integers or names, and the others are joined by it; nodes without a row have
     no label, no features. USUAL of tables.py are the names of columns that are recognised, `columns.*` name others.
 
+    with folders nodes/ and edges/ in it, a heterogeneous graph: hetero_tables.py
+
 (c) PATH.bin | PATH.dgl, one homogeneous graph saved by dgl.save_graphs with ndata `label` and, optionally, `feat`,
     `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `edge_weight` (or `weight`, `w`) and `edge_feat` (or
     `feat`, `edge_attr`). DGL has no checksums: a damaged file is found only where its values make no sense.
@@ -38,6 +40,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from partitioning.checks import CSR, Array, features_among
+from partitioning.datasets import hetero_tables
 from partitioning.datasets.raw import RawGraph, build, read_arrays
 from partitioning.datasets.tables import read_folder
 from partitioning.dgl_import import import_dgl
@@ -45,6 +48,7 @@ from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
 from partitioning.files import check_path, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData
+from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.settings import DatasetSettings
 
 log = logging.getLogger(__name__)
@@ -61,13 +65,15 @@ DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 """How every file of dgl.save_graphs begins."""
 
 
-def load(settings: DatasetSettings) -> GraphData:
+def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """Read and check the graph at `dataset_file`; it is named after the file's stem."""
     if settings.file is None:
         raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
     path = check_path("dataset_file", settings.file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
+    if hetero_tables.is_folder(path):
+        return hetero_tables.load(path, settings)
     if path.is_dir() or path.suffix in TABLES:
         raw = read_folder(path, settings.columns)
     elif path.suffix == ".npz":

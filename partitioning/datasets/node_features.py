@@ -78,7 +78,7 @@ def _random(graph: GraphData) -> Rows:
     return random_rows(graph.node_ids, WIDTH)
 
 
-def _positional(graph: GraphData) -> Rows:
+def positional(graph: GraphData) -> Rows:
     edges = _edges_between(graph)
     edges = sp.csr_array(edges + edges.T)
     degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
@@ -112,4 +112,4 @@ def _neighbours(graph: GraphData) -> Features:
     return rows if isinstance(graph.features, sp.csr_array) else rows.toarray()
 
 
-_MADE = {"given": _given, "degree": _degree, "random": _random, "positional": _positional, "neighbours": _neighbours}
+_MADE = {"given": _given, "degree": _degree, "random": _random, "positional": positional, "neighbours": _neighbours}

@@ -14,7 +14,7 @@ class Nodes:
     """The nodes and their rows: by position, or by ids. New ids become nodes where no table names all of them."""
 
     def __init__(self, num_nodes: int, ids: Array | None, grows: bool, where: str = "") -> None:
-        self.num_nodes, self.ids, self.grows = num_nodes, None, grows
+        self.num_nodes, self.ids, self.grows, self.kind = num_nodes, None, grows, "node"
         self._names: list[Array] = []
         if ids is not None:
             import pandas as pd
@@ -25,6 +25,16 @@ class Nodes:
                 row = int(self.index.duplicated().argmax())
                 raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once")
             self.ids = keys
+
+    @property
+    def named(self) -> bool:
+        """Whether ids are names."""
+        return bool(self._names)
+
+    @property
+    def expected(self) -> str:
+        """Of an id, for a message."""
+        return f"expected one of the {self.num_nodes} {self.kind} ids"
 
     def _keys(self, ids: Array) -> Ints:
         """As numbers; names are kept."""
@@ -54,5 +64,5 @@ class Nodes:
             self.ids = np.concatenate((self.ids, keys[new]))
             self.index, self.num_nodes = pd.Index(self.ids), len(self.ids)
             rows = self.index.get_indexer(pd.Index(keys))
-        refuse(wanted, rows < 0, where, f"expected one of the {self.num_nodes} node ids", begin)
+        refuse(wanted, rows < 0, where, self.expected, begin)
         return rows

@@ -75,7 +75,7 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     if merge and feat is not None:
         raise InputError("duplicates=merge: features of edges do not add up; leave it out, or merge the edges yourself")
     if merge:
-        src, dst, weight = _merged(src, dst, weight, num_nodes)
+        src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
         ids, names = name_keys(ids.astype(str).astype(object)), Names.of(ids.astype(str).tolist())
@@ -97,7 +97,7 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     )
 
 
-def _merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int) -> tuple[Array, Array, Array | None]:
+def merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int) -> tuple[Array, Array, Array | None]:
     """Each pair of nodes once, by source; weights add up."""
     key = src.astype(np.int64) * num_nodes + dst
     if weight is None:
@@ -108,10 +108,10 @@ def _merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int
         first = np.flatnonzero(np.diff(key, prepend=-1))
         weight = np.add.reduceat(weight[order], first, dtype=np.float64) if len(key) else weight
         key = key[first]
-    merged = key // max(num_nodes, 1), key % max(num_nodes, 1)
+    pairs = key // max(num_nodes, 1), key % max(num_nodes, 1)
     if len(key) < len(src):
         log.warning("%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key))
-    return narrowed(merged[0]), narrowed(merged[1]), weight
+    return narrowed(pairs[0]), narrowed(pairs[1]), weight
 
 
 def narrowed(ends: Endpoints) -> Endpoints:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import Array, CsrParts, Ints, check_integers, check_length, refuse
+from partitioning.checks import Array, CsrParts, check_integers, check_length, refuse
 from partitioning.datasets import frames
 from partitioning.datasets.frames import TextIds, first_row, read_frames
 from partitioning.datasets.nodes import Nodes
@@ -68,35 +68,35 @@ def read_folder(path: Path, columns: ColumnSettings) -> RawGraph:
 
 
 def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
-    folder, edges = (path, _files(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+    folder, edges = (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
         raise InputError(f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of edges")
-    found = [file for stem, suffixes in NODE_TABLES.items() for file in _files(folder, stem, suffixes)]
+    found = [file for stem, suffixes in NODE_TABLES.items() for file in files_named(folder, stem, suffixes)]
     named = [file for file in found if file.suffix in (".csv", ".parquet")]
     if columns.id is not None and not any(columns.id in frames.column_names(file) for file in named):
         raise InputError(f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column")
-    tables = [_read_table(file, columns, text=text) for file in found if file not in edges]
-    values = _only_values(tables)
+    tables = [read_table(file, columns, text=text) for file in found if file not in edges]
+    values = only_values(tables)
     if "label" not in values:
         raise InputError(
             f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
             f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}"
         )
-    nodes = _nodes(tables)
-    ends = _read_edges(edges[0], columns, nodes, text=text)
+    nodes = nodes_of(tables)
+    ends = read_edges(edges[0], columns, (nodes, nodes))
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
-    placed = {name: _placed(table, name, nodes) for name, table in values.items()}
+    in_order = {name: placed(table, name, nodes) for name, table in values.items()}
     src, dst, weight = ends
     return RawGraph(
         name=path.resolve().stem,
         src=src,
         dst=dst,
         edge_weight=weight,
-        features=placed.get("feat"),
-        label=placed["label"],
-        masks={name: placed[name] for name in MASKS if name in placed} | masks,
+        features=in_order.get("feat"),
+        label=in_order["label"],
+        masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
@@ -108,7 +108,7 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
     )
 
 
-def _files(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
+def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     """The one file of a name in the folder, or none."""
     found = [folder / f"{stem}.{suffix}" for suffix in suffixes if (folder / f"{stem}.{suffix}").is_file()]
     if len(found) > 1:
@@ -116,7 +116,7 @@ def _files(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     return found
 
 
-def _only_values(tables: list[Table]) -> dict[str, Table]:
+def only_values(tables: list[Table]) -> dict[str, Table]:
     """The table of each value."""
     values: dict[str, Table] = {}
     for table in tables:
@@ -133,7 +133,7 @@ def _only_values(tables: list[Table]) -> dict[str, Table]:
 # --- who the nodes are -----------------------------------------------------------------------------------------------
 
 
-def _nodes(tables: list[Table]) -> Nodes:
+def nodes_of(tables: list[Table]) -> Nodes:
     """By the ids of nodes, features or labels; those of labels alone, beside no features, need not be all."""
     named = [table for table in tables if table.ids is not None]
     placed = [table for table in tables if table.ids is None]
@@ -151,7 +151,7 @@ def _nodes(tables: list[Table]) -> Nodes:
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
-def _placed(table: Table, name: str, nodes: Nodes) -> Any:
+def placed(table: Table, name: str, nodes: Nodes) -> Any:
     """The values of a table in the order of the nodes; nodes without a row get nothing: -1, None, False or NaN."""
     values, where = table.values[name]
     if table.ids is None:
@@ -202,7 +202,7 @@ def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> s
     return found[0] if found else None
 
 
-def _read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
+def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
     """What a table of nodes holds, by the roles of its columns."""
     kind = "label" if path.stem == "labels" else "feat"
     if path.suffix == ".npz":
@@ -319,15 +319,16 @@ def _read_csr(path: Path) -> Table:
 # --- edges -----------------------------------------------------------------------------------------------------------
 
 
-def _read_edges(
-    path: Path, columns: ColumnSettings, nodes: Nodes, *, text: bool
+def read_edges(
+    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
 ) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
-    """Both ends of every edge, as rows of nodes, and the weights; only one chunk is there twice."""
+    """Both ends of every edge, as rows of their nodes, and the weights; only one chunk is there twice."""
     piles: tuple[list[Array], ...] = [], [], []
-    chunks = _npy_edges(path) if path.suffix == ".npy" else _table_edges(path, columns, nodes, text=text)
+    arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
+    chunks = arrays(path) if arrays else _table_edges(path, columns, nodes)
     for begin, src, dst, weight in chunks:
-        for pile, ends, name in zip(piles, (src, dst), ("src", "dst"), strict=False):
-            pile.append(narrowed(nodes.rows(ends, f"{path}: column `{name}`", begin)))
+        for pile, ends, name, held in zip(piles, (src, dst), ("src", "dst"), nodes, strict=False):
+            pile.append(narrowed(held.rows(ends, f"{path}: column `{name}`", begin)))
         if weight is not None:
             piles[2].append(weight)
     src, dst = map(joined, piles[:2])
@@ -335,7 +336,7 @@ def _read_edges(
 
 
 def _table_edges(
-    path: Path, columns: ColumnSettings, nodes: Nodes, *, text: bool
+    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
 ) -> Iterator[tuple[int, Array, Array, Array | None]]:
     names = frames.column_names(path)
     found = names if names == ["0", "1"] else [_find(role, names, columns, path) for role in ("src", "dst")]
@@ -351,22 +352,22 @@ def _table_edges(
     others = [name for name in names if name not in (*ends, weight)]
     if others:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
-    as_text = text and nodes.ids is not None
-    for frame in read_frames(path, text=ends if as_text else ()):
-        src, dst = (_end_cells(frame, name, path, nodes, text=as_text) for name in ends)
+    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named]
+    for frame in read_frames(path, text=as_text):
+        src, dst = (_end_cells(frame, name, path, held) for name, held in zip(ends, nodes, strict=True))
         weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
         yield first_row(frame), src, dst, weights
 
 
-def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, text: bool) -> Array:
-    if text or nodes.grows:
-        return frames.id_cells(frame, name, path, text=text)
-    expected = UNNAMED if nodes.ids is None else f"expected one of the {nodes.num_nodes} node ids"
+def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes) -> Array:
+    if nodes.named or nodes.grows:
+        return frames.id_cells(frame, name, path, text=nodes.named)
+    expected = UNNAMED if nodes.ids is None else nodes.expected
     values = frames.numbers(frame, name, path, expected)
     return check_integers(values, f"{path}: column `{name}`", first_row(frame))
 
 
-def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints, None]]:
+def _npy_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
     edges = read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge")
@@ -374,3 +375,11 @@ def _npy_edges(path: Path) -> Iterator[tuple[int, Ints, Ints, None]]:
         src, dst = edges[row : row + frames.CELLS // 2].T
         where = (f"{path}: column `{name}`" for name in ("src", "dst"))
         yield row, check_integers(src, next(where), row), check_integers(dst, next(where), row), None
+
+
+def _npz_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
+    arrays = read_arrays(path)
+    if not {"src", "dst"} <= arrays.keys():
+        raise InputError(f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge")
+    src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
+    yield 0, src, dst, arrays.get("edge_weight")

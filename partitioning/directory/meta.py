@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,8 +91,11 @@ class Meta:
                 return path
         return None
 
+    def check(self) -> None:
+        """ValueError for what does not fit together."""
+
     @classmethod
-    def read(cls, directory: Path) -> Self | None:
+    def read(cls, directory: Path) -> "Meta | None":
         """Read meta.json; None where there is none of ours (DGL's own or the public Retexo code's directory)."""
         path = directory / "meta.json"
         if not os.path.lexists(path):
@@ -107,8 +110,9 @@ class Meta:
             )
         try:
             parts = [PartCounts(**part) for part in fields.pop("parts")]
-            meta = cls(parts=parts, **fields)
+            meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
             check_types(meta)
+            meta.check()
             for counts in parts:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
@@ -120,3 +124,39 @@ class Meta:
             raise InputError(
                 f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
             ) from error
+
+
+@dataclass(frozen=True)
+class HeteroMeta(Meta):
+    """Of a heterogeneous graph; nodes and edges of all types together are counted above, num_features is the target's.
+
+    A relation is written SOURCE__RELATION__DESTINATION.
+    """
+
+    target: str = ""
+    types: dict[str, Any] = field(default_factory=dict)
+    """By type: `features`, its width; `nodes` and `halo`, lists of the parts' counts."""
+    relations: dict[str, Any] = field(default_factory=dict)
+    """By relation: `edges`, a list of the parts' counts, self loops left out; `cut`, those between two parts."""
+
+    def check(self) -> None:
+        lists = [each[name] for each in self.types.values() for name in ("nodes", "halo")]
+        lists += [each["edges"] for each in self.relations.values()]
+        numbers = [
+            *(each["features"] for each in self.types.values()),
+            *(each["cut"] for each in self.relations.values()),
+        ]
+        for counts in (*lists, numbers):
+            if not isinstance(counts, list) or not all(type(count) is int and 0 <= count < 2**63 for count in counts):
+                raise ValueError(f"counts are {counts!r}")
+        if any(len(counts) != len(self.parts) for counts in lists):
+            raise ValueError("a list of counts has not one for each part")
+        ends = {name for each in self.relations for name in (each.split("__")[0], each.split("__")[-1])}
+        if self.target not in self.types or not ends <= self.types.keys():
+            raise ValueError("its target, or an end of a relation, is none of its types")
+        for names in (*(each.split("__") for each in self.relations), *([name] * 3 for name in self.types)):
+            if len(names) != 3 or any(not name or set(name) & set("/\\\0") or name[0] == "." for name in names):
+                raise ValueError(f"{names} cannot be the names of types or relations")
+        if any(counts.nodes != sum(each["nodes"][part] for each in self.types.values())
+               for part, counts in enumerate(self.parts)):  # fmt: skip
+            raise ValueError("the nodes of the types are not those of the parts")

@@ -33,7 +33,7 @@ from partitioning.checks import (
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
 from partitioning.directory.arrays import content_of, read_arrays
-from partitioning.directory.meta import VERSION, Meta, content_digest
+from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
 from partitioning.files import file_checksum, reading
@@ -131,6 +131,10 @@ class PartitionDirectory:
         check_length(halo, partition.num_halo, str(file))
         return replace(partition, halo_features=torch.from_numpy(random_rows(halo, partition.features.shape[1])))
 
+    def check(self, part: int) -> None:
+        """InputError for what reading the part finds wrong."""
+        self.read(part)
+
     def node_names(self, part: int) -> Names | None:
         """What the data set calls the inner nodes of a part, where that is no integer."""
         return Names.read(self.path / f"part{part}")
@@ -147,7 +151,7 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
         meta = Meta.read(path)
         if meta is not None and meta.version == VERSION:
             bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
-            directory = PartitionDirectory(path, len(meta.parts), meta, bounds, None)
+            directory = _class_for(meta)(path, len(meta.parts), meta, bounds, None)
             _check_arrays(directory, meta)
         elif (path / pyg_files.DESCRIPTION).is_file():
             config, bounds = pyg_files.read_config(path)
@@ -169,6 +173,12 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
             log.warning("%s: without a meta.json of ours, so nobody sees whether its parts were changed", path)
         return directory
     raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
+
+
+def _class_for(meta: Meta) -> type[PartitionDirectory]:
+    from partitioning.hetero.directory import HeteroDirectory  # it is a PartitionDirectory
+
+    return HeteroDirectory if isinstance(meta, HeteroMeta) else PartitionDirectory
 
 
 def _check_arrays(directory: PartitionDirectory, meta: Meta) -> None:
@@ -323,7 +333,7 @@ def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, 
               for name, tensor in tensors.items()}  # fmt: skip
     features, labels = (_required(arrays, names, where) for names in (FEATURE_NAMES, LABEL_NAMES))
     features = check_dense(features, len(inner), f"{where}: features")
-    labels = _checked_labels(labels, num_nodes, f"{where}: labels")
+    labels = checked_labels(labels, num_nodes, f"{where}: labels")
     check_length(labels, len(inner), f"{where}: labels")
     masks = {name: check_mask(_required(arrays, (name,), where), len(inner), f"{where}: {name}") for name in MASKS}
     check_split(masks, is_labelled(labels), where)
@@ -349,7 +359,7 @@ def _required(tensors: Mapping[str, Any], names: tuple[str, ...], where: str) ->
     raise InputError(f"{where}: has no '{names[0]}'; it has {', '.join(sorted(tensors)) or 'nothing'}")
 
 
-def _checked_labels(labels: Array, num_nodes: int, where: str) -> Array:
+def checked_labels(labels: Array, num_nodes: int, where: str) -> Array:
     """As Partition has them; classes may be float or [I, 1], NaN for none, as OGB gives them."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

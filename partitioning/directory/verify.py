@@ -19,7 +19,7 @@ def verify_directory(path: Path) -> dict[int, str]:
     for part in range(directory.num_parts):
         try:
             directory.verify([part])
-            directory.read(part)
+            directory.check(part)
             if directory.meta and (copy := directory.meta.first_damaged(directory.path, f"part{part}/")):
                 raise InputError(f"{copy}: missing or changed; copy it again, or partition again with overwrite=true")
         except InputError as error:

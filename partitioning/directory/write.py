@@ -148,10 +148,7 @@ def write(
     Raises:
         InputError: without overwrite, where something is there; without DGL, where its files are wanted.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
-    try:
-        unfinished.chmod(0o755)
+    with made_beside(directory, overwrite) as unfinished:
         layout = make_layout(assignment, num_parts)
         edges = _sort_by_part(unfinished / "sorted", graph, assignment, layout, num_parts)
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
@@ -166,10 +163,20 @@ def write(
             (unfinished / f"{directory.name}.json").write_text(json.dumps(config, indent=4) + "\n")
         meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance})
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
+    return meta, OddEdges(*(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True)))
+
+
+@contextlib.contextmanager
+def made_beside(directory: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder to write into, which then takes the place of the directory; without a trace where that fails."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+    try:
+        unfinished.chmod(0o755)
+        yield unfinished
         _put_in_place(unfinished, directory, overwrite)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return meta, OddEdges(*(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True)))
 
 
 def _put_in_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
@@ -288,13 +295,18 @@ def _node_arrays(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: N
     }
 
 
-def _make_meta(
-    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], provenance: dict[str, Any]
-) -> Meta:
+def checksums_of(directory: Path) -> dict[str, str]:
+    """sha256 of every file by its path in the directory."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     with ThreadPoolExecutor(2) as pool:  # hashing releases the interpreter's lock
         sums = pool.map(file_checksum, files)
-        checksums = {path.relative_to(directory).as_posix(): each for path, each in zip(files, sums, strict=True)}
+        return {path.relative_to(directory).as_posix(): each for path, each in zip(files, sums, strict=True)}
+
+
+def _make_meta(
+    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], provenance: dict[str, Any]
+) -> Meta:
+    checksums = checksums_of(directory)
     return Meta(
         version=VERSION,
         name=name,

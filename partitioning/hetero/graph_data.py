@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.graph_data import Endpoints, Features, GraphData
+from partitioning.graph_data import Endpoints, Features, GraphData, endpoint_dtype
 from partitioning.names import Names
 
 EdgeType = tuple[str, str, str]
@@ -84,3 +84,20 @@ class HeteroGraphData:
         fields: dict[str, Any] = {name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")}
         return GraphData(self.name, none, none, table.features, self.labels, self.num_classes, table.node_ids,
                          node_names=table.node_names, class_names=self.class_names, **fields)  # fmt: skip
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where the nodes of each type begin when all types are numbered together."""
+        counts = [0, *(table.num_nodes for table in self.nodes.values())]
+        return dict(zip(self.nodes, np.cumsum(counts).tolist(), strict=False))
+
+    def union(self) -> GraphData:
+        """All nodes and edges as one plain graph, without features and labels; node_ids are their numbers."""
+        count = sum(table.num_nodes for table in self.nodes.values())
+        ends = []
+        for end, place in (("src", 0), ("dst", 2)):
+            pieces = [getattr(relation, end) + self.offsets[each[place]] for each, relation in self.relations.items()]
+            ends.append(np.concatenate([*pieces, np.empty(0, np.int32)]).astype(endpoint_dtype(count)))
+        src, dst = ends
+        features = np.zeros((count, 0), np.float32)
+        return GraphData(self.name, src, dst, features, np.zeros(count, np.int64), 1, np.arange(count))

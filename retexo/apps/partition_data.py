@@ -1,6 +1,7 @@
 """`app=partition_data`: load a graph, split its nodes, assign them to partitions, write the partition directory."""
 
 import contextlib
+import functools
 import logging
 import resource
 import time
@@ -18,14 +19,16 @@ from partitioning import assign, datasets, hypergraph, splits
 from partitioning.datasets import objects as objects
 from partitioning.datasets.file import TABLES
 from partitioning.dgl_import import has_dgl, require_dgl
-from partitioning.directory.meta import Meta
+from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write import CHUNK, write, writing
 from partitioning.errors import InputError
 from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import Endpoints
+from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.settings import PartitionSettings
 from retexo import __version__
+from retexo.apps import partition_hetero
 from retexo.exchange.cover import minimum_cover
 
 logger = logging.getLogger(__name__)
@@ -73,35 +76,53 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"), _warnings() as notes:
-        graph = datasets.load(settings.dataset)
-        split = splits.draw(graph, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
+        graph = datasets.load_any(settings.dataset)
+        learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
+        split = splits.draw(learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
+    if isinstance(graph, HeteroGraphData):
+        described, counts = partition_hetero.write(
+            settings, directory, graph, masks, functools.partial(_provenance, settings, request, split, notes),
+            functools.partial(_timed, seconds), covered, COVER_LIMIT,
+        )  # fmt: skip
+        return _reported(described, directory, counts, seconds)
     with _timed(seconds, "assign"):
         assignment = assign.assign(graph, split.train, settings)
     with _timed(seconds, "cover"):
         rows = cover_rows(graph.src, graph.dst, assignment, settings.num_partitions)
         if rows is None:
             logger.info("rows after the cover are not counted: more than %s edges are cut", f"{COVER_LIMIT:,}")
+    with _timed(seconds, "write"):
+        meta, odd = write(
+            directory, graph, masks, assignment,
+            num_parts=settings.num_partitions,
+            provenance=_provenance(settings, request, split, notes, rows), overwrite=settings.overwrite,
+            with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
+        )  # fmt: skip
+    counts = (
+        f"{odd.self_loops:,} self loops, which are left out; {odd.duplicates:,} duplicates, which count; "
+        f"{odd.isolated:,} isolated nodes"
+    )
+    return _reported(meta, directory, counts, seconds)
+
+
+def _provenance(
+    settings: PartitionSettings, request: dict[str, Any], split: splits.Split, notes: list[str], rows: int | None
+) -> dict[str, Any]:
+    """Fields of Meta that say how the directory was made."""
     packages = ("torch", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
-    provenance = {
+    return {
         "request": request,
         "split": split.describe(),
         "versions": {**{name: version(name) for name in packages}, "retexo": __version__},
         "cover_rows": rows,
         "notes": notes,
     }
-    with _timed(seconds, "write"):
-        meta, odd = write(
-            directory, graph, masks, assignment,
-            num_parts=settings.num_partitions, provenance=provenance, overwrite=settings.overwrite,
-            with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
-        )  # fmt: skip
+
+
+def _reported(meta: Meta, directory: Path, counts: str, seconds: dict[str, float]) -> Meta:
     _print_report(meta, directory)
-    counts = (
-        f"{odd.self_loops:,} self loops, which are left out; {odd.duplicates:,} duplicates, which count; "
-        f"{odd.isolated:,} isolated nodes"
-    )
     logger.info(counts)
     print(counts)
     print(
@@ -157,8 +178,13 @@ def cover_rows(
             return None
     edges = np.concatenate(cut) if cut else np.empty(0, np.int64)
     senders, receivers = src[edges].astype(np.int64), dst[edges].astype(np.int64)
-    sources, left = _numbered(senders * num_parts + assignment[receivers])
-    sums, right = _numbered(receivers * num_parts + assignment[senders])
+    return covered(senders * num_parts + assignment[receivers], receivers * num_parts + assignment[senders])
+
+
+def covered(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
+    """The smallest vertex cover of edges between a row and a partial sum that it enters, by their keys, [E] each."""
+    sources, left = _numbered(rows)
+    sums, right = _numbered(partial_sums)
     return minimum_cover(left, right, np.ones(sources, np.int64), np.ones(sums, np.int64)).weight
 
 
@@ -213,9 +239,13 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition.balance_train": settings.balance_train,
         "labels": dataset.labels,
         "duplicates": dataset.duplicates,
-        "features": list(dataset.features),
+        "features": dataset.features if isinstance(dataset.features, dict) else list(dataset.features),
         **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
     }
+    if dataset.target is not None:  # of a heterogeneous graph, as is the next
+        request["target"] = dataset.target
+    if not dataset.reverse:
+        request["relations.reverse"] = False
     if dataset.name == "synthetic":
         request |= {f"synthetic.{name}": value for name, value in asdict(dataset.synthetic).items()}
     files: dict[str, str | Path | None] = {"dataset_file": dataset.file, "partition_file": settings.file}
@@ -236,10 +266,11 @@ def made_with(meta: Meta) -> dict[str, Any]:
 
 
 def _content_checksum(path: Path) -> str | None:
-    """sha256 of a file, or of all files right in a folder; None where there is none (who reads it says so)."""
+    """sha256 of a file, or of all files right in a folder, its nodes/ and edges/; None without any."""
     if path.is_file():
         return file_checksum(path)
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+    folders = [path, path / "nodes", path / "edges"] if path.is_dir() else []
+    files = sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file())
     return " ".join(file_checksum(file) for file in files) or None
 
 
@@ -279,6 +310,8 @@ def _print_report(meta: Meta, directory: Path) -> None:
     print(" ".join(f"{column:>10}" for column in columns))
     for part, counts in enumerate(meta.parts):
         print(" ".join(f"{value:>10,}" for value in (part, *(getattr(counts, column) for column in columns[1:]))))
+    if isinstance(meta, HeteroMeta):
+        partition_hetero.print_types(meta)
     for note in meta.notes:
         print(f"note: {note}")
 

@@ -25,8 +25,8 @@ DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
 """The settings that say what graph is trained on, and how it is cut."""
 LISTS = frozenset(
     key for key, (_, hint) in DEFINED.items() if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
-)
-"""The settings that are lists; one value stands for a list of it."""
+) | {"features"}
+"""The settings that are lists; one value stands for a list of it. Of features there may be a mapping, too."""
 REST = ".*"
 """How the name of what else is given in a group ends."""
 

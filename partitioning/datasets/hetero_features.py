@@ -1,0 +1,134 @@
+"""Features of types that have none: the setting `features`, for all types or by type.
+
+    given         those of the data; for a type without any those of its neighbours, and without these its degrees
+    degree        log(1 + d) of the in-degree under every relation into the type, self loops left out
+    random        as of plain graphs (datasets/node_features.py)
+    positional    likewise, of the graph of all types together
+    neighbours    for every relation from a type with features the mean of the in-neighbours' rows, side by side; types
+                  further away hear of them hop after hop
+
+N_t nodes, F_t features of a type.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from partitioning.datasets.node_features import WIDTH, positional
+from partitioning.errors import InputError
+from partitioning.graph_data import Features
+from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.random_rows import random_rows
+
+log = logging.getLogger(__name__)
+Kinds = tuple[str, ...]
+
+
+def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
+    """The setting by type: for all, or a mapping from types, which leaves the others as given."""
+    if not isinstance(features, Mapping):
+        return dict.fromkeys(types, tuple(features))
+    unknown = [str(name) for name in features if name not in types]
+    if unknown:
+        raise InputError(f"features: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}")
+    by_type = {name: features.get(name, "given") for name in types}
+    return {name: (kinds,) if isinstance(kinds, str) else tuple(kinds) for name, kinds in by_type.items()}
+
+
+def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
+    """The graph with features of these kinds for every type; InputError where some nodes of a type have none."""
+    kinds = kinds_of(features, list(graph.nodes))
+    chosen = {name: _resolved(graph, name, each) for name, each in kinds.items()}
+    heard = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
+    made: dict[str, NodeTable] = {}
+    for name, each in chosen.items():
+        blocks = [block for kind in each if (block := _block(graph, name, kind, heard)).shape[1]]
+        if not blocks:
+            blocks = [_degree(graph, name)]
+            log.warning("%s: nothing to take features=%s from; its degrees are its features", name, ",".join(each))
+        rows: Features = blocks[0] if len(blocks) == 1 else _beside(blocks)
+        made[name] = replace(graph.nodes[name], features=rows, featured=None)
+    return replace(graph, nodes=made)
+
+
+def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
+    table = graph.nodes[name]
+    if kinds != ("given",):
+        return kinds
+    if not table.features.shape[1]:
+        log.warning("%s: has no features; the means of its neighbours' are taken (features={%s: ...} for others)",
+                    name, name)  # fmt: skip
+        return ("neighbours",)
+    if table.featured is not None and not table.featured.all():
+        first = int(table.featured.argmin())
+        shown = table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
+        raise InputError(f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no features, "
+                         f"node {shown} for instance; set features={{{name}:[given,neighbours]}}")  # fmt: skip
+    return kinds
+
+
+def _beside(blocks: list[Features]) -> Features:
+    if any(isinstance(block, sp.csr_array) for block in blocks):
+        return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks]))
+    return np.hstack(blocks)  # type: ignore[arg-type]
+
+
+def _block(graph: HeteroGraphData, name: str, kind: str, heard: Mapping[str, Features]) -> Features:
+    table = graph.nodes[name]
+    if kind == "given":
+        return table.features
+    if kind == "degree":
+        return _degree(graph, name)
+    if kind == "random":
+        return random_rows(table.node_ids, WIDTH)
+    return heard[name] if kind == "neighbours" else _positional(graph, name)
+
+
+def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+    counts = []
+    for each, relation in graph.relations.items():
+        if each[2] == name:
+            dst = relation.dst[relation.src != relation.dst] if each[0] == name else relation.dst
+            counts.append(np.bincount(dst, minlength=graph.nodes[name].num_nodes))
+    counts = counts or [np.zeros(graph.nodes[name].num_nodes, np.int64)]
+    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
+
+
+def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+    rows = positional(graph.union())
+    first = graph.offsets[name]
+    return rows[first : first + graph.nodes[name].num_nodes]
+
+
+def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
+    """For every type the means of its in-neighbours' rows, [N_t, 0] where nothing comes."""
+    known: dict[str, Features] = {name: table.features for name, table in graph.nodes.items()
+                                  if table.features.shape[1]}  # fmt: skip
+    heard: dict[str, Features] = {}
+    while True:
+        new = {}
+        for name in graph.nodes:
+            into = {each: relation for each, relation in graph.relations.items()
+                    if each[2] == name and each[0] in known and relation.num_edges}  # fmt: skip
+            if name not in heard and into:
+                means = [_mean(graph, each, relation, known[each[0]]) for each, relation in into.items()]
+                new[name] = _beside(means)
+        if not new:
+            none = {name: np.zeros((table.num_nodes, 0), np.float32) for name, table in graph.nodes.items()}
+            return none | heard
+        heard |= new
+        known = new | known
+
+
+def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
+    """[N_d, F_s] the mean of the in-neighbours' rows under a relation, zeros where there are none."""
+    shape = graph.nodes[each[2]].num_nodes, graph.nodes[each[0]].num_nodes
+    edges = sp.csr_array((np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape)
+    degree = np.maximum(np.asarray(edges.sum(axis=1)).reshape(-1), 1)
+    mean = sp.diags_array((1 / degree).astype(np.float32)) @ edges @ rows
+    return mean if isinstance(mean, np.ndarray) else sp.csr_array(mean)

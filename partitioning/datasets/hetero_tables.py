@@ -1,0 +1,225 @@
+"""A folder of tables as a heterogeneous graph: `dataset_name=file dataset_file=FOLDER` (docs/data.md has an example).
+
+    nodes/TYPE.{parquet,csv}    columns id, label, the three masks; other columns with numbers, or lists, are features
+    nodes/TYPE.npy              features [N_t, F_t]; the nodes are its rows
+    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz; or the arrays of file.py, form (a), of nodes
+    nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
+    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    columns src, dst, weight; npy: [E, 2]; npz: arrays
+
+Edges name nodes by the ids of their types, or by position where a type has none. N_t nodes, F_t features of a type.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.checks import (
+    CSR,
+    Array,
+    check_edge_weight,
+    check_features,
+    check_masks,
+    check_node_ids,
+    features_among,
+    refuse,
+)
+from partitioning.datasets.frames import TextIds
+from partitioning.datasets.labels import read_labels
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.raw import merged, read_arrays
+from partitioning.datasets.tables import Table, files_named, nodes_of, only_values, placed, read_edges, read_table
+from partitioning.errors import InputError
+from partitioning.graph_data import MASKS, Features
+from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.names import Names
+from partitioning.settings import ColumnSettings, DatasetSettings
+
+log = logging.getLogger(__name__)
+
+NODES, EDGES = ("parquet", "csv", "npy", "npz"), ("parquet", "csv", "npy", "npz")
+
+
+@dataclass(frozen=True, eq=False)
+class RawNodes:
+    """The nodes of one type, unchecked."""
+
+    num_nodes: int
+    values: Mapping[str, Any]
+    """feat, label and the masks, in the order of the nodes."""
+    where: Mapping[str, str]
+    """What to call each in a message."""
+    node_id: Array | None = None
+    """[N_t] integers."""
+    node_names: Names | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RawRelation:
+    """The edges of one relation as positions, unchecked."""
+
+    src: Array
+    dst: Array
+    edge_weight: Array | None
+    where: str
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it has the form above."""
+    return (path / "nodes").is_dir() and (path / "edges").is_dir()
+
+
+def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
+    """Read a folder and check it; InputError names the file, what is wrong, and the remedy."""
+    types = {name: _read_type(path / "nodes", name, settings.columns) for name in _node_types(path / "nodes")}
+    files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
+    if not files:
+        raise InputError(f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy")
+    relations = {}
+    for each, file in files.items():
+        unknown = [name for name in (each[0], each[2]) if name not in types]
+        if unknown:
+            raise InputError(f"{file}: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}; "
+                             f"add {path}/nodes/{unknown[0]}.csv, or rename the file")  # fmt: skip
+        files_named(path / "edges", SEPARATOR.join(each), EDGES)  # refuses two of one name
+        ends = read_edges(file, settings.columns, (types[each[0]][0], types[each[2]][0]))
+        relations[each] = RawRelation(*ends, f"{file}")
+    return build(path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings)
+
+
+def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    odd = [file.name for file in files if file.suffix[1:] not in suffixes]
+    if odd:
+        log.warning("%s: %s: left out", folder, ", ".join(odd))
+    return [file for file in files if file.suffix[1:] in suffixes]
+
+
+def _node_types(folder: Path) -> list[str]:
+    stems = [file.stem.removesuffix(".features") for file in _tables(folder, NODES)]
+    for name in stems:
+        check_name(name, f"{folder}/{name}")
+    if not stems:
+        raise InputError(f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of nodes")
+    return list(dict.fromkeys(stems))
+
+
+def _edge_type(file: Path) -> EdgeType:
+    names = file.stem.split(SEPARATOR)
+    if len(names) != 3:
+        raise InputError(f"{file}: expected SOURCE__RELATION__DESTINATION{file.suffix}, three names with __ between")
+    for name in names:
+        check_name(name, str(file))
+    return names[0], names[1], names[2]
+
+
+def check_name(name: str, where: str) -> None:
+    """InputError for a name of a type or relation that cannot be a folder's."""
+    if not name or SEPARATOR in name or name.startswith(".") or set(name) & set("/\\\0\n") or len(name) > 100:
+        raise InputError(f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not beginning "
+                         "with a dot, at most 100 letters; rename it")  # fmt: skip
+
+
+def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
+    files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
+    try:
+        tables = [_read(file, columns, text=False) for file in files]
+    except TextIds:
+        tables = [_read(file, columns, text=True) for file in files]
+    values, nodes = only_values(tables), nodes_of(tables)
+    nodes.kind = f"`{name}`"
+    raw = RawNodes(
+        nodes.num_nodes,
+        {value: placed(table, value, nodes) for value, table in values.items()},
+        {value: table.values[value][1] for value, table in values.items()},
+        nodes.ids,
+        nodes.all_names(),
+    )
+    return nodes, raw
+
+
+def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
+    if file.suffix != ".npz":
+        return read_table(file, columns, text=text)
+    arrays = read_arrays(file)
+    if "format" in arrays:
+        return read_table(file, columns, text=text)
+    known = {name: (arrays[name], f"{file}: array `{name}`") for name in ("label", *MASKS) if name in arrays}
+    feat = features_among(arrays, file) if {"feat", *CSR} & arrays.keys() else None
+    found: dict[str, Any] = known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}
+    ids = arrays.get("node_id")
+    if ids is not None and ids.dtype.kind in "US":
+        ids = ids.astype(str).astype(object)
+    if not found and ids is None:
+        raise InputError(f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node")
+    first = ids if ids is not None else next(iter(found.values()))[0]
+    rows = len(first) if isinstance(first, np.ndarray) else len(first.indptr) - 1
+    return Table(file, rows, ids, f"{file}: array `node_id`", found)
+
+
+def build(
+    name: str, types: Mapping[str, RawNodes], relations: Mapping[EdgeType, RawRelation], settings: DatasetSettings
+) -> HeteroGraphData:
+    """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
+    target = _target(types, settings.target)
+    labels = read_labels(types[target].values["label"], types[target].where["label"], settings.labels)
+    masks: dict[str, Any] = {each: types[target].values[each] for each in MASKS if each in types[target].values}
+    masks = dict(check_masks(masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)))
+    nodes = {each: _node_table(raw) for each, raw in types.items()}
+    merge = settings.duplicates == "merge"
+    edges = {each: _relation(raw, each, nodes, merge=merge) for each, raw in relations.items()}
+    return HeteroGraphData(
+        name, nodes, edges, target, labels.values, labels.num_classes, class_names=labels.names, **masks
+    )
+
+
+def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
+    """The one type with labels, or the one of several that is asked for."""
+    labelled = [name for name, raw in types.items() if "label" in raw.values]
+    known = f"with labels: {', '.join(labelled) or 'none'}"
+    if asked is not None and asked not in types:
+        raise InputError(f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}")
+    if asked not in (None, *labelled) or not labelled:
+        who = "no type of nodes has labels" if asked is None else f"target={asked}: it has no labels"
+        raise InputError(f"{who}; give the one to be learned a column `label` (or columns.label=NAME); {known}")
+    if asked is None and len(labelled) > 1:
+        raise InputError(f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]}, or "
+                         "another: one type is learned")  # fmt: skip
+    target = asked or labelled[0]
+    for other in labelled:
+        if other != target:
+            log.warning("%s: its labels are left out, target=%s is learned", other, target)
+    return target
+
+
+def _node_table(raw: RawNodes) -> NodeTable:
+    featured = np.ones(raw.num_nodes, np.bool_)
+    features: Features = np.zeros((raw.num_nodes, 0), np.float32)
+    given = raw.values.get("feat")
+    if given is not None:
+        where = raw.where["feat"]
+        features = check_features(given, raw.num_nodes, lambda name: f"{where} ({name})", featured)
+    ids = np.arange(raw.num_nodes) if raw.node_id is None else raw.node_id
+    ids = check_node_ids(ids, raw.num_nodes, raw.where.get("node_id", "ids"))
+    return NodeTable(features, ids, raw.node_names, None if featured.all() else featured)
+
+
+def _relation(raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool) -> Relation:
+    if len(raw.src) != len(raw.dst):
+        raise InputError(f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of each")
+    for ends, name, column in ((raw.src, each[0], "src"), (raw.dst, each[2], "dst")):
+        number = nodes[name].num_nodes
+        outside: NDArray[np.bool_] = (ends < 0) | (ends >= number)
+        refuse(ends, outside, f"{raw.where}: `{column}`", f"expected a position in [0, {number}) of `{name}`")
+    src, dst, weight = raw.src, raw.dst, raw.edge_weight
+    if merge:
+        src, dst, weight = merged(src, dst, weight, max(nodes[each[2]].num_nodes, 1))
+    if weight is not None:
+        weight = check_edge_weight(weight, len(src), f"{raw.where}: weight")
+    if not len(src):
+        log.warning("%s: relation %s has no edge", raw.where, SEPARATOR.join(each))
+    return Relation(src, dst, weight)

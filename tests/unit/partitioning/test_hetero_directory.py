@@ -1,0 +1,174 @@
+"""The partition directory of a heterogeneous graph: what goes in comes out, and damage is named."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hetero_support import RELATIONS, SIZES, hetero_parts, random_hetero, write_hetero
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import thirds
+
+from partitioning.directory.verify import verify_directory
+from partitioning.errors import InputError
+from partitioning.hetero.graph_data import HeteroGraphData, NodeTable, Relation
+from partitioning.hetero.types import HeteroPartition
+from partitioning.names import Names
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) if isinstance(other, torch.Tensor) else False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)  # type: ignore
+    if hasattr(one, "__dataclass_fields__"):
+        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))  # type: ignore
+    return one == other
+
+
+def reassembled(parts: list[HeteroPartition]) -> dict:
+    """By type the rows by id, and by relation the pairs of ids with weights, sorted."""
+    ids = {name: [part.nodes[name].node_ids.tolist() for part in parts] for name in parts[0].nodes}
+    rows = {
+        name: sorted(
+            (number, *row)
+            for part in parts
+            for number, row in zip(part.nodes[name].node_ids.tolist(), part.nodes[name].features.tolist(), strict=True)
+        )
+        for name in ids
+    }
+    edges: dict = {each: [] for each in parts[0].relations}
+    for part in parts:
+        for each, held in part.relations.items():
+            source = part.nodes[each[0]]
+            halo = zip(source.halo_owner.tolist(), source.halo_index.tolist(), strict=True)
+            known = source.node_ids.tolist() + [ids[each[0]][owner][index] for owner, index in halo]
+            weight = torch.ones(len(held.src)) if held.edge_weight is None else held.edge_weight
+            for src, dst, number in zip(held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True):
+                edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
+    return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(1, 6), st.integers(0, 2**16), st.lists(st.integers(0, 30), min_size=3, max_size=3),
+    st.lists(st.integers(0, 60), min_size=5, max_size=5), st.booleans(),
+)  # fmt: skip
+def test_what_is_split_and_written_is_read_and_put_together_again(
+    tmp_path: Path, num_parts: int, seed: int, counts: list[int], edges: list[int], multi: bool
+) -> None:
+    counts[0] = max(counts[0], 1)
+    sizes = {name: (count, SIZES[name][1]) for name, count in zip(SIZES, counts, strict=True)}
+    empty = {name for name, (count, _) in sizes.items() if not count}
+    relations = {each: 0 if {each[0], each[2]} & empty else number
+                 for each, number in zip(RELATIONS, edges, strict=True)}  # fmt: skip
+    graph = random_hetero(sizes, relations, seed=seed, multi=multi, weighted=[("studio", "makes", "movie")])
+    directory = write_hetero(tmp_path, graph, num_parts, seed=seed)
+    read = [directory.read_hetero(part) for part in range(num_parts)]
+    for part, expected in zip(read, hetero_parts(graph, num_parts, seed=seed), strict=True):
+        assert same(part, expected)
+    whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
+    assert whole == again
+    assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
+    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (
+        graph.num_edges
+    )
+    assert verify_directory(directory.path) == {}
+
+
+def test_names_and_counts_are_kept(tmp_path: Path) -> None:
+    graph = random_hetero()
+    names = Names.of(f"m{row}" for row in range(40))
+    graph = replace(graph, nodes={**graph.nodes, "movie": replace(graph.nodes["movie"], node_names=names)})
+    directory = write_hetero(tmp_path, graph, 3)
+    for part in range(3):
+        ids = directory.read_hetero(part).nodes["movie"].node_ids - 1000
+        found = directory.node_names(part)
+        assert found is not None
+        assert found.tolist() == [f"m{row}" for row in ids.tolist()]
+    meta = directory.hetero
+    assert sum(meta.types["person"]["nodes"]) == 25
+    assert sum(meta.relations["person__directs__movie"]["edges"]) == 30
+    assert meta.cut_edges == sum(each["cut"] for each in meta.relations.values())
+
+
+def shortened(name: str) -> Callable[[Path], None]:
+    return lambda part: np.save(part / name, np.load(part / name)[:-1])
+
+
+def changed(name: str, value: float) -> Callable[[Path], None]:
+    def change(part: Path) -> None:
+        array = np.load(part / name)
+        array[..., -1] = value
+        np.save(part / name, array)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shortened("nodes/movie/feat.npy"), "feat has shape"),
+        (shortened("nodes/person/orig_id.npy"), "orig_id"),
+        (changed("nodes/person/halo.npy", 0), "halo is not ascending"),
+        (changed("nodes/person/halo.npy", 99), "halo: row"),
+        (changed("nodes/movie/feat.npy", np.nan), "finite"),
+        (changed("edges/person__acts_in__movie/src.npy", 99), "src.npy: row"),
+        (shortened("edges/person__acts_in__movie/src.npy"), "src has"),
+        (shortened("label.npy"), "label"),
+        (changed("label.npy", 7), "label has 8 classes"),
+        (lambda part: (part / "nodes/studio/halo.npy").unlink(), "halo.npy"),
+        (lambda part: (part / "edges/movie__sequel_of__movie/dst.npy").write_bytes(b"\x93NUMPY"), "dst.npy"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
+    directory = write_hetero(tmp_path, random_hetero(), 2)
+    damage(directory.path / "part1")
+    assert list(verify_directory(directory.path)) == [1]
+    with pytest.raises(InputError, match=r"checksum|missing"):
+        directory.verify([1])
+    with pytest.raises(InputError, match=said):
+        directory.read_hetero(1)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (("target",), "nobody"),
+        (("types", "movie", "nodes"), [40]),
+        (("types", "movie", "nodes"), [41, -1]),
+        (("types", "movie", "nodes"), [1, 2]),
+        (("types", "..", "nodes"), [0, 0]),
+        (("relations", "person__directs__robot"), {"edges": [1, 1], "cut": 0}),
+        (("relations", "person__directs__movie", "cut"), "many"),
+        (("relations", "person__directs__movie"), None),
+    ],
+)
+def test_a_damaged_description_is_named(tmp_path: Path, at: tuple[str, ...], value: object) -> None:
+    directory = write_hetero(tmp_path, random_hetero(), 2).path
+    content = json.loads((directory / "meta.json").read_text())
+    place = content
+    for key in at[:-1]:
+        place = place.setdefault(key, {"features": 0, "halo": [0, 0]})
+    place[at[-1]] = value
+    (directory / "meta.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"meta\.json"):
+        verify_directory(directory)
+
+
+def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="node_classification_rgcn"):
+        write_hetero(tmp_path, random_hetero(), 2).read(0)
+
+
+def test_a_target_alone_without_edges_has_parts() -> None:
+    none = np.empty(0, np.int64)
+    nodes = {"a": NodeTable(np.zeros((3, 2), np.float32), np.arange(3)), "b": NodeTable(np.zeros((0, 0)), none)}
+    graph = HeteroGraphData("toy", nodes, {("b", "to", "a"): Relation(none, none)}, "a", np.zeros(3, np.int64), 1)
+    parts = hetero_parts(graph, 5, masks=thirds(3))
+    assert sum(part.nodes["a"].num_inner for part in parts) == 3
+    assert all(part.nodes["b"].num_inner == 0 and len(part.relations["b", "to", "a"].src) == 0 for part in parts)
