@@ -101,8 +101,9 @@ HAND: list[tuple[Any, ...]] = [
     *((f"predictions with {what} orig_id", (*FROM_RUN, "partition_dir=theirs"), with_tensors("theirs",
      orig_id=function))
       for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0,
-      "negative": lambda ids: -ids - 1,
                              "float": lambda ids: ids + 0.5}.items()),
+    ("fine: predictions with negative orig_id", (*FROM_RUN, "partition_dir=theirs"),
+     with_tensors("theirs", orig_id=lambda ids: -ids - 1)),
     *((f"orig_id sealed {what}", (*FROM_RUN,), with_tensors("parts", orig_id=function))
       for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0}.items()),
     ("labels sealed, permuted", OURS, with_tensors("parts", label=lambda label: label.flip(0))),

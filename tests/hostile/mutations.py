@@ -264,6 +264,10 @@ def _integers(array: np.ndarray) -> bool:
 
 
 def _labels(label: np.ndarray) -> bool:
+    if label.dtype.kind == "M":
+        return label.ndim == 1  # classes that are times, as names are
+    if label.ndim == 2 and label.shape[1] == 1:
+        label = label[:, 0]
     if label.ndim == 2:
         return bool((np.isin(label, (0, 1)).all(axis=1) | np.isnan(label.astype(float)).all(axis=1)).all())
     return _integers(label) and 0 < len(np.unique(label[label != -1])) < 2000  # classes are any integers
