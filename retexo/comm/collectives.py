@@ -6,7 +6,7 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -121,7 +121,7 @@ class Communicator:
             ]
             for rank in everyone
         ]
-        outgoing = [torch.cat([self._share(summand, rank) for summand in summands]) for rank in everyone]
+        outgoing = [torch.cat(pieces) for pieces in zip(*map(self._chunks_of, summands), strict=True)]
         received = self._split(outgoing, shares, tag)
         sums = [
             _add_up(summand, column, size)
@@ -133,19 +133,19 @@ class Communicator:
                 first, end = _bounds(summand, rank, self.world_size)
                 summand.tensor[first:end] = _values(piece, summand.dtype)
 
-    def _share(self, summand: ReduceInput, rank: int) -> Tensor:
-        """The chunk of this worker's share that a rank adds up, as bytes."""
+    def _chunks_of(self, summand: ReduceInput) -> list[Tensor]:
+        """This worker's share as bytes, by the rank that adds a chunk of it up."""
         if self.rank in summand.zero_ranks:
-            return torch.empty(0, dtype=torch.uint8)
-        first, end = _bounds(summand, rank, self.world_size)
-        return _as_bytes(summand.tensor[first:end].detach().cpu(), summand.dtype)
+            return [torch.empty(0, dtype=torch.uint8)] * self.world_size
+        bounds = [_bounds(summand, rank, self.world_size) for rank in range(self.world_size)]
+        return _as_bytes(summand.tensor.detach().cpu(), summand.dtype, bounds)
 
     def rounded(self, summand: ReduceInput) -> Tensor:
         """The share as the others receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
-        chunks = [self._share(replace(summand, zero_ranks=frozenset()), rank) for rank in range(self.world_size)]
-        return torch.cat([_values(chunk, summand.dtype) for chunk in chunks]).to(summand.tensor)
+        (whole,) = _as_bytes(summand.tensor.detach().cpu(), summand.dtype, [(0, summand.tensor.numel())])
+        return _values(whole, summand.dtype).to(summand.tensor)
 
     def _split(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[tuple[Tensor, ...]]:
         """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
@@ -162,9 +162,10 @@ class Communicator:
 
 
 def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]:
-    """First element, and the end, of the chunk that a rank adds up."""
-    size = summand.tensor.numel()
-    return size * rank // world_size, size * (rank + 1) // world_size
+    """First element, and the end, of the chunk that a rank adds up; whole blocks, where these share a scale."""
+    size, step = summand.tensor.numel(), BLOCK if summand.dtype == torch.int8 else 1
+    steps = -(-size // step)
+    return min(size, steps * rank // world_size * step), min(size, steps * (rank + 1) // world_size * step)
 
 
 def _chunk(summand: ReduceInput, rank: int, world_size: int) -> int:
@@ -183,16 +184,21 @@ def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tens
     total = first.to(summand.tensor.dtype, copy=True)
     for values in others:
         total += values
-    return _as_bytes(total, summand.dtype)
+    return _as_bytes(total, summand.dtype, [(0, len(total))])[0]
 
 
-def _as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values [n] of a chunk in the type that travels, uint8; of int8 the scales come last."""
+def _as_bytes(values: Tensor, dtype: torch.dtype, bounds: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Values [n] in the type that travels, uint8, chunk by chunk (see _bounds); of int8 its scales come last."""
     if dtype != torch.int8:
-        return values.to(dtype).contiguous().view(torch.uint8)
+        whole = values.to(dtype).contiguous()
+        return [whole[first:end].view(torch.uint8) for first, end in bounds]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
     codes, scales = to_int8(blocks)
-    return torch.cat((codes.flatten()[: len(values)].view(torch.uint8), scales.view(torch.uint8)))
+    codes, scales = codes.view(-1).view(torch.uint8), scales.view(-1)
+    return [
+        torch.cat((codes[first:end], scales[first // BLOCK : -(-end // BLOCK)].view(torch.uint8)))
+        for first, end in bounds
+    ]
 
 
 def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:

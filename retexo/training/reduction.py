@@ -183,7 +183,7 @@ class _LowRank:
 
     def owe(self, right: Tensor) -> None:
         """Keep what this worker's right factor [M R] leaves out, as it is sent."""
-        self.error -= self._left @ right.view(self.right_factor.shape).T
+        self.error.addmm_(self._left, right.view(self.right_factor.shape).T, alpha=-1)
 
     def finish(self, right_sum: Tensor) -> None:
         self.right_factor.copy_(right_sum.view(self.right_factor.shape))
