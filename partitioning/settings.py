@@ -29,7 +29,10 @@ SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a sha
 
 @settings_dataclass
 class SyntheticSettings(Checked):
-    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features."""
+    """The graph of dataset_name=synthetic: a degree-corrected stochastic block model with class-dependent features.
+
+    Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
+    """
 
     nodes: int = setting("synthetic.nodes", 10_000, "nodes", at_least(1), MAX_COUNT)
     edges: int = setting("synthetic.edges", 100_000, "undirected edges", at_least(0), MAX_COUNT)
@@ -37,6 +40,11 @@ class SyntheticSettings(Checked):
     classes: int = setting("synthetic.classes", 8, "classes", at_least(1), MAX_COUNT)
     homophily: float = setting("synthetic.homophily", 0.7, "share of the edges within a class", within(0, 1))
     seed: int = setting("synthetic.seed", "${seed}", "of the graph", *SEED, is_seed=True)
+    types: int = setting("synthetic.types", 5, "synthetic_hetero: types of nodes", at_least(1), at_most(1000))
+    relations: int = setting(
+        "synthetic.relations", 6, "synthetic_hetero: relations, their reverse ones not counted", at_least(1),
+        at_most(1000),
+    )  # fmt: skip
 
 
 @settings_dataclass

@@ -45,12 +45,12 @@ def load_run(checkpoint_dir: str | Path) -> "Run":
 
 
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:
-    """Write a torch_geometric Data as a file for dataset_name=file, and return its path; docs/data.md has more."""
+    """Write a torch_geometric Data or HeteroData for dataset_name=file, and return the path; docs/data.md has more."""
     return str(_objects().from_pyg(data, path, **options))
 
 
 def from_dgl(g: Any, path: str | Path = "graph.npz", **options: Any) -> str:
-    """The same of a homogeneous DGLGraph."""
+    """The same of a DGLGraph."""
     return str(_objects().from_dgl(g, path, **options))
 
 

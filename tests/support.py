@@ -276,7 +276,8 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
 
 
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
-    defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0}
+    defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0,
+                "types": 5, "relations": 6}  # fmt: skip
     return SyntheticSettings(**{**defaults, **fields})
 
 

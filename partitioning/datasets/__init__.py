@@ -5,9 +5,9 @@
 | cora, cora_torch | bundled | Sen et al. 2008; assets/cora.npz |
 | file | the user's own: `dataset_file=` | see file.py for the forms |
 | parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/sites.py |
-| synthetic | drawn by synthetic.py | |
+| synthetic, synthetic_hetero | drawn by synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
-| ogbn-arxiv, ogbn-products, ogbn-papers100M | ogb | Hu et al. 2020 |
+| ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
 | citeseer_torch, pubmed_torch, facebook, lastfm | torch_geometric | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
 """
 
@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from partitioning.datasets import bundled, dgl_source, file, ogb_source, pyg_source, synthetic
+from partitioning.datasets import (
+    bundled,
+    dgl_source,
+    file,
+    ogb_mag,
+    ogb_source,
+    pyg_source,
+    synthetic,
+    synthetic_hetero,
+)
 from partitioning.datasets.hetero_features import with_features as with_features_by_type
 from partitioning.datasets.node_features import with_features
 from partitioning.datasets.symmetry import symmetrized
@@ -65,7 +74,9 @@ _RECIPES = {
     "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
     "ogbn-products": Recipe(ogb_source.load, _GIVEN),
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
+    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN),
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
+    "synthetic_hetero": Recipe(synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
     "file": Recipe(file.load, _GIVEN),
     "parts": Recipe(_refuse_to_load, _GIVEN),
 }
@@ -136,6 +147,9 @@ def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
 def is_local(settings: DatasetSettings) -> bool:
     """Whether loading needs no download; InputError for a data set that nobody knows."""
     name = canonical_name(settings.name)
+    if name == "ogbn-mag":
+        found = ogb_mag.archive(settings.dir)
+        return found.folder.exists() or found.zip.exists()
     if name in dgl_source.FILES or name in ogb_source.SOURCES:
         archive_of = dgl_source.archive if name in dgl_source.FILES else ogb_source.archive
         archive = archive_of(name, settings.dir)

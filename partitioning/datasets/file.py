@@ -29,18 +29,19 @@ are names, or integers that do not count from 0, are numbered in their order. No
 
     with folders nodes/ and edges/ in it, a heterogeneous graph: hetero_tables.py
 
-(c) PATH.bin | PATH.dgl, one homogeneous graph saved by dgl.save_graphs with ndata `label` and, optionally, `feat`,
-    `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `edge_weight` (or `weight`, `w`) and `edge_feat` (or
-    `feat`, `edge_attr`). DGL has no checksums: a damaged file is found only where its values make no sense.
+(c) PATH.bin | PATH.dgl, one graph saved by dgl.save_graphs, homogeneous or not, with ndata `label` and, optionally,
+    `feat`, `train_mask`, `val_mask`, `test_mask`, `node_id`, and edata `edge_weight` (or `weight`, `w`) and `edge_feat`
+    (or `feat`, `edge_attr`). DGL has no checksums: a damaged file is found only where its values make no sense.
 """
 
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from partitioning.checks import CSR, Array, features_among
-from partitioning.datasets import hetero_tables
+from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.raw import RawGraph, build, read_arrays
 from partitioning.datasets.tables import read_folder
 from partitioning.dgl_import import import_dgl
@@ -79,7 +80,10 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     elif path.suffix == ".npz":
         raw = read_npz(path)
     elif path.suffix in (".bin", ".dgl"):
-        raw = read_dgl(path)
+        graph = open_dgl(path)
+        if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
+            return hetero_tables.from_arrays(path, *hetero_objects.of_dgl(graph), settings)
+        raw = read_dgl(path, graph)
     else:
         pickled = "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG if path.suffix == ".pt" else ""
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
@@ -119,8 +123,8 @@ def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]
     )
 
 
-def read_dgl(path: Path) -> RawGraph:
-    """Read form (c); InputError if it is no such file, or holds another number or kind of graphs."""
+def open_dgl(path: Path) -> Any:
+    """The graph in a file of form (c); InputError if it is no such file, or holds another number of graphs."""
     with reading(path, "DGL graph file"), path.open("rb") as file:
         magic = file.read(len(DGL_MAGIC))
     if magic != DGL_MAGIC:
@@ -133,17 +137,19 @@ def read_dgl(path: Path) -> RawGraph:
     except Exception as error:  # DGL raises its own class, but also what its parser stumbles over
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(f"{path}: not a readable DGL graph file ({reason}); write it anew") from None
-    if len(graphs) != 1 or len(graphs[0].ntypes) != 1 or len(graphs[0].etypes) != 1:
-        raise InputError(
-            f"{path}: holds {len(graphs)} graphs, or several types of nodes or edges; expected one homogeneous graph: "
-            "save dgl.to_homogeneous(graph, ndata=['feat', 'label'])"
-        )
-    unknown = [f"ndata `{name}`" for name in graphs[0].ndata if name not in OF_NODES]
-    unknown += [f"edata `{name}`" for name in graphs[0].edata if name not in EDGE_NAMES]
+    if len(graphs) != 1:
+        raise InputError(f"{path}: holds {len(graphs)} graphs; expected one: save each in a file of its own")
+    return graphs[0]
+
+
+def read_dgl(path: Path, graph: Any) -> RawGraph:
+    """The arrays of a homogeneous graph of form (c)."""
+    unknown = [f"ndata `{name}`" for name in graph.ndata if name not in OF_NODES]
+    unknown += [f"edata `{name}`" for name in graph.edata if name not in EDGE_NAMES]
     if unknown:
         log.warning("%s: %s: left out", path, ", ".join(sorted(unknown)))
-    data = {name: tensor.numpy() for name, tensor in graphs[0].ndata.items() if name in OF_NODES}
-    data |= {EDGE_NAMES[name]: tensor.numpy() for name, tensor in graphs[0].edata.items() if name in EDGE_NAMES}
-    src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
+    data = {name: tensor.numpy() for name, tensor in graph.ndata.items() if name in OF_NODES}
+    data |= {EDGE_NAMES[name]: tensor.numpy() for name, tensor in graph.edata.items() if name in EDGE_NAMES}
+    src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
     where = {name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN}
     return _raw_graph(path, {**data, "src": src, "dst": dst}, where)

@@ -91,6 +91,19 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     return build(path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings)
 
 
+def from_arrays(
+    path: Path, types: Mapping[str, Mapping[str, Array]], relations: Mapping[EdgeType, Mapping[str, Array]],
+    settings: DatasetSettings,
+) -> HeteroGraphData:  # fmt: skip
+    """The graph of arrays of nodes and edges, by the names of file.py, form (a); `path` is where they come from."""
+    nodes = {name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()}
+    edges = {
+        each: RawRelation(arrays["src"], arrays["dst"], arrays.get("edge_weight"), f"{path}: {SEPARATOR.join(each)}")
+        for each, arrays in relations.items()
+    }
+    return build(path.resolve().stem, nodes, edges, settings)
+
+
 def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     odd = [file.name for file in files if file.suffix[1:] not in suffixes]
@@ -130,6 +143,10 @@ def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes,
         tables = [_read(file, columns, text=False) for file in files]
     except TextIds:
         tables = [_read(file, columns, text=True) for file in files]
+    return _joined(name, tables)
+
+
+def _joined(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
     values, nodes = only_values(tables), nodes_of(tables)
     nodes.kind = f"`{name}`"
     raw = RawNodes(
@@ -146,8 +163,11 @@ def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
     if file.suffix != ".npz":
         return read_table(file, columns, text=text)
     arrays = read_arrays(file)
-    if "format" in arrays:
-        return read_table(file, columns, text=text)
+    return read_table(file, columns, text=text) if "format" in arrays else _of_arrays(file, arrays)
+
+
+def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
+    """Of the names of file.py, form (a)."""
     known = {name: (arrays[name], f"{file}: array `{name}`") for name in ("label", *MASKS) if name in arrays}
     feat = features_among(arrays, file) if {"feat", *CSR} & arrays.keys() else None
     found: dict[str, Any] = known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}

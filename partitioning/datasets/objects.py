@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.checks import CSR, Array
+from partitioning.checks import Array
+from partitioning.datasets import hetero_objects
+from partitioning.datasets.hetero_objects import as_arrays
 from partitioning.errors import InputError
 from partitioning.graph_data import EDGE_NAMES, MASKS
 
@@ -20,28 +22,20 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
         raise InputError(f"path={path}: expected the name of an .npz")
     if Path(path).exists() and not overwrite:
         raise InputError(f"path={path}: exists; choose another, or overwrite=True")
-    made = {name: _array(value) for name, value in arrays.items() if value is not None}
-    if sp.issparse(made.get("feat")):
-        csr: Any = made.pop("feat").tocsr()
-        made |= dict(zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True))
+    made = as_arrays(arrays)
     if "label" not in made:
         raise InputError("the graph has no labels, which are what is learned: give each node a class, or -1 for none")
     np.savez(path, **made)
     return str(path)
 
 
-def _array(value: Any) -> Any:
-    if hasattr(value, "detach"):  # of torch
-        value = value.detach().cpu()
-        strided = str(value.layout) == "torch.strided"
-        value = value.numpy() if strided else sp.csr_array(value.to_dense().numpy())
-    return value if sp.issparse(value) else np.asarray(value)
-
-
 def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
-    """A torch_geometric.data.Data: edge_index, x, y, the masks, edge_weight and edge_attr, which are edge features."""
+    """A torch_geometric.data.Data: edge_index, x, y, the masks, edge_weight and edge_attr, which are edge features.
+
+    A HeteroData likewise, by type and relation, but for edge features; it is written as a folder.
+    """
     if hasattr(data, "node_types"):
-        raise InputError("data has several types of nodes; give data.to_homogeneous()")
+        return hetero_objects.write(path, overwrite, *hetero_objects.of_pyg(data))
     if data.edge_index is None:
         raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
     src, dst = data.edge_index
@@ -51,9 +45,12 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
 
 
 def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
-    """A homogeneous DGLGraph: ndata feat, label and the masks; edata weight, and feat for features of edges."""
+    """A DGLGraph: ndata feat, label and the masks; edata weight, and feat for features of edges.
+
+    A heterograph likewise, by type and relation, but for edge features; it is written as a folder.
+    """
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
-        raise InputError("g has several types of nodes or edges; give dgl.to_homogeneous(g, ndata=['feat', 'label'])")
+        return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
     src, dst = g.edges(order="eid")
     arrays = {"src": src, "dst": dst, **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS)}}
     arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}

@@ -66,7 +66,9 @@ def load(settings: DatasetSettings) -> GraphData:
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
         split = files.folder / "split" / source.split
-        masks: dict[str, Any] = {mask: _mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()}
+        masks: dict[str, Any] = {
+            mask: index_mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()
+        }
         return GraphData(
             name=name,
             src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),
@@ -90,17 +92,17 @@ def _read_csv(raw: Path) -> _Arrays:
             pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
     src, dst = map(joined, piles)
     features = joined([frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)])
-    return src, dst, features, whole_labels(_numbers(raw / "node-label.csv.gz"))
+    return src, dst, features, whole_labels(numbers(raw / "node-label.csv.gz"))
 
 
-def _numbers(path: Path) -> NDArray[Any]:
+def numbers(path: Path) -> NDArray[Any]:
     """The first column of a csv."""
     return joined([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
 
-def _mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:
+def index_mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:
     mask = np.zeros(num_nodes, dtype=np.bool_)
-    mask[_numbers(path)] = True
+    mask[numbers(path)] = True
     return mask
 
 

@@ -47,14 +47,19 @@ def _sorted(edge_type: EdgeType, relation: Relation, layouts: Mapping[str, Layou
     source, _, destination = edge_type
     of_src, of_dst = layouts[source], layouts[destination]
     src, dst, weight = of_src.new_id[relation.src], of_dst.new_id[relation.dst], relation.edge_weight
-    loop = src == dst if source == destination else np.zeros(len(src), np.bool_)
-    loops = np.bincount(of_dst.part_of(dst[loop]), minlength=len(of_dst.node_bounds) - 1)
+    loops = np.zeros(len(of_dst.node_bounds) - 1, np.int64)
+    if source == destination and (loop := src == dst).any():
+        loops = np.bincount(of_dst.part_of(dst[loop]), minlength=len(loops))
+        src, dst, weight = src[~loop], dst[~loop], None if weight is None else weight[~loop]
     key = dst.astype(np.int64) * len(of_src.new_id) + src
-    order = np.argsort(key, kind="stable")
-    order = order[~loop[order]]
-    src, dst = src[order], dst[order]
-    bounds = np.searchsorted(dst, of_dst.node_bounds)
-    return _Sorted(src, dst, None if weight is None else weight[order], bounds, loops)
+    if weight is None:  # a tenth of the time that an order takes
+        key.sort()
+    else:
+        order = np.argsort(key, kind="stable")
+        key, weight = key[order], weight[order]
+    dst = (key // max(len(of_src.new_id), 1)).astype(dst.dtype)
+    src = (key - dst.astype(np.int64) * len(of_src.new_id)).astype(src.dtype)
+    return _Sorted(src, dst, weight, np.searchsorted(dst, of_dst.node_bounds), loops)
 
 
 def _part(

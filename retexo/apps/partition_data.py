@@ -246,8 +246,11 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         request["target"] = dataset.target
     if not dataset.reverse:
         request["relations.reverse"] = False
-    if dataset.name == "synthetic":
-        request |= {f"synthetic.{name}": value for name, value in asdict(dataset.synthetic).items()}
+    if dataset.name in ("synthetic", "synthetic_hetero"):
+        drawn = asdict(dataset.synthetic)
+        if dataset.name == "synthetic":
+            del drawn["types"], drawn["relations"]
+        request |= {f"synthetic.{name}": value for name, value in drawn.items()}
     files: dict[str, str | Path | None] = {"dataset_file": dataset.file, "partition_file": settings.file}
     if kind == "files":
         files |= {f"split.{name}": splits.index_file(name, dataset.split) for name in splits.PARTS}

@@ -38,7 +38,7 @@ def offline(monkeypatch):
 
 
 def load(name, folder, symmetrize=None):
-    synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0)
+    synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0, 2, 1)
     return datasets.load(dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic))
 
 
@@ -278,6 +278,53 @@ def test_papers100m_has_unlabelled_nodes(tmp_path):
     assert (graph.num_nodes, graph.num_classes) == (14, 172)
     assert pairs(graph) == BOTH
     assert_published_split(graph, "ogbn-papers100M")
+
+
+def write_mag(folder):
+    """The layout inside mag.zip: three papers, two authors, a relation of each kind of ends."""
+    raw, split = folder / "raw", folder / "split" / "time"
+    write_csv(raw / "num-node-dict.csv.gz", [["author", "paper"], [2, 3]])
+    relations = {("author", "writes", "paper"): [(0, 1), (1, 2)], ("paper", "cites", "paper"): [(0, 1), (2, 1)]}
+    write_csv(raw / "triplet-type-list.csv.gz", list(relations))
+    for each, edges in relations.items():
+        below = raw / "relations" / "___".join(each)
+        write_csv(below / "edge.csv.gz", edges)
+        write_csv(below / "num-edge-list.csv.gz", [[len(edges)]])
+        write_csv(below / "edge_reltype.csv.gz", [[0]] * len(edges))
+    write_csv(raw / "node-feat" / "paper" / "node-feat.csv.gz", [[node / 4, 1.5] for node in range(3)])
+    write_csv(raw / "node-feat" / "paper" / "node_year.csv.gz", [[2000], [2001], [2002]])
+    write_csv(raw / "node-label" / "paper" / "node-label.csv.gz", [[4], [348], [0]])
+    write_csv(raw / "nodetype-has-label.csv.gz", [["author", "paper"], [False, True]])
+    write_csv(split / "nodetype-has-split.csv.gz", [["author", "paper"], [False, True]])
+    for node, part in enumerate(("train", "valid", "test")):
+        write_csv(split / "paper" / f"{part}.csv.gz", [[node]])
+
+
+def test_mag_is_read_as_ogb_reads_it(tmp_path):
+    pytest.importorskip("ogb", reason="the extra ogb")
+    folder = tmp_path / "ogbn_mag"
+    write_mag(folder)
+    reader = importlib.import_module("ogb.io.read_graph_raw")
+    theirs = reader.read_csv_heterograph_raw(str(folder / "raw"), additional_edge_files=["edge_reltype"])[0]
+    graph = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), reverse=False))
+    assert list(graph.relations) == list(theirs["edge_index_dict"])
+    for each, ends in theirs["edge_index_dict"].items():
+        assert np.array_equal([graph.relations[each].src, graph.relations[each].dst], ends)
+    assert {name: table.num_nodes for name, table in graph.nodes.items()} == theirs["num_nodes_dict"]
+    assert np.array_equal(graph.nodes["paper"].features, theirs["node_feat_dict"]["paper"])
+    assert np.array_equal(graph.labels, reader.read_node_label_hetero(str(folder / "raw"))["paper"].reshape(-1))
+    for masked, ids in zip((graph.train_mask, graph.val_mask, graph.test_mask),
+                           reader.read_nodesplitidx_split_hetero(str(folder / "split/time")), strict=True):  # fmt: skip
+        assert np.flatnonzero(masked).tolist() == ids["paper"].tolist()
+    assert (graph.target, graph.num_classes) == ("paper", 349)
+    both = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path)))
+    assert ("paper", "rev_cites", "paper") in both.relations
+    assert both.nodes["author"].features.tolist() == [[0.25, 1.5], [0.5, 1.5]]  # those of their papers
+    with pytest.raises(InputError, match="target=author"):
+        datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), target="author"))
+    write_csv(folder / "raw" / "relations" / "author___writes___paper" / "edge.csv.gz", [(0, 3)])
+    with pytest.raises(InputError, match="column 1: row 0 is 3"):
+        datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path)))
 
 
 def test_damaged_files_of_ogb_are_named(tmp_path):

@@ -25,7 +25,7 @@ PLAIN = split_settings()
 
 def asked(name, file=None, symmetrize=None):
     return dataset_settings(
-        name, file, dir="nowhere", symmetrize=symmetrize, synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0)
+        name, file, dir="nowhere", symmetrize=symmetrize, synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0, 2, 1)
     )
 
 

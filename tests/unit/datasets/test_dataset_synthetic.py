@@ -1,17 +1,20 @@
 """The random graph has what was asked for: counts, homophily, distinct edges, a heavy tail, the same for a seed."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitioning.datasets import synthetic_hetero
 from partitioning.datasets.synthetic import generate
 from partitioning.errors import InputError
 from partitioning.settings import SyntheticSettings
 
 
 def asked(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, seed=0):
-    return SyntheticSettings(nodes, edges, features, classes, homophily, seed)
+    return SyntheticSettings(nodes, edges, features, classes, homophily, seed, 5, 6)
 
 
 def assert_simple(graph, wanted):
@@ -92,3 +95,23 @@ def test_what_does_not_fit_is_named():
         generate(asked(nodes=8, classes=9))
     with pytest.raises(InputError, match=r"synthetic.edges=100, .*20 edges between classes do not fit"):
         generate(asked(nodes=50, edges=100, classes=1))
+
+
+def test_the_heterogeneous_graph_is_as_asked():
+    wanted = dataclasses.replace(asked(nodes=3000, edges=6000, features=9), types=4, relations=5)
+    graph = synthetic_hetero.generate(wanted)
+    assert [table.features.shape for table in graph.nodes.values()] == [(750, 9), (750, 4), (750, 3), (750, 9)]
+    assert [each[::2] for each in graph.relations] == [
+        ("type1", "target"), ("type2", "target"), ("type3", "type1"), ("target", "target"), ("target", "type1")
+    ]  # fmt: skip
+    assert [relation.num_edges for relation in graph.relations.values()] == [1200] * 5
+    cites = graph.relations["target", "relation3", "target"]
+    same = (graph.labels[cites.src] == graph.labels[cites.dst]).mean()
+    assert abs(same - 0.84) < 0.05  # .8, and a fifth of the rest
+    assert np.bincount(cites.src).max() > 4 * np.bincount(cites.dst).mean()
+    again = synthetic_hetero.generate(wanted)
+    for each, relation in graph.relations.items():
+        assert np.array_equal(relation.src, again.relations[each].src)
+        assert relation.src.max() < graph.nodes[each[0]].num_nodes
+    with pytest.raises(InputError, match="20 together"):
+        synthetic_hetero.generate(dataclasses.replace(wanted, nodes=19))

@@ -33,8 +33,6 @@ def test_pyg(tmp_path):
     assert sp.issparse(load(retexo.from_pyg(data, tmp_path / "g.npz", overwrite=True)).features)
     with pytest.raises(InputError, match="no labels"):
         retexo.from_pyg(pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz")
-    with pytest.raises(InputError, match="to_homogeneous"):
-        retexo.from_pyg(pyg.data.HeteroData(), tmp_path / "h.npz")
 
 
 def test_dgl(tmp_path):
@@ -74,3 +72,59 @@ def test_scipy(tmp_path):
     assert graph.labels.tolist() == [0, 1, -1]
     graph = load(retexo.from_scipy(A != 0, None, [0, 1, 1], tmp_path / "h.npz"), features=("degree",))
     assert graph.edge_weight is None
+
+
+def heterograph():
+    """Ends by relation, and of every type feat, label and masks."""
+    edges = {("person", "acts_in", "movie"): ([0, 1, 1], [2, 0, 1]), ("movie", "after", "movie"): ([0], [1])}
+    masks = {f"{part}_mask": torch.tensor([part == "train", False, False]) for part in ("train", "val", "test")}
+    return edges, {"feat": torch.eye(3), "label": torch.tensor([0, 1, -1]), **masks}
+
+
+def assert_heterograph(path):
+    graph = datasets.load_any(dataset_settings("file", path, features={"person": "degree"}))
+    edges, movie = heterograph()
+    for each, (src, dst) in edges.items():
+        assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (src, dst)
+    assert graph.relations["person", "acts_in", "movie"].edge_weight.tolist() == [1, 2, 3]
+    assert (graph.target, graph.labels.tolist()) == ("movie", [0, 1, -1])
+    assert graph.train_mask.tolist() == [True, False, False]
+    features = graph.nodes["movie"].features
+    assert (features.toarray() if sp.issparse(features) else features).tolist() == movie["feat"].tolist()
+    assert graph.nodes["person"].num_nodes == 2
+
+
+def test_pyg_of_several_types(tmp_path):
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    edges, movie = heterograph()
+    data = pyg.data.HeteroData()
+    data["movie"].x, data["movie"].y = movie["feat"].to_sparse(), movie["label"]
+    data["movie"].train_mask, data["movie"].val_mask, data["movie"].test_mask = list(movie.values())[2:]
+    data["person"].num_nodes = 2
+    for each, ends in edges.items():
+        data[each].edge_index = torch.tensor(ends)
+    data["person", "acts_in", "movie"].edge_weight = torch.tensor([1.0, 2, 3])
+    path = retexo.from_pyg(data, tmp_path / "g.npz")
+    assert path == str(tmp_path / "g")
+    assert_heterograph(path)
+    with pytest.raises(InputError, match="exists"):
+        retexo.from_pyg(data, path)
+    assert_heterograph(retexo.from_pyg(data, path, overwrite=True))
+    data["per__son", "to", "movie"].edge_index = torch.tensor([[0], [0]])
+    with pytest.raises(InputError, match="'per__son' cannot be the name"):
+        retexo.from_pyg(data, tmp_path / "h")
+    del data["movie"].y
+    with pytest.raises(InputError, match="no labels"):
+        retexo.from_pyg(data, tmp_path / "h")
+
+
+def test_dgl_of_several_types(tmp_path):
+    dgl = pytest.importorskip("dgl", reason="has no wheels for this Python")
+    edges, movie = heterograph()
+    ends = {each: tuple(map(torch.tensor, pair)) for each, pair in edges.items()}
+    g = dgl.heterograph(ends, {"movie": 3, "person": 2})
+    g.nodes["movie"].data.update(movie)
+    g.edges["acts_in"].data["weight"] = torch.tensor([1.0, 2, 3])
+    assert_heterograph(retexo.from_dgl(g, tmp_path / "g"))
+    dgl.save_graphs(str(tmp_path / "g.bin"), [g])
+    assert_heterograph(str(tmp_path / "g.bin"))

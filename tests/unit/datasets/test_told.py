@@ -85,7 +85,7 @@ def test_what_is_refused_has_a_remedy(tmp_path: Path) -> None:
     refused = {
         "of_pyg.npz": r"retexo\.from_pyg\(data\)",
         "of_pyg.pt": r"a \.pt is a pickle.*retexo\.from_pyg",
-        "types.bin": r"dgl\.to_homogeneous",
+        "types.bin": "no type of nodes has labels",
         "bare.npz": "no node has features; set features=degree",
         "bare": "no node has features; set features=degree",
     }

@@ -1,0 +1,101 @@
+"""Heterogeneous graphs of other libraries: their arrays by the names of file.py, form (a), and the folder of them."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from partitioning.checks import CSR
+from partitioning.datasets.hetero_tables import check_name
+from partitioning.errors import InputError
+from partitioning.graph_data import EDGE_NAMES, MASKS
+from partitioning.hetero.graph_data import SEPARATOR, EdgeType
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, Any]
+Types = dict[str, Arrays]
+Relations = dict[EdgeType, Arrays]
+
+
+def as_arrays(given: Mapping[str, Any]) -> Arrays:
+    """What is not None; tensors as arrays, sparse features by their parts."""
+    made = {name: _array(value) for name, value in given.items() if value is not None}
+    if sp.issparse(made.get("feat")):
+        csr: Any = made.pop("feat").tocsr()
+        made |= dict(zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True))
+    return made
+
+
+def _array(value: Any) -> Any:
+    if hasattr(value, "detach"):  # of torch
+        value = value.detach().cpu()
+        strided = str(value.layout) == "torch.strided"
+        value = value.numpy() if strided else sp.csr_array(value.to_dense().numpy())
+    return value if sp.issparse(value) else np.asarray(value)
+
+
+def of_pyg(data: Any) -> tuple[Types, Relations]:
+    """Of a HeteroData: x, y, the masks; edge_index and edge_weight."""
+    types = {}
+    for name in data.node_types:
+        held = data[name]
+        given = {"feat": held.get("x"), "label": held.get("y"), **{mask: held.get(mask) for mask in MASKS}}
+        ids = held.get("node_id")
+        types[name] = as_arrays({**given, "node_id": np.arange(int(held.num_nodes)) if ids is None else ids})
+    relations = {}
+    for each in data.edge_types:
+        held = data[each]
+        if held.get("edge_index") is None:
+            raise InputError(f"data[{each}] has no edge_index; of an adj_t, set it first")
+        src, dst = held.edge_index
+        relations[tuple(each)] = as_arrays({"src": src, "dst": dst, "edge_weight": held.get("edge_weight")})
+        _tell(each, [name for name in held.keys() if name not in ("edge_index", "edge_weight")])  # noqa: SIM118
+    return types, relations
+
+
+def of_dgl(graph: Any) -> tuple[Types, Relations]:
+    """Of a heterograph: ndata feat, label, the masks and node_id; edata weight."""
+    types = {}
+    for name in graph.ntypes:
+        data = graph.nodes[name].data
+        given = {key: data.get(key) for key in ("feat", *CSR, "label", *MASKS)}
+        ids = data.get("node_id")
+        types[name] = as_arrays({**given, "node_id": np.arange(graph.num_nodes(name)) if ids is None else ids})
+    relations = {}
+    for each in graph.canonical_etypes:
+        src, dst = graph.edges(order="eid", etype=each)
+        data = graph.edges[each].data
+        weight = next((data[name] for name in data if EDGE_NAMES.get(name) == "edge_weight"), None)
+        relations[each] = as_arrays({"src": src, "dst": dst, "edge_weight": weight})
+        _tell(each, [name for name in data if EDGE_NAMES.get(name) != "edge_weight"])
+    return types, relations
+
+
+def _tell(each: Iterable[str], names: list[str]) -> None:
+    if names:
+        log.warning("relation %s: `%s`: left out", SEPARATOR.join(each), "`, `".join(names))
+
+
+def write(path: str | Path, overwrite: bool, types: Types, relations: Relations) -> str:
+    """Write them as a folder of hetero_tables.py, PATH without .npz, and return its path."""
+    folder = Path(path).with_suffix("") if Path(path).suffix == ".npz" else Path(path)
+    if not any("label" in arrays for arrays in types.values()):
+        raise InputError("the graph has no labels, which are what is learned: give each node of a type a class, or -1")
+    names = {*types, *(name for each in relations for name in each)}
+    for name in sorted(names):
+        check_name(name, "the graph")
+    if folder.exists() and not (overwrite and (folder / "nodes").is_dir() and (folder / "edges").is_dir()):
+        raise InputError(f"path={folder}: exists; choose another, or overwrite=True of a folder written before")
+    for below in ("nodes", "edges"):
+        (folder / below).mkdir(parents=True, exist_ok=True)
+        for file in (folder / below).iterdir():
+            file.unlink()
+    for name, arrays in types.items():
+        np.savez(folder / "nodes" / f"{name}.npz", **arrays)
+    for each, arrays in relations.items():
+        np.savez(folder / "edges" / f"{SEPARATOR.join(each)}.npz", **arrays)
+    return str(folder)

@@ -1,0 +1,73 @@
+"""ogbn-mag, the Open Graph Benchmark's heterogeneous graph, read from the raw files in its zip.
+
+Papers, authors, institutions and fields of study; what is learned is the venue of a paper. Only papers have features.
+What ogb's own reader makes of these files is what the tests compare with.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partitioning.checks import check_dense, check_endpoints
+from partitioning.datasets.download import Archive, library
+from partitioning.datasets.frames import read_frames
+from partitioning.datasets.ogb_source import SPLIT, URL, index_mask, numbers, whole_labels
+from partitioning.datasets.raw import joined, narrowed
+from partitioning.errors import InputError
+from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.settings import DatasetSettings
+
+NUM_CLASSES = 349
+_TARGET = "paper"
+_NEEDED = ("raw/num-node-dict.csv.gz", "raw/triplet-type-list.csv.gz", "raw/node-label/paper/node-label.csv.gz",
+           *(f"split/time/{_TARGET}/{part}.csv.gz" for part in SPLIT.values()))  # fmt: skip
+
+
+def archive(folder: str) -> Archive:
+    """The zip; its folder is `dataset_dir`/ogbn_mag, with ogb's own layout inside."""
+    root = Path(folder)
+    return Archive("ogbn-mag", f"{URL}/mag.zip", root / "mag.zip", root / "ogbn_mag", _NEEDED)
+
+
+def load(settings: DatasetSettings) -> HeteroGraphData:
+    """Load with ogb's split, by year, as masks."""
+    if settings.target not in (None, _TARGET):
+        raise InputError(f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out")
+    files = archive(settings.dir)
+    files.ensure()
+    raw = files.folder / "raw"
+    with library("ogbn-mag", files.folder):
+        (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)
+        nodes = {str(name): _nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0])) for name in counts}
+        (triplets,) = read_frames(raw / "triplet-type-list.csv.gz", header=False)
+        relations: dict[EdgeType, Relation] = {}
+        for source, relation, destination in sorted(triplets.astype(str).itertuples(index=False, name=None)):
+            file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
+            relations[source, relation, destination] = _relation(file, nodes[source], nodes[destination])
+        labels = whole_labels(numbers(raw / "node-label" / _TARGET / "node-label.csv.gz"))
+        if len(labels) != nodes[_TARGET].num_nodes:
+            raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
+        split = files.folder / "split" / "time" / _TARGET
+        masks: dict[str, Any] = {mask: index_mask(split / f"{part}.csv.gz", len(labels))
+                                 for mask, part in SPLIT.items()}  # fmt: skip
+    return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
+
+
+def _nodes(folder: Path, count: int) -> NodeTable:
+    features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
+    if file.is_file():
+        rows = joined([frame.to_numpy(np.float32) for frame in read_frames(file, header=False)])
+        features = check_dense(rows, count, str(file))
+    return NodeTable(features, np.arange(count))
+
+
+def _relation(file: Path, source: NodeTable, destination: NodeTable) -> Relation:
+    src, dst = [], []
+    for frame in read_frames(file, header=False):
+        src.append(narrowed(frame["0"].to_numpy(np.int64)))
+        dst.append(narrowed(frame["1"].to_numpy(np.int64)))
+    return Relation(
+        check_endpoints(joined(src), source.num_nodes, f"{file}: column 0"),
+        check_endpoints(joined(dst), destination.num_nodes, f"{file}: column 1"),
+    )
