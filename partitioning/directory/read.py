@@ -304,6 +304,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         out_degree=None if read.out_degree is None else read.out_degree[kept],
         self_loops=read.self_loops + int((into_inner & loop).sum()),
         unresolved_halo=None,
+        asked_for=None,
         **checked,
         **edge_data,
     )

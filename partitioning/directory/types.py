@@ -84,6 +84,8 @@ class Partition:
     """Edges from a node to itself that were left out of src and dst."""
     unresolved_halo: UnresolvedHalo | None = None
     """What the owners have to be asked at the start; None where a partition directory knows it."""
+    asked_for: tuple[Tensor, ...] | None = None
+    """Of a site, by rank the inner nodes, int64 ascending, that another has named, and whose rows alone it may get."""
     halo_features: Tensor | None = None
     """float32 [H, F], where they need not be sent: made from the nodes' ids."""
     edge_weight: Tensor | None = None

@@ -11,6 +11,8 @@ import numpy as np
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
+from partitioning.sites import SiteFolders
+from retexo.apps import site_plan
 from retexo.apps.partitions import open_directory, with_parts_found
 from retexo.config.settings import REACHES, Settings, TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes
@@ -30,6 +32,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange.precision=int8": {"exchange": {"mode": "exact", "precision": "int8"}},
     "gradient.precision=bf16": {"gradient": {"precision": "bf16"}},
     "gradient.precision=int8": {"gradient": {"precision": "int8"}},
+    "gradient.secure=false": {"gradient": {"secure": False}},
     "gradient.compression=powersgd": {"gradient": {"compression": "powersgd"}},
     **{f"smoothing.reach={reach}": {"smoothing": {"reach": reach}} for reach in REACHES},
 }
@@ -45,6 +48,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     start = time.perf_counter()
     settings = with_parts_found(settings)
     directory = open_directory(settings)
+    if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
+        return site_plan.run(settings.train, directory, run_dir)
+    settings = replace(settings, train=replace(settings.train, max_rows_shared=None))  # nothing is asked for in earnest
     parts = range(directory.num_parts)
     directory.verify(parts)
     partitions = list(map(directory.read, parts))
@@ -83,7 +89,11 @@ def _dry_run(
     """
     start = time.perf_counter()
     changed = _changed(settings)
-    gradients = {name: other.gradient for name, other in changed.items() if other.gradient != settings.gradient}
+    gradients = {
+        name: other.gradient
+        for name, other in changed.items()
+        if other.gradient != settings.gradient and other.gradient.secure == settings.gradient.secure
+    }
     own, *others = estimate_by_gradient(settings, directory, partitions, [settings.gradient, *gradients.values()])
     seconds = time.perf_counter() - start
     options = dict(zip(gradients, others, strict=True))
@@ -126,7 +136,8 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
 
 def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
     """The settings with one of OPTIONS, without those that have it or do not smooth."""
-    changed = {name: _with(settings, new) for name, new in OPTIONS.items()}
+    fits = (name for name in OPTIONS if not (settings.gradient.secure and name.startswith("gradient.precision")))
+    changed = {name: _with(settings, OPTIONS[name]) for name in fits}
     smooths = settings.smoothing.steps > 0
     return {
         name: other for name, other in changed.items() if other != settings and (smooths or "smoothing" not in name)

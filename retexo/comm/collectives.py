@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm.masks import PairwiseMasks, from_words, to_words
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
@@ -48,6 +49,8 @@ class Communicator:
         self.meter = TrafficMeter(self.world_size)
         self.replay_log: ReplayLog | None = None
         """Keeps the messages outside the rounds; those that it holds already are counted, not sent again."""
+        self.masks: PairwiseMasks | None = None
+        """With them every sum hides its shares (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
 
     def all_to_all(
@@ -112,6 +115,17 @@ class Communicator:
         """
         if self.world_size == 1:
             return
+        if self.masks is None:
+            self._add_up(summands, tag)
+            return
+        assert not any(summand.zero_ranks or summand.wire for summand in summands), "all ranks send masked integers"
+        words = [to_words(summand.tensor) for summand in summands]
+        self.masks.add_to(words)
+        self._add_up([ReduceInput(each) for each in words], tag)
+        for summand, total in zip(summands, words, strict=True):
+            summand.tensor.copy_(from_words(total, summand.tensor.dtype))
+
+    def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
         chunks = [[_chunk(summand, rank, self.world_size) for summand in summands] for rank in everyone]
         shares = [

@@ -43,6 +43,11 @@ class Rendezvous:
     parts_per_node: int = 0
     """Several nodes: ranks of each."""
 
+    @property
+    def identity(self) -> str:
+        """What only this run, with these certificates, has; the same for all workers."""
+        return f"{self.run_id} {self.credentials.members if self.credentials else ''}"
+
 
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None

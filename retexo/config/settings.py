@@ -108,9 +108,18 @@ class GradientSettings(Checked):
         one_of("none", "powersgd"), earlier="none",
     )  # fmt: skip
     rank: int = setting("gradient.rank", 2, "powersgd: columns of each factor", at_least(1), earlier=4)
+    secure: bool = setting(
+        "gradient.secure", False,
+        "sums under pairwise masks, of three sites or more: none can read another's share; gradient.precision=fp32",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.secure and self.precision != "fp32":
+            raise InputError(
+                f"gradient.precision={self.precision}: gradient.secure=true sends integers of 32 bits; "
+                "set gradient.precision=fp32"
+            )
         if self.mode == "sync" and self.local_epochs != 1:
             raise InputError(
                 f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
@@ -218,6 +227,11 @@ class TrainSettings(Checked):
     )  # fmt: skip
     smoothing: SmoothingSettings
     checkpoint: CheckpointSettings
+    max_rows_shared: float | None = setting(
+        "sites.max_rows_shared", None,
+        "own nodes that any other site may ask for, in all runs together: below 1 a share, else a number; null: any",
+        *RATE, per_node=True, compared=False,
+    )  # fmt: skip
     resume: str | None = setting(
         "resume", None, "auto: go on with the run in hydra.run.dir, if there is one; DIR: with the one in DIR",
         per_node=True, compared=False,

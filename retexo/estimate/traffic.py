@@ -30,6 +30,7 @@ from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_obj
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
 from retexo.training.parameters import check_same_parameters, check_same_result, flatten_parameters
+from retexo.training.secure import hide_shares
 from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
 from retexo.worker.measure import measurements
@@ -137,6 +138,8 @@ def _dry_run(
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
     graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
+    if settings.gradient.secure:
+        hide_shares(comm, graph_info, "")
     context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
     given, logits = LayerInput.first(context, stages), []
     for layer, stage in enumerate(stages):

@@ -31,6 +31,7 @@ from partitioning.directory.types import Partition
 from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
+from retexo.errors import TrainingError
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.exchange.coding.weights import read_weights, write_weights
 from retexo.exchange.cover import minimum_cover, rows_with
@@ -149,6 +150,8 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     codes = [_BoundaryCode(edges, targets, partition.num_inner, options.num_layers) for edges, targets in announced]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
     outgoing = [code.read(request) for code, request in zip(codes, received, strict=True)]
+    if partition.asked_for is not None:
+        _check_asked_for(outgoing, partition.asked_for)
     if partial_sums and partition.edge_weight is not None:
         incoming, outgoing = _tell_weights(incoming, outgoing, options, comm)
     return ExchangePlan(
@@ -162,6 +165,13 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
         all_halo_rows=options.all_halo_rows,
         waves=options.waves,
     )
+
+
+def _check_asked_for(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
+    """TrainingError where another site wants rows of nodes that it has not named at the start."""
+    for peer, (boundary, named) in enumerate(zip(outgoing, asked_for, strict=True)):
+        if not np.isin(boundary.rows, named.numpy()).all():
+            raise TrainingError(f"rank {peer} wants rows of nodes that it did not ask for at the start; it gets none")
 
 
 def _required_layers(partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None) -> Tensor:

@@ -21,6 +21,7 @@ from retexo.comm.traffic import SETUP
 from retexo.comm.transport import PeerLost
 from retexo.exchange.plan import exchange_ascending
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
+from retexo.sites.ledger import check_limit
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,12 @@ MAX_IDS_SHOWN = 3
 """Ids that an error names."""
 
 
-def resolve_halo(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Partition:
-    """The partition with halo_index, as the owners say.
+def resolve_halo(
+    partition: Partition, part_sizes: tuple[int, ...], comm: Communicator, max_rows_shared: float | None = None
+) -> Partition:
+    """The partition with halo_index, as the owners say, and what others have asked for.
 
+    max_rows_shared: see retexo.sites.ledger; InputError before anybody is answered.
     Where ids contradict each other, every worker raises: InputError the one that can name them, PeerLost the others.
     """
     unresolved = partition.unresolved_halo
@@ -42,6 +46,10 @@ def resolve_halo(partition: Partition, part_sizes: tuple[int, ...], comm: Commun
     for peer, wanted in enumerate(received):
         if peer != comm.rank:
             logger.info("%s asks for %d of %d nodes", unresolved.sites[peer], len(wanted), len(ids))
+    if max_rows_shared is not None:
+        others = [peer for peer in range(comm.world_size) if peer != comm.rank]
+        names, asked = [unresolved.sites[peer] for peer in others], [received[peer] for peer in others]
+        check_limit(unresolved.file.parent, names, asked, len(ids), max_rows_shared)
     held = [np.isin(wanted, ids) for wanted in received]
     found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
     dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
@@ -49,7 +57,10 @@ def resolve_halo(partition: Partition, part_sizes: tuple[int, ...], comm: Commun
     answers = [np.searchsorted(ids, wanted) for wanted in received]
     announced = list(zip(map(len, requested), part_sizes, strict=True))
     index = exchange_ascending(answers, [len(ids)] * comm.world_size, announced, comm)
-    return replace(partition, halo_index=torch.from_numpy(np.concatenate(index)), unresolved_halo=None)
+    asked_for = tuple(map(torch.from_numpy, answers))
+    return replace(
+        partition, halo_index=torch.from_numpy(np.concatenate(index)), unresolved_halo=None, asked_for=asked_for
+    )
 
 
 def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]:

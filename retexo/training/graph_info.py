@@ -39,6 +39,8 @@ class GraphInfo:
     """Whether any partition has weights of edges."""
     num_edge_features: int = 0
     """K"""
+    holders: tuple[int, ...] = (0, 0, 0)
+    """How many ranks have training, validation and test nodes."""
 
     @property
     def num_in_split(self) -> int:
@@ -96,6 +98,7 @@ def agree_on_graph_info(
         degrees_stored=bool((everyone[:, 9] & 1).min()),
         weighted=bool((everyone[:, 9] & 2).any()),
         num_edge_features=int(edge_widths.max()),
+        holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 

@@ -15,6 +15,7 @@ from retexo.errors import TrainingError
 from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
 from retexo.training.reduction import AllReduce, GradientReduction, build_reduction
+from retexo.training.secure import SecureSum
 from retexo.training.task import micro_f1
 
 DIGIT = 4096
@@ -75,9 +76,14 @@ class Message:
 
 def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:
     """The message of an objective's rounds, by gradient.precision and gradient.compression."""
+    tag = MessageTag("gradients", objective.traffic_layer)
+    if settings.gradient.secure:
+        first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
+        secure_sum = SecureSum(comm, tag, first_limit)
+        return Message(objective, comm, build_reduction(settings.gradient, flat, secure_sum), flat)
     dtype = WIRE[settings.gradient.precision]
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
-    all_reduce = AllReduce(comm, MessageTag("gradients", objective.traffic_layer), dtype, zero_ranks)
+    all_reduce = AllReduce(comm, tag, dtype, zero_ranks)
     return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 

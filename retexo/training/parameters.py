@@ -65,8 +65,11 @@ class FlatParameters:
 
 def flatten_parameters(objective: Objective, comm: Communicator, settings: GradientSettings) -> FlatParameters:
     """The parameters of the module, with the rows of them that can have a gradient on any worker."""
-    module = objective.module
-    used = used_rows(*objective.first_inputs(), comm, MessageTag("setup", objective.traffic_layer))
+    module, (weights, chunks) = objective.module, objective.first_inputs()
+    if settings.secure:  # which inputs are zero tells which features a worker's nodes have
+        used = {weight: torch.ones(weight.shape[0], dtype=torch.bool) for weight in weights}
+    else:
+        used = used_rows(weights, chunks, comm, MessageTag("setup", objective.traffic_layer))
     if settings.compression != "none":  # weights of inputs that are as wide share a factor, and so their rows
         used = {
             weight: torch.stack([rows for rows in used.values() if len(rows) == len(own)]).any(dim=0)

@@ -4,6 +4,8 @@ The sum travels with the tail of a round's message (retexo.training.message). Ro
 every training row have no gradient, and are left out. P parameters of a stage; of one matrix N rows, M columns, rank R.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +28,22 @@ class GradientReduction(Protocol):
         """Tensors that live from one round to the next; a saved state contains them."""
 
 
+class Summation(Protocol):
+    """How updates are added up: AllReduce, or SecureSum (retexo.training.secure)."""
+
+    def of(self, sizes: Sequence[int]) -> "Summation":
+        """For updates that are matrices of these sizes, one after the other."""
+
+    def __call__(self, update: Tensor, *exact: Tensor) -> None:
+        """Sum over all workers in place: `update` as it is rounded, `exact` as they are."""
+
+    def rounded(self, update: Tensor) -> Tensor:
+        """What is added up of an update."""
+
+    def buffers(self) -> list[Tensor]:
+        """See GradientReduction."""
+
+
 @dataclass(frozen=True, eq=False)
 class AllReduce:
     """The all-reduce of a round: its tag, the type that is sent, and who sends nothing."""
@@ -36,6 +54,12 @@ class AllReduce:
     """None: the gradient's own."""
     zero_ranks: frozenset[int]
     """Ranks without training nodes: their summand is zero, and they send none."""
+
+    def of(self, sizes: Sequence[int]) -> "AllReduce":
+        return self
+
+    def buffers(self) -> list[Tensor]:
+        return []
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
         """Sum over all workers in place: `update` in the type that is sent, `exact` in their own type by all ranks."""
@@ -52,9 +76,10 @@ class AllReduce:
 class DenseReduction:
     """Every entry that can have a gradient."""
 
-    def __init__(self, flat: FlatParameters, all_reduce: AllReduce) -> None:
-        self._gradient, self._all_reduce = flat.gradient, all_reduce
+    def __init__(self, flat: FlatParameters, all_reduce: Summation) -> None:
+        self._gradient = flat.gradient
         self._matrices = [GradientMatrix([_columns(flat, each)], each.used) for each in flat.slices]
+        self._all_reduce = all_reduce.of([math.prod(matrix.shape) for matrix in self._matrices])
 
     def reduce(self, tail: Tensor) -> None:
         if all(matrix.used is None for matrix in self._matrices):
@@ -68,7 +93,7 @@ class DenseReduction:
             matrix.put(total.view_as(values))
 
     def buffers(self) -> list[Tensor]:
-        return []
+        return self._all_reduce.buffers()
 
 
 class PowerSGDReduction:
@@ -80,34 +105,37 @@ class PowerSGDReduction:
     larger than its factors is sent whole.
     """
 
-    def __init__(self, flat: FlatParameters, all_reduce: AllReduce, rank: int) -> None:
-        self._all_reduce = all_reduce
+    def __init__(self, flat: FlatParameters, all_reduce: Summation, rank: int) -> None:
         generator = torch.Generator().manual_seed(0)  # the same start on every worker
         matrices = gradient_matrices(flat)
         self._low = [_LowRank(matrix, rank, generator) for matrix in matrices if is_compressed(matrix.shape, rank)]
         self._whole = [matrix for matrix in matrices if not is_compressed(matrix.shape, rank)]
+        self._first_sizes = [each.left_size for each in self._low] + [math.prod(each.shape) for each in self._whole]
+        self._first_sum = all_reduce.of(self._first_sizes)
+        self._second_sum = all_reduce.of([each.right_size for each in self._low])
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.take() for matrix in self._whole]
         first = torch.cat([tensor.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]])
-        self._all_reduce(first, tail)
-        sums = torch.split(first, [matrix.left_size for matrix in low] + [tensor.numel() for tensor in whole])
+        self._first_sum(first, tail)
+        sums = torch.split(first, self._first_sizes)
         for matrix, total in zip(self._whole, sums[len(low) :], strict=True):
             matrix.put(total.view(matrix.shape))
         if not low:
             return
         sizes = [each.right_size for each in low]
-        second = self._all_reduce.rounded(
+        second = self._second_sum.rounded(
             torch.cat([each.right(total) for each, total in zip(low, sums, strict=False)])
         )
         for each, own in zip(low, torch.split(second, sizes), strict=True):
             each.owe(own)
-        self._all_reduce(second)
+        self._second_sum(second)
         for each, total in zip(low, torch.split(second, sizes), strict=True):
             each.finish(total)
 
     def buffers(self) -> list[Tensor]:
-        return [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
+        memory = [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]
+        return memory + self._first_sum.buffers() + self._second_sum.buffers()
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +223,7 @@ def is_compressed(shape: tuple[int, int], rank: int) -> bool:
     return rank * sum(shape) < shape[0] * shape[1]
 
 
-def build_reduction(settings: GradientSettings, flat: FlatParameters, all_reduce: AllReduce) -> GradientReduction:
+def build_reduction(settings: GradientSettings, flat: FlatParameters, all_reduce: Summation) -> GradientReduction:
     """By gradient.compression."""
     if settings.compression == "none":
         return DenseReduction(flat, all_reduce)

@@ -58,7 +58,7 @@ def make_context(
         plan_options = replace(plan_options, vector_bytes=_vector_bytes(settings, partition.features))
     if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
-            partition = resolve_halo(partition, graph_info.part_sizes, comm)
+            partition = resolve_halo(partition, graph_info.part_sizes, comm, settings.max_rows_shared)
     if graph_info.weighted and partition.edge_weight is None:
         partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
     if graph_info.num_edge_features and partition.edge_feat is None:  # without edges

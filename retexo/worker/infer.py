@@ -21,8 +21,10 @@ from retexo.trainers.answer import infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
+from retexo.training.secure import hide_shares
 from retexo.worker.compatibility import as_trained
 from retexo.worker.context import make_inference_context
+from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
@@ -53,15 +55,21 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
         partition = as_trained(job.directory.read(rank), job.directory, job.checkpoint)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
-    with connected(job.rendezvous, rank, streams) as transport:
+    with (
+        connected(job.rendezvous, rank, streams) as transport,
+        disclosing(job, Communicator(transport, job.settings.sleep_time), partition) as disclosure,
+    ):
         start = time.perf_counter()
-        comm = Communicator(transport, job.settings.sleep_time)
+        comm = disclosure.comm
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest, training=False)
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
+        if job.settings.gradient.secure:
+            hide_shares(comm, graph_info, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
             job.settings, job.checkpoint, partition, graph_info, comm, stages, use=use, clock=clock
         )
+        disclosure.resolved = context.partition
         inferred = infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
         with clock.phase("evaluate"):
             scores = final_scores(context, inferred.logits)

@@ -22,7 +22,9 @@ from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.recovery import Recovery, state_dir
+from retexo.training.secure import hide_shares
 from retexo.worker.context import make_context
+from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import final_scores
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
@@ -63,9 +65,10 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
+        disclosing(job, Communicator(transport, settings.sleep_time), partition) as disclosure,
     ):
         start = time.perf_counter()
-        comm = Communicator(transport, settings.sleep_time)
+        comm = disclosure.comm
         graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
         architecture = Architecture.of(
             settings.model, graph_info.num_features, graph_info.num_classes, graph_info.num_edge_features,
@@ -73,6 +76,8 @@ def run(
         )  # fmt: skip
         stages = build_stages(architecture, settings.seed)
         check_same_parameters(comm, stages)
+        if settings.gradient.secure:
+            hide_shares(comm, graph_info, job.rendezvous.identity)
         trainer = registry.find(settings.trainer.name)
         recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)
         log.resume_from(layer, number)
@@ -81,6 +86,7 @@ def run(
                 settings, partition, graph_info, comm, stages[0].conv,
                 clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
             )  # fmt: skip
+        disclosure.resolved = context.partition
         del partition  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")

@@ -1,5 +1,6 @@
 """A run that dies anywhere, resumed, ends as the one that never died: parameters bit for bit, bytes, rounds, log."""
 
+import importlib.util
 import json
 import os
 import resource
@@ -31,6 +32,8 @@ LOCAL = ("checkpoint.every=1", "gradient=local", "local_epochs=2", "gradient.ran
 MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
 DEFAULTS = ("checkpoint.every=1", "smoothing.steps=2", "stopping=none")
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
+SECURE = ("base=published", "checkpoint.every=1", "gradient.secure=true", "gradient.compression=powersgd")
+HAS_KEYS = importlib.util.find_spec("cryptography") is not None
 OPTIMIZER = ("base=published", "checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
 
 
@@ -92,7 +95,7 @@ def assert_same_run(resumed: Path, whole: Path) -> None:
 def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
     """Runs that nothing happened to."""
     runs = {}
-    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS):
+    for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS, *([SECURE] if HAS_KEYS else [])):
         runs[options] = tmp_path_factory.mktemp("whole")
         train.run(settings(parts, *options), runs[options])
     return runs
@@ -105,6 +108,7 @@ def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
         (LOCAL, 18),
         (OPTIMIZER, 17),
         (DEFAULTS, 38),
+        pytest.param(SECURE, 30, marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed")),
         *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],

@@ -25,12 +25,17 @@ def test_a_graph_of_ones_own(
 
 @pytest.mark.long("a minute; the quick example runs always")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("name", "results"), [("several_machines", "node0"), ("sites", "run-north")])
-def test_several_nodes(tmp_path: Path, name: str, results: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "results"),
+    [("several_machines", (), "node0"), ("sites", (), "run-north"), ("sites", ("--secure",), "run-north")],
+)
+def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], results: str) -> None:
+    if options:
+        pytest.importorskip("cryptography")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     process = subprocess.Popen(
-        ["bash", str(ROOT / "examples" / f"{name}.sh"), str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
+        ["bash", str(ROOT / "examples" / f"{name}.sh"), *options, str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
         env={**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip

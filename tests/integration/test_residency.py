@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import MASKS, Ended, Masks, finish, random_graph, save_npz, start_cli, thirds
+from support import MASKS, Ended, Masks, finish, make_credentials, random_graph, save_npz, start_cli, thirds
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.sites import ARRAYS, write_sites
 from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.config.compose import compose
+from retexo.errors import TrainingError
 from retexo.outputs.predictions import read_table
 
 NAMES = ["north", "east", "south", "void"]
@@ -147,11 +148,14 @@ def alone(base: Path) -> list[Path]:
     return moved
 
 
-def run_sites(folders: list[Path], base: Path) -> list[Ended]:
-    """Each site's command, in a working directory of its own; what each opened below `base` is in its opened.txt."""
+def run_sites(folders: list[Path], base: Path, *more: str, keys: list[Path] | None = None) -> list[Ended]:
+    """Each site's command, in a working directory of its own; what each opened below `base` is in its opened.txt.
+
+    keys: folders of credentials, by rank.
+    """
     port = free_port()
     common = (*COMMON, "num_partitions=3", "parts_per_node=1", "dataset_name=parts", "distributed.interface=lo",
-              f"distributed.master_port={port}")  # fmt: skip
+              f"distributed.master_port={port}", *more)  # fmt: skip
     watch = base / "watch"
     watch.mkdir(exist_ok=True)
     (watch / "sitecustomize.py").write_text(WATCH.format(base=str(base)))
@@ -159,6 +163,7 @@ def run_sites(folders: list[Path], base: Path) -> list[Ended]:
     processes = [
         start_cli(
             *common, f"node_rank={rank}", f"dataset_file={folder}", f"hydra.run.dir={folder.parent}/run",
+            *([f"distributed.credentials={keys[rank]}"] if keys else []),
             cwd=folder.parent, env={"PYTHONPATH": path, "OPENED": str(folder.parent / "opened.txt")},
         )
         for rank, folder in enumerate(folders)
@@ -190,6 +195,62 @@ def test_three_sites_that_see_only_their_own_folder(tmp_path: Path) -> None:
         assert any(path.startswith(str(folder / ARRAYS)) for path in opened)
         others = [str(other) for other in folders if other != folder]
         assert not [path for path in opened if path.startswith(tuple(others))]
+
+
+def test_three_sites_that_encrypt_and_hide_their_shares(tmp_path: Path) -> None:
+    """The result is that of one process by gloo, bit for bit; and each says what left it."""
+    keys = make_credentials(tmp_path / "keys", *NAMES[:3])
+    secure = ("gradient.secure=true", "gradient.precision=fp32", "sites.max_rows_shared=1000")
+    folders = alone(tmp_path)
+    for ended in run_sites(folders, tmp_path, *secure, "distributed.backend=sockets", keys=keys):
+        assert ended.rc == 0, ended.output
+        assert "nothing is encrypted" not in ended.output
+    write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
+    one = train.run(compose([*COMMON, "num_partitions=3", *by_sites(tmp_path), *secure]), tmp_path / "one")
+    summary = json.loads((tmp_path / "machine0" / "run" / "summary.json").read_text())
+    assert (summary["test"], summary["bytes"]) == (one["test"], one["bytes"])
+    for rank, folder in enumerate(folders):
+        told = json.loads((folder.parent / "run" / "disclosure.json").read_text())
+        assert (told["site"], told["run_id"]) == (NAMES[rank], summary["run_id"])
+        assert told["encrypted"]
+        assert told["sums_hide_shares"]
+        for peer, name in enumerate(NAMES[:3]):
+            if peer != rank:
+                found = sum(sum(places.values()) for places in told["to"][name]["bytes"].values())
+                assert found == summary["bytes"]["by_peer"][rank][peer]
+                with np.load(folder / "asked.npz") as asked:
+                    assert told["to"][name]["nodes_with_rows"] == len(asked[str(asked["sites"].tolist().index(name))])
+
+
+def test_a_site_gives_no_more_rows_than_it_allows(tmp_path: Path) -> None:
+    """Nothing is sent, and what was asked for is not taken down as given."""
+    write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
+    few = (*COMMON, "num_partitions=3", *by_sites(tmp_path), "sites.max_rows_shared=2")
+    with pytest.raises(TrainingError, match=r"sites.max_rows_shared=2.0: at most 2 of \d+ nodes are given to a site; "):
+        train.run(compose(few), tmp_path / "run")
+    told = [json.loads((tmp_path / "run" / f"disclosure-{rank}.json").read_text()) for rank in range(3)]
+    kinds = {kind for each in told for to in each["to"].values() for kind in to["bytes"]}
+    assert kinds == {"setup"}
+    assert not list(tmp_path.glob("sites/*/asked.npz"))
+
+
+def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an undirected graph, as many nodes as the others ask for then; nothing but its own folder is read."""
+    graph = random_graph()
+    ends = np.concatenate([graph.src, graph.dst]), np.concatenate([graph.dst, graph.src])
+    folders = write_sites(tmp_path / "sites", replace(graph, src=ends[0], dst=ends[1]), thirds(40), PARTS, NAMES[:3])
+    whole = (*COMMON, "num_partitions=3", *by_sites(tmp_path))
+    train.run(compose(whole), tmp_path / "run")
+    alone = (*COMMON, "num_partitions=3", "app=plan", "dataset_name=parts", f"dataset_file={folders[1]}")
+    planned = plan.run(compose(alone), tmp_path / "plan")
+    told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())
+    for name, to in told["to"].items():
+        assert planned["to"][name]["own_nodes_with_rows"] == to["nodes_with_rows"]
+        for kind, most in planned["to"][name]["bytes_at_most"].items():
+            assert sum(to["bytes"][kind].values()) <= 1.5 * most, kind  # with which rows, and in which form
+    assert "own nodes if edges have their reverse" in capsys.readouterr().out
+    limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
+    assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
 
 
 def change(folder: Path, **arrays: Any) -> None:

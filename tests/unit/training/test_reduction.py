@@ -69,7 +69,7 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
         used: Mapping[nn.Parameter, Tensor] = {} if way.used is None else {module.weight: torch.tensor(way.used)}
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
         wire = AllReduce(comm, GRADIENTS, way.wire, way.zero_ranks)
-        settings = GradientSettings("sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1))
+        settings = GradientSettings("sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False)
         summed = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):
@@ -368,7 +368,8 @@ def test_the_right_factor_is_the_start_of_the_next_round() -> None:
 def test_the_setting_says_how() -> None:
     flat = FlatParameters(Model(), torch.zeros(Model.SIZE))
     wire = AllReduce(Communicator(ThreadTransport(0, ThreadGroup(1))), GRADIENTS, None, NOBODY)
-    assert isinstance(build_reduction(GradientSettings("sync", 1, "fp32", "none", 4), flat, wire), DenseReduction)
+    whole = GradientSettings("sync", 1, "fp32", "none", 4, False)
+    assert isinstance(build_reduction(whole, flat, wire), DenseReduction)
     assert isinstance(
-        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4), flat, wire), PowerSGDReduction
+        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4, False), flat, wire), PowerSGDReduction
     )

@@ -56,7 +56,7 @@ def test_flat_parameters_are_views() -> None:
 def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
     module = Line()
     own = local_optimizer(module, [0.0, 4.0], total=5)
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
     assert update_rule.compute() == pytest.approx(0.5 + 4.5)
     assert own.flat.gradient.tolist() == [-2.0, 0.0, 0.0]  # (1 - 0) + (1 - 4)
     own.flat.gradient += torch.tensor([12.0, 0.0, 0.0])  # the other workers'
@@ -67,7 +67,7 @@ def test_a_synchronous_step_is_that_of_the_mean_gradient() -> None:
 def test_local_steps_compute_the_weighted_change() -> None:
     module = Line()
     own = local_optimizer(module, [0.0, 4.0], total=8)
-    update_rule = build_update_rule(GradientSettings("local", 3, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("local", 3, "fp32", "none", 4, False), own)
     assert update_rule.compute() == pytest.approx(5.0)  # the loss that the round starts from
     change = (2.0 - 1.0) * (1 - 0.5**3)  # towards the mean 2, half of the way in each step
     assert own.flat.values.tolist() == [1.0, 2.0, 3.0]  # nothing is applied yet
@@ -80,7 +80,7 @@ def test_local_steps_compute_the_weighted_change() -> None:
 def test_a_second_local_update_starts_from_what_was_applied() -> None:
     module = Line()
     own = local_optimizer(module, [2.0], total=1)
-    update_rule = build_update_rule(GradientSettings("local", 1, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("local", 1, "fp32", "none", 4, False), own)
     update_rule.compute()
     update_rule.apply()
     assert float(own.flat.values[0]) == 1.5
@@ -93,7 +93,7 @@ def test_a_second_local_update_starts_from_what_was_applied() -> None:
 def test_without_training_nodes_the_update_is_zero(mode: str) -> None:
     own = local_optimizer(Line(), [], total=4)
     own.flat.gradient.fill_(5.0)
-    update_rule = build_update_rule(GradientSettings(mode, 1, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings(mode, 1, "fp32", "none", 4, False), own)
     assert update_rule.compute() == 0.0
     assert own.flat.gradient.tolist() == [0.0, 0.0, 0.0]
 
@@ -111,7 +111,7 @@ def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
 def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     module = Line()
     own = local_optimizer(module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0))
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
     update_rule.compute()
     update_rule.apply()
     assert float(own.flat.values[0]) < 1.0
@@ -158,7 +158,7 @@ def test_places_that_are_used() -> None:
 def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
     """Only weight decay changes them, on every worker alike, so the sum over all workers is not waited for."""
     own = table_optimizer(num_train, total=8)
-    update_rule = build_update_rule(GradientSettings("local", 2, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("local", 2, "fp32", "none", 4, False), own)
     update_rule.compute()
     decayed = torch.tensor([3.0, 4.0]) * 0.75**2  # lr 0.5 of decay 0.5, twice
     assert own.flat.values[2:4].tolist() == [3.0, 4.0]
@@ -171,7 +171,7 @@ def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
 
 def test_unused_rows_take_a_synchronous_step_of_weight_decay() -> None:
     own = table_optimizer(2, total=4)
-    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4), own)
+    update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
     update_rule.compute()
     update_rule.apply()
     assert own.flat.values[2:4].tolist() == pytest.approx([3.0 * 0.75, 4.0 * 0.75])

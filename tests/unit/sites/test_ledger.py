@@ -1,0 +1,57 @@
+"""How many of a site's nodes another may ask for, in all runs together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from partitioning.errors import InputError
+from retexo.errors import TrainingError
+from retexo.exchange.plan import Boundary, _check_asked_for
+from retexo.sites.ledger import LEDGER, check_limit
+
+NAMES = ["east", "south"]
+
+
+def asked(folder: Path, east: list[int], south: list[int], limit: float) -> None:
+    check_limit(folder, NAMES, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit)
+
+
+@pytest.mark.parametrize("limit", [5, 0.05])
+def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, limit: float) -> None:
+    asked(tmp_path, [1, 2, 3], [], limit)
+    asked(tmp_path, [3, 4], [9, 10, 11, 12, 13], limit)
+    asked(tmp_path, [1, 2, 3, 4, 50], [9], limit)
+    before = (tmp_path / LEDGER).read_bytes()
+    with pytest.raises(InputError) as error:
+        asked(tmp_path, [60], [9], limit)
+    assert str(error.value).startswith(
+        f"sites.max_rows_shared={limit}: at most 5 of 100 nodes are given to a site; east asks for 1, 6 with what it "
+        "has had in other runs; nothing was given"
+    )
+    assert (tmp_path / LEDGER).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [LEDGER]
+
+
+def test_a_site_may_give_nothing(tmp_path: Path) -> None:
+    asked(tmp_path, [], [], 0)
+    with pytest.raises(InputError, match="south asks for 1, 1 with"):
+        asked(tmp_path, [], [5], 0)
+
+
+def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not a readable account of what sites asked for"):
+        asked(tmp_path, [], [], 5)
+
+
+def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
+    def boundary(*rows: int) -> Boundary:
+        nothing = np.empty(0, np.int32)
+        return Boundary(np.array(rows), nothing, nothing.astype(np.uint8), nothing, nothing)
+
+    named = [torch.tensor([], dtype=torch.int64), torch.tensor([2, 5, 7])]
+    _check_asked_for([boundary(), boundary(2, 7)], named)
+    with pytest.raises(TrainingError, match="rank 1 wants rows of nodes that it did not ask for"):
+        _check_asked_for([boundary(), boundary(2, 6)], named)
