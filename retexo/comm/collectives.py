@@ -222,5 +222,5 @@ def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:
         return aligned.view(dtype)
     num_blocks = -(-len(buffer) // (BLOCK + SCALE_BYTES))
     codes, scales = torch.split(buffer, [len(buffer) - num_blocks * SCALE_BYTES, num_blocks * SCALE_BYTES])
-    factors = scales.clone().view(torch.float32).repeat_interleave(BLOCK)[: len(codes)]
-    return codes.view(torch.int8) * factors
+    blocks = torch.nn.functional.pad(codes.view(torch.int8), (0, -len(codes) % BLOCK)).view(-1, BLOCK)
+    return (blocks * scales.clone().view(-1, SCALE_BYTES).view(torch.float32)).view(-1)[: len(codes)]
