@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from support import Masks, provenance, thirds
 
 from partitioning.directory.read import find
@@ -81,3 +82,26 @@ def hetero_parts(
     """The parts of a random assignment; every third target trains, the next ones validate and test."""
     assignment = random_assignment(graph, num_parts, seed)
     return list(split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts))
+
+
+def reassembled(parts: list[HeteroPartition]) -> dict:
+    """By type the rows by id, and by relation the pairs of ids with weights, sorted."""
+    ids = {name: [part.nodes[name].node_ids.tolist() for part in parts] for name in parts[0].nodes}
+    rows = {
+        name: sorted(
+            (number, *row)
+            for part in parts
+            for number, row in zip(part.nodes[name].node_ids.tolist(), part.nodes[name].features.tolist(), strict=True)
+        )
+        for name in ids
+    }
+    edges: dict = {each: [] for each in parts[0].relations}
+    for part in parts:
+        for each, held in part.relations.items():
+            source = part.nodes[each[0]]
+            halo = zip(source.halo_owner.tolist(), source.halo_index.tolist(), strict=True)
+            known = source.node_ids.tolist() + [ids[each[0]][owner][index] for owner, index in halo]
+            weight = torch.ones(len(held.src)) if held.edge_weight is None else held.edge_weight
+            for src, dst, number in zip(held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True):
+                edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
+    return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}

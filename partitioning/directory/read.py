@@ -160,8 +160,7 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
             file = dgl_files.config_file(path)
             if file is None:
                 continue
-            config = dgl_files.read_config(file)
-            directory = PartitionDirectory(path, config["num_parts"], meta, config["node_bounds"], config)
+            directory = _of_dgl(path, file, meta)
             if meta is not None:
                 _check_config(directory, meta, file)
         if num_parts is not None and directory.num_parts != num_parts:
@@ -179,6 +178,15 @@ def _class_for(meta: Meta) -> type[PartitionDirectory]:
     from partitioning.hetero.directory import HeteroDirectory  # it is a PartitionDirectory
 
     return HeteroDirectory if isinstance(meta, HeteroMeta) else PartitionDirectory
+
+
+def _of_dgl(path: Path, file: Path, meta: Meta | None) -> PartitionDirectory:
+    from partitioning.hetero import dgl_parts  # as above
+
+    if dgl_parts.is_hetero(file):
+        return dgl_parts.open_directory(path, file)
+    config = dgl_files.read_config(file)
+    return PartitionDirectory(path, config["num_parts"], meta, config["node_bounds"], config)
 
 
 def _check_arrays(directory: PartitionDirectory, meta: Meta) -> None:

@@ -54,9 +54,13 @@ class HeteroDirectory(PartitionDirectory):
         assert isinstance(self.meta, HeteroMeta)
         return self.meta
 
+    @property
+    def type_names(self) -> list[str]:
+        return list(self.hetero.types)
+
     def read(self, part: int) -> Partition:
         raise InputError(
-            f"{self.path}: a heterogeneous graph, of {', '.join(self.hetero.types)}; train it with "
+            f"{self.path}: a heterogeneous graph, of {', '.join(self.type_names)}; train it with "
             "--config-name node_classification_rgcn, node_classification_hetero_sage or node_classification_rgat"
         )
 

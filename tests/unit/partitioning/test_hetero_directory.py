@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hetero_support import RELATIONS, SIZES, hetero_parts, random_hetero, write_hetero
+from hetero_support import RELATIONS, SIZES, hetero_parts, random_hetero, reassembled, write_hetero
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import thirds
@@ -16,7 +16,6 @@ from support import thirds
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.hetero.graph_data import HeteroGraphData, NodeTable, Relation
-from partitioning.hetero.types import HeteroPartition
 from partitioning.names import Names
 
 
@@ -28,29 +27,6 @@ def same(one: object, other: object) -> bool:
     if hasattr(one, "__dataclass_fields__"):
         return all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))  # type: ignore
     return one == other
-
-
-def reassembled(parts: list[HeteroPartition]) -> dict:
-    """By type the rows by id, and by relation the pairs of ids with weights, sorted."""
-    ids = {name: [part.nodes[name].node_ids.tolist() for part in parts] for name in parts[0].nodes}
-    rows = {
-        name: sorted(
-            (number, *row)
-            for part in parts
-            for number, row in zip(part.nodes[name].node_ids.tolist(), part.nodes[name].features.tolist(), strict=True)
-        )
-        for name in ids
-    }
-    edges: dict = {each: [] for each in parts[0].relations}
-    for part in parts:
-        for each, held in part.relations.items():
-            source = part.nodes[each[0]]
-            halo = zip(source.halo_owner.tolist(), source.halo_index.tolist(), strict=True)
-            known = source.node_ids.tolist() + [ids[each[0]][owner][index] for owner, index in halo]
-            weight = torch.ones(len(held.src)) if held.edge_weight is None else held.edge_weight
-            for src, dst, number in zip(held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True):
-                edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
-    return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
