@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -24,7 +25,7 @@ from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.trainers.answer import choose_answer
+from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
@@ -146,7 +147,7 @@ def _dry_run(
         passed, answers = _dry_run_layer(context, layer, stage, given, steps)
         given = replace(given, rows=passed)
         logits.append(answers)
-    evaluate(context, choose_answer(context, logits)[1])
+    evaluate(context, choose_answer(context, logits, partial(propagate, context))[1])
     if graph_info.ogb_name is not None:
         comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))

@@ -102,7 +102,7 @@ class PlanOptions:
 
     num_layers: int
     part_sizes: tuple[int, ...]
-    """Inner nodes by rank."""
+    """Inner nodes by rank, of those that have rows."""
     all_nodes: bool
     """Whether every node of the graph is a training, validation or test node, so that all are needed anyway."""
     partial_sums: bool
@@ -147,7 +147,8 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
         )
         for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
     ]
-    codes = [_BoundaryCode(edges, targets, partition.num_inner, options.num_layers) for edges, targets in announced]
+    num_rows = options.part_sizes[comm.rank]
+    codes = [_BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
     outgoing = [code.read(request) for code, request in zip(codes, received, strict=True)]
     if partition.asked_for is not None:
@@ -215,7 +216,7 @@ def request_halo_nodes(
     counts = torch.bincount(owner, minlength=comm.world_size)
     announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
     lists = np.split(index, np.cumsum(counts.numpy())[:-1])
-    own = [(int(count), partition.num_inner) for count in announced]
+    own = [(int(count), part_sizes[comm.rank]) for count in announced]
     return [torch.from_numpy(nodes) for nodes in exchange_ascending(lists, part_sizes, own, comm)]
 
 

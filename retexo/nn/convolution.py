@@ -19,6 +19,16 @@ from retexo.nn.matrix import Matrix, RowIndex, dropout, take
 
 
 @dataclass(frozen=True)
+class RelationInput:
+    """What a relation brings to its destinations: rows of its sources."""
+
+    rows: str
+    """Whose rows: those of equal name are alike, and may share weights."""
+    width: int
+    """F of the rows."""
+
+
+@dataclass(frozen=True)
 class LayerShape:
     """The place of a convolution in a network, from which its module builds it."""
 
@@ -32,6 +42,10 @@ class LayerShape:
     model: ModelSettings
     num_edge_features: int = 0
     """K that attention reads."""
+    groups: tuple[tuple[RelationInput, ...], ...] = ()
+    """Of a relational convolution: what it adds up, group by group."""
+    num_own: int = 0
+    """Of relational attention: the width of the destinations' own features."""
 
 
 @dataclass
@@ -82,6 +96,8 @@ class Convolution(nn.Module):
     """Whether `source_scale` depends on it."""
     adds_skips: ClassVar[bool] = False
     """Whether skips of the stage are added to the output, rather than put beside it."""
+    relational: ClassVar[bool] = False
+    """Whether it is for heterogeneous graphs: it has an input for each relation, and is none for plain graphs."""
     attention_heads: int = 0
     """Attention scores of an edge; 0 for a convolution without attention."""
     weight: nn.Parameter

@@ -15,8 +15,9 @@ at all nodes within K hops of a split, V_i at those within K - i, and Z is exact
 N nodes, I inner nodes, H halo nodes, C classes, M candidates, T temperatures.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from retexo.nn.accumulate import Accumulator
 from retexo.nn.conv.gcn import GCN
 from retexo.nn.matrix import dense
 from retexo.nn.stage import Answer, Stage
-from retexo.trainers.context import Context
+from retexo.trainers.context import Context, RunContext
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
 from retexo.trainers.layerwise import LayerInput, run_layer
 from retexo.training.task import micro_f1
@@ -62,10 +63,14 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
         output = run_layer(context, layer, stage, given, lambda objective: None)
         given = replace(given, rows=output.rows)
         logits.append(output.logits)
-    return InferenceResult(apply_answer(context, logits, answer), inputs)
+    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), inputs)
 
 
-def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, Tensor]:
+Powers = Callable[[Tensor, int], Iterator[Tensor]]
+"""From V_0 and K to V_0 ... V_K, by the edges of a graph of some kind."""
+
+
+def choose_answer(context: RunContext, logits: Sequence[Tensor], powers_of: Powers) -> tuple[Answer, Tensor]:
     """By validation, the stages first, then alpha: the answer and its logits, [I, C].
 
     logits: [I, C] of each stage, or of the last ones.
@@ -82,16 +87,16 @@ def choose_answer(context: Context, logits: Sequence[Tensor]) -> tuple[Answer, T
     start = averaged(logits, answer, num_layers)
     if not smoothing.steps or not context.graph_info.num_val:
         return answer, start
-    powers = list(propagate(context, start, smoothing.steps))
+    powers = list(powers_of(start, smoothing.steps))
     best = _best(context, (weighted(powers, alpha) for alpha in smoothing.alphas))
     answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach)
     return answer, weighted(powers, answer.alpha)
 
 
-def apply_answer(context: Context, logits: Sequence[Tensor], answer: Answer) -> Tensor:
+def apply_answer(logits: Sequence[Tensor], answer: Answer, powers_of: Powers) -> Tensor:
     """The logits [I, C] of an answer that was chosen before."""
     start = averaged(logits, answer, len(logits))
-    return start if answer.alpha == 1 else weighted(list(propagate(context, start, answer.steps)), answer.alpha)
+    return start if answer.alpha == 1 else weighted(list(powers_of(start, answer.steps)), answer.alpha)
 
 
 def averaged(logits: Sequence[Tensor], answer: Answer, num_layers: int) -> Tensor:
@@ -172,7 +177,7 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
     return partition.of_edges(kept)
 
 
-def _best(context: Context, candidates: Iterator[Tensor]) -> int:
+def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:
     """Of the candidates, [I, C] each, within half a standard error of the best metric the one with the least loss."""
     mask, size = context.partition.val_mask, context.graph_info.num_val
     labels, task = context.labels.cpu()[mask], context.task

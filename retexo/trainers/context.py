@@ -44,21 +44,15 @@ class Clock:
             self.seconds[name] += time.perf_counter() - start
 
 
-@dataclass(eq=False)
-class Context:
-    """Everything that a trainer works with on one worker; only `features` ever changes."""
+@dataclass(eq=False, kw_only=True)
+class RunContext:
+    """What every trainer works with on one worker, of whatever kind the graph is."""
 
     settings: TrainSettings
     partition: Partition
-    features: Tensor
-    """[I, F] in the precision of the computation, on the host; the partition no longer has them, so that a trainer can
-    release them here."""
+    """Of the nodes that have labels."""
     labels: Tensor
     """[I] or [I, C], on the device."""
-    edges: InEdges
-    plan: ExchangePlan
-    plan_options: PlanOptions
-    """What the plan was made from."""
     graph_info: GraphInfo
     """Of the whole graph."""
     task: NodeClassification
@@ -67,20 +61,33 @@ class Context:
     log: RunLog
     save_layer: Callable[[int, nn.Module], None]
     """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
-    halo_features: Tensor | None = None
-    """[H, F] where every worker makes them itself; None: they are sent."""
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return self.clock.phase(name)
+
+
+@dataclass(eq=False, kw_only=True)
+class Context(RunContext):
+    """Everything that a trainer works with on one worker; only `features` ever changes."""
+
+    features: Tensor
+    """[I, F] in the precision of the computation, on the host; the partition no longer has them, so that a trainer can
+    release them here."""
+    edges: InEdges
+    plan: ExchangePlan
+    plan_options: PlanOptions
+    """What the plan was made from."""
+    halo_features: Tensor | None = None
+    """[H, F] where every worker makes them itself; None: they are sent."""
     edge_means: Tensor | None = None
     """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
         """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""
         return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
-
-    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return self.clock.phase(name)
 
 
 def in_edges(

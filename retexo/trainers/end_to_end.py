@@ -18,7 +18,7 @@ from retexo.nn.block import Sources
 from retexo.nn.matrix import Matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, RunContext, TrainResult
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import Pass
 from retexo.training.graph_info import GraphInfo
@@ -146,7 +146,7 @@ def fixed_matrices(made: Pass) -> Sequence[Matrix]:
 
 
 def exchange_rows(
-    context: Context,
+    context: RunContext,
     plan: ExchangePlan,
     layer: int,
     rows: Tensor,
@@ -179,7 +179,7 @@ def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
     return make_plan(context.partition, options, context.comm, targets)
 
 
-def nodes_in_a_split(context: Context) -> Tensor:
+def nodes_in_a_split(context: RunContext) -> Tensor:
     """Training, validation and test nodes, bool [I]."""
     partition = context.partition
     return partition.train_mask | partition.val_mask | partition.test_mask

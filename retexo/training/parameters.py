@@ -84,8 +84,8 @@ def used_rows(
 ) -> dict[nn.Parameter, Tensor]:
     """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
 
-    chunks: of some training nodes the inputs that each weight is multiplied with; none on a worker without training
-    nodes. Each worker sends one bit per row to all others.
+    weights: one may occur for several inputs. chunks: of some training nodes the inputs that each weight is multiplied
+    with; none on a worker without training nodes. Each worker sends one bit per row to all others.
     """
     widths = [weight.shape[0] for weight in weights]
     own = torch.zeros(sum(widths), dtype=torch.bool)
@@ -93,8 +93,11 @@ def used_rows(
         own |= torch.cat([used_columns(matrix) for matrix in matrices])
     bits = torch.from_numpy(np.packbits(own.numpy().astype(np.uint8)))
     union = np.bitwise_or.reduce(comm.all_gather(bits, tag).numpy(), axis=0)
-    used = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))
-    return dict(zip(weights, torch.split(used, widths), strict=True))
+    used: dict[nn.Parameter, Tensor] = {}
+    bits = torch.from_numpy(np.unpackbits(union, count=sum(widths)).astype(bool))
+    for weight, rows in zip(weights, torch.split(bits, widths), strict=True):
+        used[weight] = used[weight] | rows if weight in used else rows
+    return used
 
 
 CODE_PATH = (

@@ -6,11 +6,11 @@ import torch
 
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic import MessageTag
-from retexo.trainers.context import Context
+from retexo.trainers.context import RunContext
 from retexo.training.task import Score, ogb_correct, score
 
 
-def final_scores(context: Context, logits: torch.Tensor) -> dict[str, Score]:
+def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:
     """The scores that a run reports: test accuracy is the OGB evaluator's for its own graphs; logits [I, C]."""
     scores, info, mask = evaluate(context, logits), context.graph_info, context.partition.test_mask
     if info.ogb_name is not None:
@@ -20,7 +20,7 @@ def final_scores(context: Context, logits: torch.Tensor) -> dict[str, Score]:
     return scores
 
 
-def evaluate(context: Context, logits: torch.Tensor) -> dict[str, Score]:
+def evaluate(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:
     """Scores of the whole graph's training, validation and test nodes from this worker's logits [I, C]."""
     partition = context.partition
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}

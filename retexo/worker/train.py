@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,7 +18,7 @@ from retexo.nn.stage import Answer, Architecture, build_stages
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import registry
-from retexo.trainers.answer import choose_answer
+from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
@@ -92,7 +93,7 @@ def run(
             logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, logits = choose_answer(context, trained.logits)
+            answer, logits = choose_answer(context, trained.logits, partial(propagate, context))
             scores = final_scores(context, logits)
         seconds = time.perf_counter() - start
         if rank == 0:

@@ -108,8 +108,8 @@ def test_dgls_files_say_the_same(directory: PartitionDirectory, form: str, reque
             if name == "out_degree" and form == "dgls":
                 assert read.out_degree is None
             else:
-                assert torch.equal(value, getattr(read, name)) if torch.is_tensor(value) else value == getattr(
-                    read, name
+                assert (
+                    torch.equal(value, getattr(read, name)) if torch.is_tensor(value) else value == getattr(read, name)
                 )
 
 

@@ -1,0 +1,225 @@
+"""Lazy training of a heterogeneous graph: one layer at a time, its boundary rows once (retexo.nn.hetero).
+
+What a relation brings to a node is fixed while a layer trains, so it is aggregated once, and the rounds touch no edge. The
+labels are the target's, so its stage alone trains; the other types pass on means of rows through weights that it learnt.
+
+I inner nodes of a type, I_t of the target, F width of a layer's rows of a type, D width of what is passed on, C classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from retexo.exchange.layer_exchange import LayerExchange
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.selection import LocalRows
+from retexo.hetero.context import HeteroContext
+from retexo.hetero.edges import Means, RelationMeans
+from retexo.nn.block import Sources
+from retexo.nn.convolution import Inputs
+from retexo.nn.hetero import projected_width, projections
+from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import Matrix, as_matrix, dense
+from retexo.nn.stage import Stage
+from retexo.trainers.context import TrainResult
+from retexo.trainers.layerwise import NODES_AT_ONCE, PRECISIONS
+from retexo.training.loop import run_rounds
+from retexo.training.objective import LabelledNodes, LayerObjective
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroInput:
+    """What a layer reads of this worker's nodes."""
+
+    rows: Mapping[str, Tensor]
+    """[I, F] of each type that has some: features in the first layer, q in others."""
+    features: Tensor
+    """[I_t, F] of the target."""
+    means: Means
+    """[I_t, F] what the relations bring of the features; the first layer sets them for the nodes that it computes."""
+
+    @classmethod
+    def first(cls, context: HeteroContext) -> "HeteroInput":
+        schema, features = context.schema, context.features
+        own = features[schema.target]
+        means = {name: own.new_zeros(len(own), schema.widths[name[0]]) for name in schema.inputs(0)}
+        return cls({name: features[name] for name in schema.sources(0)}, own, means)
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroOutput:
+    """What a layer makes of this worker's nodes."""
+
+    rows: Mapping[str, Tensor]
+    """[I, D] what types pass on; zeros where no worker needs it, none of the last layer."""
+    logits: Tensor
+    """[I_t, C]; NaN where no worker needs them."""
+
+
+def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
+    """Train the stages one after the other; each ends with the parameters of its best validation round."""
+    rounds: list[int] = []
+
+    def fit(objective: LayerObjective) -> None:
+        with context.phase("rounds"):
+            rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
+
+    given, logits = HeteroInput.first(context), []
+    for layer, stage in enumerate(stages):
+        output = run_layer(context, layer, stage, given, fit)
+        context.features.clear()
+        context.save_layer(layer, stage)
+        given = replace(given, rows=output.rows)
+        logits.append(output.logits)
+    return TrainResult(rounds, logits)
+
+
+def run_layer(
+    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Callable[[LayerObjective], None]
+) -> HeteroOutput:
+    """Exchange, aggregate, `fit`, exchange, embed."""
+    context.clock.progress.at(layer)
+    exchanges = layer_exchanges(context, layer, stage, given)
+    with context.phase("exchange"):
+        sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+    with context.phase("aggregate"):
+        objective = make_objective(context, layer, stage, given, sources)
+    del sources
+    fit(objective)
+    return _embed(context, objective, given, exchanges)
+
+
+def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput) -> dict[str, LayerExchange]:
+    """The exchange of each type's rows; those of the first layer that the target does not read may go after weights."""
+    precision = PRECISIONS[context.settings.exchange.precision[layer]]
+    read = {name[0] for name in context.schema.inputs(layer)}
+    exchanges = {}
+    for name, rows in given.rows.items():
+        local = LocalRows.unprojected(rows, None, precision)
+        if layer == 0 and name not in read and context.settings.model.num_layers > 1:
+
+            def project(rows: Matrix, name: str = name) -> Tensor:
+                return dense(rows @ projections(stage, context.schema)[name].cpu())
+
+            local = LocalRows(rows, None, project, projected_width(stage), precision)
+        exchanges[name] = LayerExchange(context.plans[name], layer, local, context.comm)
+    return exchanges
+
+
+def make_objective(
+    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, sources: Mapping[str, Sources]
+) -> LayerObjective:
+    """What the rounds of a layer train on."""
+
+    def labelled(mask: Tensor) -> LabelledNodes:
+        used = context.required[context.schema.target] > context.settings.model.num_layers
+        nodes = (mask & used).nonzero()[:, 0]
+        inputs = None
+        if len(nodes):
+            sums = [context.means(name, rows, {context.schema.target: nodes}) for name, rows in given.rows.items()]
+            for name, each in zip(given.rows, sums, strict=True):
+                each.add(sources[name])
+            inputs = target_inputs(
+                context, layer, given, nodes, {k: v for each in sums for k, v in each.found().items()}
+            )
+        return LabelledNodes.of(nodes, context.labels[nodes], inputs, context.settings.batch_size)
+
+    return LayerObjective(
+        layer=layer,
+        stage=stage,
+        task=context.task,
+        train=labelled(context.partition.train_mask),
+        val=labelled(context.partition.val_mask),
+        graph_info=context.graph_info,
+        batch_size=context.settings.batch_size,
+    )
+
+
+def target_inputs(context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, means: Means) -> Inputs:
+    """The input of a stage at some of the target's nodes, int64 [n], from what its relations bring."""
+    schema, device = context.schema, context.device
+    if layer == 0:
+        for name, rows in given.means.items():
+            rows[nodes] = means[name].cpu()
+    raw = [given.means[name][nodes] for name in schema.inputs(0)]
+    passed = [means[name] for name in schema.inputs(layer)] if layer else []
+    matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *passed))
+    own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
+    inputs = Inputs(matrices, len(nodes), NOT_PROJECTED, skips=own)
+    return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
+
+
+@torch.no_grad()
+def _embed(
+    context: HeteroContext, objective: LayerObjective, given: HeteroInput, exchanges: Mapping[str, LayerExchange]
+) -> HeteroOutput:
+    """Exchange the remaining rows; logits of all of the target's nodes that are needed, and what types pass on."""
+    layer, stage, target = objective.layer, objective.stage, context.schema.target
+    stage.eval()
+    weights = projections(stage, context.schema) if layer == 0 else {}
+    logits = given.features.new_full((len(given.features), stage.output_widths[1]), torch.nan)
+    others = context.required[target] > layer
+    others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
+    nodes = others.nonzero()[:, 0]
+    means, rows = _exchange_rest(context, layer, weights, given, exchanges, nodes)
+    places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
+    rest = (
+        (nodes[place], target_inputs(context, layer, given, nodes[place], {k: v[place] for k, v in means.items()}))
+        for place in places
+    )
+    labelled = ((part.nodes[place], part.inputs(place)) for part in (objective.train, objective.val)
+                for place in (part.chunks if len(part.nodes) else ()))  # fmt: skip
+    with context.phase("embed"):
+        for some, inputs in chain(labelled, rest):
+            logits[some] = stage.logits(inputs).cpu()
+            if target in rows:
+                rows[target][some] = _passed(context, layer, inputs, weights).to(logits).cpu()
+    return HeteroOutput(rows, logits)
+
+
+def _passed(context: HeteroContext, layer: int, inputs: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
+    """[n, D] of the target's nodes, from what its relations bring."""
+    brought = context.schema.inputs(0)
+    if layer:
+        return torch.stack([dense(matrix) for matrix in inputs.matrices[len(brought) :]]).sum(dim=0)
+    products = [matrix @ weights[name[0]] for matrix, name in zip(inputs.matrices, brought, strict=True)]
+    return torch.stack(products).sum(dim=0)
+
+
+def _exchange_rest(
+    context: HeteroContext, layer: int, weights: Mapping[str, Tensor], given: HeteroInput,
+    exchanges: Mapping[str, LayerExchange], nodes: Tensor,
+) -> tuple[Means, dict[str, Tensor]]:  # fmt: skip
+    """Of the target's `nodes`, int64 [n], what its relations bring; and what types pass on, [I, D] each, the target's
+    not filled in: its labelled nodes have what came before the rounds."""
+    target, types = context.schema.target, context.schema.passing(layer, context.settings.model.num_layers)
+    passing = {name: (context.required[name] > layer).nonzero()[:, 0] for name in types if name != target}
+    width = next(iter((weights or given.rows).values())).shape[1]
+    means: Means = {}
+    made = {name: given.features.new_zeros(len(context.required[name]), width) for name in types}
+    for name, rows in given.rows.items():
+        with context.phase("embed"):
+            of_target = context.means(name, rows, {target: nodes})
+            of_others = context.means(name, rows, passing, weights.get(name))
+        _add_all(context, exchanges[name], [of_target, of_others])
+        means |= of_target.found()
+        for (_, _, to), mean in of_others.found().items():
+            made[to][passing[to]] += mean.cpu()
+    return means, made
+
+
+def _add_all(context: HeteroContext, exchange: LayerExchange, sums: list[RelationMeans]) -> None:
+    """What earlier waves left here and what comes now, a piece at a time."""
+    arriving = exchange.stream(INFER_WAVE)
+    while True:
+        with context.phase("exchange"):
+            sources = next(arriving, None)
+        if sources is None:
+            return
+        with context.phase("embed"):
+            for each in sums:
+                each.add(sources)
+        del sources  # before the next ones come

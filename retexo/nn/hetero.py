@@ -1,0 +1,163 @@
+"""Stages for heterogeneous graphs: what each layer reads of the node types, and the parameters that it has.
+
+Only nodes of the target type have labels, so a stage's network is computed on them alone. With X_s the features of type
+s, A_r the mean over a relation's in-edges, and r = (s, r, target) all relations into the target:
+
+    stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V + c
+    stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
+
+    q_t = sum over relations (s, r, t) of A_r X_s P_s        in later layers   q_t = sum of A_r q_s
+
+q is what layers pass on: means along paths of relations of what a stage has learnt to read of the features.
+P_s is W_own for the target, and the sum of W_r over the relations from s to the target; a type farther away, which no
+trained weight reads, has a random projection (Johnson and Lindenstrauss; no bytes, each worker draws it).
+
+F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L layers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from partitioning.hetero.graph_data import EdgeType
+from retexo.config.settings import ModelSettings
+from retexo.nn.convolution import LayerShape, RelationInput, xavier
+from retexo.nn.registry import build_convolution, find
+from retexo.nn.relational import RelationalConvolution
+from retexo.nn.stage import Architecture, Stage, build_stages
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Types and relations of a heterogeneous graph."""
+
+    target: str
+    widths: Mapping[str, int]
+    """F_t of each type."""
+    relations: tuple[EdgeType, ...]
+
+    def into(self, node_type: str) -> list[EdgeType]:
+        return [each for each in self.relations if each[2] == node_type]
+
+    def sources(self, layer: int) -> list[str]:
+        """The types that have rows in a layer: features in the first; in others what the layer before made."""
+        if layer == 0:
+            return [name for name, width in self.widths.items() if width]
+        before = self.sources(layer - 1)
+        return [name for name in self.widths if any(each[0] in before for each in self.into(name))]
+
+    def passing(self, layer: int, num_layers: int) -> list[str]:
+        """The types whose nodes pass rows on from a layer: those on a way to the target that is left."""
+        reached, sources = {self.target}, set[str]()
+        for _ in range(num_layers - 1 - layer):
+            sources = {each[0] for each in self.relations if each[2] in reached}
+            reached |= sources
+        return [name for name in self.sources(layer + 1) if name in sources]
+
+    def inputs(self, layer: int) -> list[EdgeType]:
+        """The relations into the target that bring rows of a layer."""
+        sources = self.sources(layer)
+        return [each for each in self.into(self.target) if each[0] in sources]
+
+    @property
+    def far(self) -> list[str]:
+        """Types with features that no relation brings to the target."""
+        near = {self.target, *(each[0] for each in self.into(self.target))}
+        return [name for name, width in self.widths.items() if width and name not in near]
+
+
+@dataclass(frozen=True)
+class HeteroArchitecture:
+    """All that a network's shape depends on; part of a checkpoint."""
+
+    model: ModelSettings
+    schema: Schema
+    num_classes: int
+
+    @property
+    def num_features(self) -> int:
+        """Of the target."""
+        return self.schema.widths[self.schema.target]
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object, as Architecture has it; relations are lists of three."""
+        common = asdict(self.model)
+        options = common.pop("options")
+        return {**common, **options, **asdict(self.schema), "num_classes": self.num_classes}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From to_json. Raises KeyError, TypeError, ValueError and InputError."""
+        options = find(content["name"]).Options
+        own = options(**{field.name: content[field.name] for field in fields(options)})
+        common = {field.name: content[field.name] for field in fields(ModelSettings) if field.name != "options"}
+        relations = tuple((str(source), str(name), str(to)) for source, name, to in content["relations"])
+        schema = Schema(str(content["target"]), dict(content["widths"]), relations)
+        return cls(ModelSettings(**common, options=asdict(own)), schema, int(content["num_classes"]))
+
+
+AnyArchitecture = Architecture | HeteroArchitecture
+
+
+def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
+    """Of a plain graph, or a heterogeneous one; raises as their from_json."""
+    return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
+
+
+def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
+    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
+    if isinstance(architecture, Architecture):
+        return build_stages(architecture, seed)
+    stages = []
+    with torch.random.fork_rng(devices=[]):
+        for layer in range(architecture.model.num_layers):
+            torch.manual_seed(seed * 1_000 + layer)
+            stages.append(_build_stage(architecture, layer))
+    return stages
+
+
+def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:
+    schema, model = architecture.schema, architecture.model
+    own = schema.widths[schema.target]
+    raw = tuple(RelationInput(each[0], schema.widths[each[0]]) for each in schema.inputs(0))
+    passed = tuple(RelationInput("passed", 0) for _ in schema.inputs(layer)) if layer else ()
+    width = max(1, model.hidden_dim // max(1, bool(own) + bool(raw) + bool(passed)))
+    passed_width = _width_of_passed(architecture)
+    groups = tuple(group for group in (raw, tuple(RelationInput(each.rows, passed_width) for each in passed)) if group)
+    conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
+    skips = {"features": xavier(own, width)} if own else {}
+    last = layer == model.num_layers - 1
+    stage = Stage(conv, architecture.num_classes, skips=skips, is_last=last)  # type: ignore[arg-type]
+    if layer == 0:
+        for number, name in enumerate(schema.far):
+            scale = passed_width**-0.5
+            stage.register_buffer(f"far{number}", torch.randn(schema.widths[name], passed_width) * scale)
+    return stage
+
+
+def _width_of_passed(architecture: HeteroArchitecture) -> int:
+    """D of the first stage."""
+    schema = architecture.schema
+    return max(1, architecture.model.hidden_dim // max(1, bool(schema.widths[schema.target]) + bool(schema.inputs(0))))
+
+
+def projected_width(stage: Stage) -> int:
+    """D of `projections`."""
+    assert isinstance(stage.conv, RelationalConvolution)
+    return stage.conv.width
+
+
+@torch.no_grad()
+def projections(stage: Stage, schema: Schema) -> dict[str, Tensor]:
+    """P_s of each type with features, [F_s, D], by the first stage."""
+    found: dict[str, Tensor] = {name: getattr(stage, f"far{number}") for number, name in enumerate(schema.far)}
+    assert isinstance(stage.conv, RelationalConvolution)
+    for place, (source, _, _) in enumerate(schema.inputs(0)):
+        weight = stage.conv.weight_of(0, place)
+        found[source] = found[source] + weight if source in found else weight
+    if "features" in stage.skips:
+        found[schema.target] = stage.skips["features"]
+    return {name: weight.detach() for name, weight in found.items()}

@@ -1,0 +1,179 @@
+"""Heterogeneous graphs: P partitions equal one, and one a closed form on dense matrices; float64, plain SGD."""
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hetero_support import hetero_parts, random_hetero
+from support import graph_info, train_settings
+from torch import Tensor
+
+from partitioning.hetero.types import HeteroPartition
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
+from retexo.config.settings import TrainSettings
+from retexo.hetero import lazy
+from retexo.hetero.context import make_hetero_context, schema_of
+from retexo.hetero.smoothing import propagate
+from retexo.nn.hetero import HeteroArchitecture, build_network, projections
+from retexo.nn.stage import Stage
+from retexo.trainers.answer import choose_answer
+from retexo.trainers.context import Clock
+
+pytestmark = pytest.mark.timeout(120)
+SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0), "city": (6, 3), "film fan": (9, 2)}
+RELATIONS = {
+    ("person", "acts_in", "movie"): 90,
+    ("movie", "rev_acts_in", "person"): 90,
+    ("person", "directs", "movie"): 30,
+    ("studio", "makes", "movie"): 40,
+    ("movie", "rev_makes", "studio"): 40,
+    ("movie", "sequel_of", "movie"): 12,
+    ("city", "home_of", "person"): 25,
+    ("film fan", "likes", "movie"): 0,
+}
+GRAPH = random_hetero(SIZES, RELATIONS, weighted=[("person", "directs", "movie")])
+ROUNDS = 3
+COMMON = (
+    "hidden_dim=12", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.1]", "optimizer._target_=torch.optim.SGD",
+    "stopping=none", "best_val_model=false", "device=cpu", "smoothing.steps=3",
+)  # fmt: skip
+CASES = {
+    "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3", "+experiment=exact"),
+    "sage": ("model=hetero_sage", "num_layers=2", "+experiment=exact", "smoothing.reach=hops"),
+    "plain": ("model=rgcn", "num_layers=2", "+experiment=exact", "exchange=plain"),
+}
+
+
+class Losses:
+    """Keeps what RunLog would report."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[float, float | None]] = []
+
+    def round(self, layer: int, number: int, train_loss: float, val_metric: float | None) -> None:
+        self.rounds.append((train_loss, val_metric))
+
+
+def known_sizes(parts: list[HeteroPartition]) -> Any:
+    number = {
+        name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts) for name in ("train", "val", "test")
+    }
+    untrained = frozenset(part.rank for part in parts if not part.train_mask.any())
+    return graph_info(
+        **{f"num_{name}": count for name, count in number.items()}, num_classes=3, untrained_ranks=untrained
+    )
+
+
+def network(settings: TrainSettings, part: HeteroPartition) -> list[Stage]:
+    return [stage.double() for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)]
+
+
+def outcome(case: str, num_parts: int) -> dict[str, Any]:
+    """Losses of every round, logits of each layer and smoothed answers of all movies."""
+    settings, parts = (
+        train_settings(*COMMON, *CASES[case], f"num_partitions={num_parts}"),
+        hetero_parts(GRAPH, num_parts),
+    )
+    stages, sizes = network(settings, parts[0]), known_sizes(parts)
+
+    def worker(comm: Communicator) -> Any:
+        log: Any = Losses()
+        context = make_hetero_context(
+            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"), clock=Clock(), log=log,
+            dtype=torch.float64,
+        )  # fmt: skip
+        trained = copy.deepcopy(stages)
+        result = lazy.train(context, trained)
+        answer = choose_answer(context, result.logits, functools.partial(propagate, context))
+        return log.rounds, result.logits, answer[1], list(propagate(context, result.logits[-1], 3)), trained
+
+    found = run_threads(num_parts, worker)
+    order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
+
+    def joined(pieces: list[Tensor]) -> Tensor:
+        return torch.cat(pieces)[order]
+
+    return {
+        "losses": np.array(found[0][0][:: ROUNDS + 1] and [each[0] for each in found[0][0] if each[0] is not None]),
+        "logits": [joined(list(each)) for each in zip(*(one[1] for one in found), strict=True)],
+        "answer": joined([one[2] for one in found]),
+        "powers": [joined(list(each)) for each in zip(*(one[3] for one in found), strict=True)],
+        "stages": found[0][4],
+    }
+
+
+@functools.cache
+def alone(case: str) -> dict[str, Any]:
+    return outcome(case, 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+def test_parts_equal_one(case: str, num_parts: int) -> None:
+    one, several = alone(case), outcome(case, num_parts)
+    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-8)
+    for name in ("logits", "powers"):
+        for own, other in zip(several[name], one[name], strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
+    torch.testing.assert_close(several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True)
+
+
+def means() -> dict[Any, Tensor]:
+    """A_r, dense."""
+    found = {}
+    for name, relation in GRAPH.relations.items():
+        matrix = torch.zeros(SIZES[name[2]][0], SIZES[name[0]][0], dtype=torch.float64)
+        weight = (
+            torch.ones(relation.num_edges) if relation.edge_weight is None else torch.from_numpy(relation.edge_weight)
+        )
+        ends = torch.from_numpy(relation.dst), torch.from_numpy(relation.src)
+        matrix.index_put_(ends, weight.double(), accumulate=True)
+        matrix = matrix.fill_diagonal_(0) if name[0] == name[2] else matrix
+        total = matrix.sum(1, keepdim=True)
+        found[name] = matrix / torch.where(total > 0, total, 1)
+    return found
+
+
+@pytest.mark.parametrize("case", ["rgcn", "sage"])
+def test_closed_form(case: str) -> None:
+    """Stage by stage with the trained parameters, and one step of smoothing."""
+    found, mean = alone(case), means()
+    x = {name: torch.from_numpy(np.asarray(table.features)).double() for name, table in GRAPH.nodes.items()}
+    part = hetero_parts(GRAPH, 1)[0]
+    schema, rows = schema_of(part), x
+    raw = [mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]]
+    stages = found["stages"]
+    for layer, stage in enumerate(stages):
+        inputs = raw if layer == 0 else [*raw, *(mean[name] @ rows[name[0]] for name in schema.inputs(layer))]
+        weights = [stage.conv.weight_of(g, p) for g, group in enumerate(stage.conv.groups) for p in range(len(group))]
+        products = [matrix @ weight for matrix, weight in zip(inputs, weights, strict=True)]
+        groups = [sum(products[: len(raw)]), *([sum(products[len(raw) :])] if layer else [])]
+        hidden = torch.cat((x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1)
+        hidden = torch.relu(stage.norm(hidden))
+        known = ~found["logits"][layer].isnan().any(1)
+        torch.testing.assert_close(
+            found["logits"][layer][known], stage.head(hidden).detach()[known], rtol=1e-8, atol=1e-10
+        )
+        weight = projections(stage, schema) if layer == 0 else {}
+        sent = {name: each @ weight[name] if name in weight else each for name, each in rows.items() if each.shape[1]}
+        rows = {to: sum(mean[name] @ sent[name[0]] for name in schema.into(to) if name[0] in sent)
+                for to in schema.sources(layer + 1)}  # fmt: skip
+        assert "city" in weight or layer
+
+
+def test_smoothing() -> None:
+    """One step from all movies: over persons and studios, and over sequels."""
+    before, after, *_ = alone("sage")["powers"]
+    mean = means()
+    reached = {name: (matrix.sum(1, keepdim=True) > 0).double() for name, matrix in mean.items()}
+    persons = mean["movie", "rev_acts_in", "person"] @ before
+    studios = mean["movie", "rev_makes", "studio"] @ before
+    brought = {("person", "acts_in", "movie"): persons, ("person", "directs", "movie"): persons,
+               ("studio", "makes", "movie"): studios, ("movie", "sequel_of", "movie"): before}  # fmt: skip
+    total = sum(mean[name] @ rows for name, rows in brought.items())
+    count = sum(reached[name] for name in brought)
+    torch.testing.assert_close(after, torch.where(count > 0, total / count.clamp(min=1), before), rtol=1e-8, atol=1e-10)
