@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from retexo.estimate.baselines import Sizes
 from retexo.estimate.traffic import architecture_of
 from retexo.nn.stage import Architecture, build_stages
 from retexo.trainers import registry
-from retexo.trainers.answer import choose_answer
+from retexo.trainers.answer import choose_answer, propagate
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.context import make_context
@@ -119,7 +120,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         built.wait()
         context = make_context(settings.train, partition, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE)
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        scores = final_scores(context, choose_answer(context, trained.logits)[1])
+        scores = final_scores(context, choose_answer(context, trained.logits, partial(propagate, context))[1])
         measured = measurements(comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers)
         return {**{name: asdict(score) for name, score in scores.items()}, "rounds": trained.rounds, **measured}
 

@@ -16,6 +16,7 @@ from retexo.config.settings import ModelSettings, PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.graph import check_directory
 from retexo.worker.process import choose_device
 
 
@@ -38,6 +39,7 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     settings = with_parts_found(with_model_of(checkpoint, settings))
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
+    check_directory(settings.train, directory)
     launch.warm_up()
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")

@@ -31,11 +31,11 @@ from retexo.config.settings import TrainSettings
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions
-from retexo.trainers.answer import InferenceResult, infer
+from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.compatibility import Shape, as_trained, check_fits
-from retexo.worker.context import make_inference_context
+from retexo.worker.graph import PlainGraph, make_inference_context
 
 
 def run(settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None) -> Any:
@@ -108,14 +108,14 @@ class Run:
             context = make_inference_context(
                 settings,
                 self.checkpoint,
-                partition,
+                PlainGraph(partition),
                 graph_info,
                 comm,
                 self.stages,
                 use="predict" if asked is None else "evaluate",
                 clock=Clock(),
             )
-            return infer(context, self.stages, self.checkpoint.answer)
+            return PlainGraph.infer(context, self.stages, self.checkpoint.answer)
 
         inferred = run_threads(len(partitions), worker)
         return Predictions.of(

@@ -20,7 +20,7 @@ from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
-from retexo.trainers import registry
+from retexo.worker.graph import check
 
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
@@ -44,7 +44,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
     Raises InputError for settings that are not supported, and where there is no partition directory, or a damaged one.
     """
-    registry.check(settings.train)
+    check(settings.train)
     start = time.perf_counter()
     settings = with_parts_found(settings)
     directory = open_directory(settings)

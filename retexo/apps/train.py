@@ -18,7 +18,7 @@ from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
 from retexo.outputs.run_log import check_logger
-from retexo.trainers import registry
+from retexo.worker.graph import check, check_directory
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 
@@ -31,7 +31,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
     Raises InputError before anything is started, TrainingError when a worker fails.
     """
-    registry.check(settings.train)
+    check(settings.train)
     settings = with_parts_found(settings)
     source = settings.train.resume
     shared = shared_settings(settings)
@@ -43,6 +43,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
     directory = open_local(settings)
+    check_directory(settings.train, directory)
     launch.warm_up()
     cluster = settings.train.cluster
     same = {

@@ -1,4 +1,4 @@
-"""From a part of a heterogeneous graph to what its trainers work with: who needs which rows, agreed with all workers."""
+"""From a part of a heterogeneous graph to what its trainers work with: sizes, and who needs which rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

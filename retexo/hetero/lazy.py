@@ -1,29 +1,33 @@
 """Lazy training of a heterogeneous graph: one layer at a time, its boundary rows once (retexo.nn.hetero).
 
-What a relation brings to a node is fixed while a layer trains, so it is aggregated once, and the rounds touch no edge. The
-labels are the target's, so its stage alone trains; the other types pass on means of rows through weights that it learnt.
+What a relation brings to a node is fixed while a layer trains, so it is aggregated once, and the rounds touch no edge.
+The labels are the target's, so its stage alone trains; others pass on means of rows through weights that it learnt.
 
-I inner nodes of a type, I_t of the target, F width of a layer's rows of a type, D width of what is passed on, C classes.
+I inner nodes of a type, I_t of the target, F width of a layer's rows, D width of what is passed on, C classes.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor
 
+from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, Use
 from retexo.exchange.selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans
+from retexo.hetero.smoothing import propagate
 from retexo.nn.block import Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.hetero import projected_width, projections
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import Matrix, as_matrix, dense
-from retexo.nn.stage import Stage
+from retexo.nn.stage import Answer, Stage
+from retexo.trainers.answer import InferenceResult, apply_answer
 from retexo.trainers.context import TrainResult
 from retexo.trainers.layerwise import NODES_AT_ONCE, PRECISIONS
 from retexo.training.loop import run_rounds
@@ -59,6 +63,15 @@ class HeteroOutput:
     """[I_t, C]; NaN where no worker needs them."""
 
 
+USE: Use = "train"
+OWN_MODEL = False
+RESUMES = True
+
+
+def check(settings: TrainSettings) -> None:
+    """Every combination of settings is supported."""
+
+
 def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
     rounds: list[int] = []
@@ -75,6 +88,17 @@ def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
         given = replace(given, rows=output.rows)
         logits.append(output.logits)
     return TrainResult(rounds, logits)
+
+
+def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) -> InferenceResult:
+    """Run trained stages over the nodes that the plan requires; the embeddings are the logits."""
+    given, logits = HeteroInput.first(context), []
+    for layer, stage in enumerate(stages):
+        output = run_layer(context, layer, stage, given, lambda objective: None)
+        given = replace(given, rows=output.rows)
+        logits.append(output.logits)
+    answered = apply_answer(logits, answer, partial(propagate, context))
+    return InferenceResult(answered, answered)
 
 
 def run_layer(

@@ -39,6 +39,12 @@ class Schema:
     """F_t of each type."""
     relations: tuple[EdgeType, ...]
 
+    @property
+    def described(self) -> str:
+        """For messages."""
+        types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
+        return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
+
     def into(self, node_type: str) -> list[EdgeType]:
         return [each for each in self.relations if each[2] == node_type]
 

@@ -17,8 +17,9 @@ from torch import nn
 from partitioning.errors import InputError
 from partitioning.files import UNREADABLE, check_types, file_checksum
 from retexo.config.settings import ExchangeSettings, ModelSettings
+from retexo.nn.hetero import AnyArchitecture, build_network, read_architecture
 from retexo.nn.registry import check_model
-from retexo.nn.stage import Answer, Architecture, Stage, build_stages
+from retexo.nn.stage import Answer, Stage
 from retexo.outputs.files import atomic_write, write_json
 
 VERSION = 1
@@ -32,7 +33,7 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
         unfinished.write_bytes(save(tensors))
 
 
-def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
+def save_model(directory: Path, architecture: AnyArchitecture, described: dict[str, Any]) -> None:
     """Write model.json, after all layers: a checkpoint with it is complete.
 
     described: the fields of model.json besides version, architecture and checksums.
@@ -47,7 +48,7 @@ class Checkpoint:
     """A complete checkpoint, with model.json read."""
 
     directory: Path
-    architecture: Architecture
+    architecture: AnyArchitecture
     multilabel: bool
     partition_digest: str
     """Of the partitions that it was trained on."""
@@ -106,14 +107,14 @@ def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
     return exchange
 
 
-def load_model(directory: Path) -> tuple[Architecture, list[Stage]]:
+def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
     content, architecture = _read_model(directory)
     paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)]
     for path in paths:
         _check_layer(path, content["checksums"])
     try:
-        stages = build_stages(architecture, seed=0)
+        stages = build_network(architecture, seed=0)
     except UNREADABLE as error:  # more parameters than there is memory for
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
     for stage, path in zip(stages, paths, strict=True):
@@ -135,7 +136,7 @@ def _check_layer(path: Path, checksums: dict[str, str]) -> None:
         )
 
 
-def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
+def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
     """What model.json says, checked."""
     path = directory / "model.json"
     try:
@@ -149,7 +150,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], Architecture]:
             "it, or train again"
         )
     try:
-        architecture = Architecture.from_json(content["architecture"])
+        architecture = read_architecture(content["architecture"])
         check_types(architecture)
         check_types(architecture.model)
         check_model(architecture.model)

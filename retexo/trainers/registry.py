@@ -9,7 +9,7 @@ from retexo.exchange.plan import Use
 from retexo.nn.registry import check_model
 from retexo.nn.stage import Stage
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import TrainResult
 
 
 class Trainer(Protocol):
@@ -30,8 +30,8 @@ class Trainer(Protocol):
     def check(self, settings: TrainSettings) -> None:
         """InputError for settings that it does not support; called before anything is started."""
 
-    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Train on this worker; all workers call it."""
+    def train(self, context: Any, stages: list[Stage]) -> TrainResult:
+        """Train on this worker, in the context of its kind of graph; all workers call it."""
 
 
 TRAINERS: dict[str, Trainer] = {
@@ -63,11 +63,7 @@ def check(settings: TrainSettings) -> None:
     """InputError for settings that the chosen model or the chosen trainer cannot have."""
     check_model(settings.model)
     trainer = find(settings.trainer.name)
-    if settings.checkpoint.every is not None and not trainer.RESUMES:
-        raise InputError(
-            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
-            "from; leave it out"
-        )
+    check_saves(settings, trainer)
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
         if trainer is not lazy and value != without:
@@ -75,3 +71,12 @@ def check(settings: TrainSettings) -> None:
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )
     trainer.check(settings)
+
+
+def check_saves(settings: TrainSettings, trainer: Trainer) -> None:
+    """InputError for states to be saved by a trainer that does not go on from any."""
+    if settings.checkpoint.every is not None and not trainer.RESUMES:
+        raise InputError(
+            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} keeps no state to go on "
+            "from; leave it out"
+        )

@@ -2,12 +2,14 @@
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
+from partitioning.hetero.types import HeteroPartition
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.training.graph_info import num_classes
@@ -63,9 +65,13 @@ def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: Partition
         raise InputError(f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}")
 
 
-def as_trained(partition: Partition, directory: PartitionDirectory, checkpoint: Checkpoint) -> Partition:
+Part = TypeVar("Part", Partition, HeteroPartition)
+
+
+def as_trained(partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint) -> Part:
     """The partition with its classes numbered as in training, by their names; others become no label, in no mask."""
-    here, there = directory.class_names, checkpoint.class_names
+    here: list[Any] = list(directory.class_names)
+    there: list[Any] = list(checkpoint.class_names)
     if here == there or partition.multilabel or not (here and there):
         return partition
     place = torch.tensor([*(there.index(name) if name in there else -1 for name in here), -1])

@@ -1,5 +1,6 @@
 """From a partition to a trainer's context (retexo.trainers.context): the exchange plan, degrees, device, checkpoint."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.types import Partition
-from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TrainSettings
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import PlanOptions, Use, global_out_degree, make_plan
 from retexo.nn.convolution import Convolution
-from retexo.nn.stage import Architecture, Stage
-from retexo.outputs.checkpoint import Checkpoint, save_layer
+from retexo.outputs.checkpoint import save_layer
 from retexo.outputs.run_log import RunLog
 from retexo.sites.resolve_halo import resolve_halo
 from retexo.trainers.checks import refuse_edge_data
@@ -70,11 +69,6 @@ def make_context(
 
     feat = partition.edge_feat if conv.attention_heads else None
 
-    def save(layer: int, stage: nn.Module) -> None:
-        if comm.rank == 0:
-            clock.progress.enter("checkpoint")
-            save_layer(run_dir / "checkpoint", layer, stage)
-
     return Context(
         settings=settings,
         partition=replace(partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat),
@@ -88,12 +82,23 @@ def make_context(
         comm=comm,
         device=device,
         log=log or RunLog(Path(), 1, settings),
-        save_layer=save,
+        save_layer=layer_saver(run_dir, comm, clock),
         halo_features=None if partition.halo_features is None else partition.halo_features.to(dtype),
         recovery=recovery,
         clock=clock,
         edge_means=None if conv.attention_heads else edge_means(partition, dtype),
     )
+
+
+def layer_saver(run_dir: Path, comm: Communicator, clock: Clock) -> Callable[[int, nn.Module], None]:
+    """RunContext.save_layer of a run directory."""
+
+    def save(layer: int, stage: nn.Module) -> None:
+        if comm.rank == 0:
+            clock.progress.enter("checkpoint")
+            save_layer(run_dir / "checkpoint", layer, stage)
+
+    return save
 
 
 def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
@@ -117,34 +122,3 @@ def _out_degree(partition: Partition, graph_info: GraphInfo, comm: Communicator,
     if used:
         return global_out_degree(partition, graph_info.part_sizes, comm)
     return torch.zeros(partition.num_inner + partition.num_halo)
-
-
-def make_inference_context(
-    settings: TrainSettings,
-    checkpoint: Checkpoint,
-    partition: Partition,
-    graph_info: GraphInfo,
-    comm: Communicator,
-    stages: list[Stage],
-    *,
-    use: Use,
-    clock: Clock,
-) -> Context:
-    """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels.
-
-    Where rows are rounded, scores are made in the two waves of training: other sums of rows are rounded otherwise.
-    """
-    architecture, of_edges = checkpoint.architecture, (graph_info.num_edge_features, graph_info.weighted)
-    graph_info = replace(graph_info, num_classes=architecture.num_classes)
-    found = Architecture.of(architecture.model, architecture.num_features, architecture.num_classes, *of_edges)
-    if found != architecture:
-        raise InputError(
-            f"the model of {checkpoint.directory} reads {architecture.num_edge_features} features of an edge (for "
-            f"attention a weight is one), this graph has {found.num_edge_features}; give it the same"
-        )
-    answer = checkpoint.answer
-    smoothing = replace(settings.smoothing, steps=answer.steps if answer.alpha < 1 else 0, reach=answer.reach)
-    settings = replace(settings, smoothing=smoothing)
-    use = "train" if use == "evaluate" and settings.exchange.rounded else use
-    with clock.phase("plan"):
-        return make_context(settings, partition, graph_info, comm, stages[0].conv, clock=clock, use=use)

@@ -17,15 +17,13 @@ from retexo.errors import TrainingError
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.predictions import Predictions, write_part
-from retexo.trainers.answer import infer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.secure import hide_shares
-from retexo.worker.compatibility import as_trained
-from retexo.worker.context import make_inference_context
 from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import final_scores
+from retexo.worker.graph import make_inference_context, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 
@@ -52,31 +50,33 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        partition = as_trained(job.directory.read(rank), job.directory, job.checkpoint)
+        graph = read_graph(job.directory, rank, job.checkpoint)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(job, Communicator(transport, job.settings.sleep_time), partition) as disclosure,
+        disclosing(job, Communicator(transport, job.settings.sleep_time), graph.partition) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
-        graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest, training=False)
+        graph_info = agree_on_graph_info(comm, graph.partition, job.directory, job.settings_digest, training=False)
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
             hide_shares(comm, graph_info, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
-            job.settings, job.checkpoint, partition, graph_info, comm, stages, use=use, clock=clock
+            job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
         disclosure.resolved = context.partition
-        inferred = infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
+        inferred = graph.infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
         with clock.phase("evaluate"):
             scores = final_scores(context, inferred.logits)
         if job.predict is not None:
             if not bool(inferred.logits.isfinite().all()):
                 raise TrainingError("some predictions are NaN or infinite; look for very large values in the features")
-            found = Predictions.of(partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel)
+            found = Predictions.of(
+                graph.partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel
+            )
             names = job.directory.node_names(rank)
             found = found.named(None if names is None else names.tolist(), job.checkpoint.class_names)
             write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,19 +13,20 @@ from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.sockets import Streams
-from retexo.nn.stage import Answer, Architecture, build_stages
+from retexo.nn.hetero import AnyArchitecture, build_network
+from retexo.nn.stage import Answer
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
-from retexo.trainers import registry
-from retexo.trainers.answer import choose_answer, propagate
+from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
+from retexo.trainers.registry import Trainer
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.recovery import Recovery, state_dir
 from retexo.training.secure import hide_shares
-from retexo.worker.context import make_context
 from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import final_scores
+from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 
@@ -61,39 +61,37 @@ def run(
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
-        partition = job.directory.read(rank)
+        graph = read_graph(job.directory, rank)
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(job, Communicator(transport, settings.sleep_time), partition) as disclosure,
+        disclosing(job, Communicator(transport, settings.sleep_time), graph.partition) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
-        graph_info = agree_on_graph_info(comm, partition, job.directory, job.settings_digest)
-        architecture = Architecture.of(
-            settings.model, graph_info.num_features, graph_info.num_classes, graph_info.num_edge_features,
-            graph_info.weighted,
-        )  # fmt: skip
-        stages = build_stages(architecture, settings.seed)
+        graph_info = agree_on_graph_info(comm, graph.partition, job.directory, job.settings_digest)
+        architecture = graph.architecture(settings, graph_info)
+        stages = build_network(architecture, settings.seed)
         check_same_parameters(comm, stages)
         if settings.gradient.secure:
             hide_shares(comm, graph_info, job.rendezvous.identity)
-        trainer = registry.find(settings.trainer.name)
+        trainer = find_trainer(settings)
         recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)
         log.resume_from(layer, number)
         with clock.phase("plan"):
-            context = make_context(
-                settings, partition, graph_info, comm, stages[0].conv,
+            context = graph.make_context(
+                settings, graph_info, comm, stages[0].conv,
                 clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
             )  # fmt: skip
         disclosure.resolved = context.partition
-        del partition  # the context has all of it, and may release the features
+        powers_of = graph.powers(context)
+        del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
             logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, logits = choose_answer(context, trained.logits, partial(propagate, context))
+            answer, logits = choose_answer(context, trained.logits, powers_of)
             scores = final_scores(context, logits)
         seconds = time.perf_counter() - start
         if rank == 0:
@@ -108,7 +106,7 @@ def run(
 
 
 def _open_recovery(
-    job: TrainJob, comm: Communicator, trainer: registry.Trainer, stop_requested: Callable[[], bool]
+    job: TrainJob, comm: Communicator, trainer: Trainer, stop_requested: Callable[[], bool]
 ) -> tuple[Recovery | None, tuple[int, int]]:
     """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
     settings = job.settings
@@ -126,7 +124,7 @@ def _open_recovery(
 
 
 def _save_model(
-    job: TrainJob, architecture: Architecture, trainer: registry.Trainer, answer: Answer, *, multilabel: bool
+    job: TrainJob, architecture: AnyArchitecture, trainer: Trainer, answer: Answer, *, multilabel: bool
 ) -> None:
     """Write what the checkpoint says beside the layers that are there already."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}

@@ -83,8 +83,8 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
         context = make_hetero_context(
-            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"), clock=Clock(), log=log,
-            dtype=torch.float64,
+            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"),
+            clock=Clock(), log=log, dtype=torch.float64,
         )  # fmt: skip
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)

@@ -7,6 +7,7 @@ import threading
 import unittest.mock
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,8 @@ def _train(
     embeddings = noted[comm.rank]
     np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
-        embeddings += [*(each.numpy() for each in trained.logits), choose_answer(context, trained.logits)[1].numpy()]
+        answer = choose_answer(context, trained.logits, partial(propagate, context))
+        embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
     parameters = [parameter.detach().numpy() for stage in stages for parameter in stage.parameters()]
     return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
 

@@ -218,7 +218,7 @@ LOCK = threading.Lock()
 
 def train_run(run: Run) -> list[Outcome]:
     """retexo.worker.train.run, as each worker calls it, of threads of this process."""
-    noted, build = Noted(), train.build_stages
+    noted, build = Noted(), train.build_network
 
     def build_alone(*arguments: Any) -> list[Stage]:
         with LOCK:
@@ -229,7 +229,7 @@ def train_run(run: Run) -> list[Outcome]:
     with (
         run.batches(),
         patch(train, "configure"),
-        patch(train, "build_stages", build_alone),
+        patch(train, "build_network", build_alone),
         patch(train, "connected", lambda *_: contextlib.nullcontext()),
         patch(train, "Communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import lazy
-from retexo.trainers.answer import choose_answer, infer
+from retexo.trainers.answer import choose_answer, infer, propagate
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.compatibility import Shape
-from retexo.worker.context import make_context, make_inference_context
+from retexo.worker.context import make_context
+from retexo.worker.graph import PlainGraph, make_inference_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -163,7 +165,7 @@ def _logits(
     )  # type: ignore[arg-type]
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
-    answer, logits = choose_answer(context, lazy.train(context, stages).logits)
+    answer, logits = choose_answer(context, lazy.train(context, stages).logits, partial(propagate, context))
     if comm.rank == 0:
         about = {"multilabel": False, "partition_digest": directory.digest(), "answer": dataclasses.asdict(answer)}
         save_model(run_dir / "checkpoint", shape, about)
@@ -196,10 +198,10 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
         graph_info, stages = agree_on_graph_info(comm, partition, directory, "0" * 64), checkpoint.stages()
         context = make_inference_context(
-            settings, checkpoint, partition, graph_info, comm, stages, use="evaluate", clock=Clock()
+            settings, checkpoint, PlainGraph(partition), graph_info, comm, stages, use="evaluate", clock=Clock()
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
-        logits = infer(context, stages, checkpoint.answer).logits.numpy()
+        logits = PlainGraph.infer(context, stages, checkpoint.answer).logits.numpy()
         np.testing.assert_array_equal(logits[known], trained[comm.rank][known])
 
     trained = run_workers(3, train_or_load, tmp_path, directory, tmp_path, [settings], True)
@@ -432,7 +434,7 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         context = make_inference_context(
-            settings, checkpoint, partition, graph_info, comm, stages, use=use, clock=Clock()
+            settings, checkpoint, PlainGraph(partition), graph_info, comm, stages, use=use, clock=Clock()
         )
         infer(context, stages, checkpoint.answer)
         return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]

@@ -18,6 +18,7 @@ FLOORS = (
     ("sites", "outputs"),
     ("training",),
     ("trainers",),
+    ("hetero",),
     ("worker",),
     ("estimate",),
     ("apps",),

@@ -1,0 +1,35 @@
+"""The trainers of heterogeneous graphs by name, as retexo.trainers.registry has those of plain ones."""
+
+from operator import attrgetter
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.config.settings import TrainSettings
+from retexo.hetero import lazy
+from retexo.nn.registry import check_model
+from retexo.trainers.registry import Trainer, check_saves
+
+TRAINERS: dict[str, Any] = {"lazy": lazy}
+RECIPE: dict[str, Any] = {"model.own_half": True, "model.inputs": "all", "model.passes": "aggregate"}
+"""Settings that layers of a heterogeneous graph have no other value of."""
+
+
+def find(name: str) -> Trainer:
+    if name not in TRAINERS:
+        raise InputError(f"trainer={name}: not for heterogeneous graphs; choose one of {', '.join(TRAINERS)}")
+    trainer: Trainer = TRAINERS[name]
+    return trainer
+
+
+def check(settings: TrainSettings) -> None:
+    """InputError for settings that the chosen model or the chosen trainer cannot have."""
+    check_model(settings.model)
+    trainer = find(settings.trainer.name)
+    check_saves(settings, trainer)
+    for name, value in RECIPE.items() if trainer is lazy else ():
+        if attrgetter(name)(settings) != value:
+            raise InputError(
+                f"{name}={attrgetter(name)(settings)}: layers of a heterogeneous graph have {name}={value} alone; "
+                "leave it out (+experiment=retexo is for plain graphs)"
+            )
+    trainer.check(settings)

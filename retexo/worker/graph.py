@@ -1,0 +1,185 @@
+"""A worker's part of a graph, plain or heterogeneous: what of a run depends on which of the two it is."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from partitioning.directory.read import PartitionDirectory
+from partitioning.directory.types import Partition
+from partitioning.errors import InputError
+from partitioning.hetero.directory import HeteroDirectory
+from partitioning.hetero.types import HeteroPartition
+from retexo.comm.collectives import Communicator
+from retexo.config.settings import TrainSettings
+from retexo.exchange.plan import Use
+from retexo.hetero import context as hetero_context
+from retexo.hetero import registry as hetero_registry
+from retexo.hetero import smoothing
+from retexo.hetero.lazy import infer_hetero
+from retexo.nn.convolution import Convolution
+from retexo.nn.hetero import AnyArchitecture, HeteroArchitecture
+from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
+from retexo.nn.stage import Answer, Architecture, Stage
+from retexo.outputs.checkpoint import Checkpoint
+from retexo.outputs.run_log import RunLog
+from retexo.trainers import answer, registry
+from retexo.trainers.answer import InferenceResult, Powers
+from retexo.trainers.context import Clock, RunContext
+from retexo.training.graph_info import GraphInfo
+from retexo.worker.compatibility import as_trained
+from retexo.worker.context import layer_saver, make_context
+from retexo.worker.process import choose_device
+
+
+def is_relational(settings: TrainSettings) -> bool:
+    """Whether the model is for heterogeneous graphs."""
+    return check_model(settings.model).relational
+
+
+def find_trainer(settings: TrainSettings) -> registry.Trainer:
+    """By the settings' trainer and model; InputError where there is none."""
+    find = hetero_registry.find if is_relational(settings) else registry.find
+    return find(settings.trainer.name)
+
+
+def check(settings: TrainSettings) -> None:
+    """InputError for settings that the chosen model or the chosen trainer cannot have."""
+    (hetero_registry if is_relational(settings) else registry).check(settings)
+
+
+def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """InputError for a model of plain graphs on a heterogeneous one, and the reverse."""
+    relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
+    if relational != hetero:
+        known = (name for name in CONVOLUTIONS if check_model(default_model(name, 1, 1)).relational == hetero)
+        kind = {True: "a heterogeneous graph", False: "a plain graph, without types"}[hetero]
+        names = ", ".join(f"node_classification_{name}" for name in known)
+        raise InputError(
+            f"model={settings.model.name}: {directory.path} is {kind}; choose --config-name one of {names}"
+        )
+
+
+@dataclass(eq=False)
+class PlainGraph:
+    """One type of nodes."""
+
+    partition: Partition
+
+    def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
+        return Architecture.of(
+            settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
+        )
+
+    def make_context(
+        self, settings: TrainSettings, info: GraphInfo, comm: Communicator, conv: Convolution, **given: Any
+    ) -> RunContext:
+        """given: see make_context."""
+        return make_context(settings, self.partition, info, comm, conv, **given)
+
+    def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
+        """InputError where the features of edges are not those that the model reads."""
+        trained, found = checkpoint.architecture, self.architecture(settings, info)
+        if found != trained and isinstance(trained, Architecture) and isinstance(found, Architecture):
+            raise InputError(
+                f"the model of {checkpoint.directory} reads {trained.num_edge_features} features of an edge (for "
+                f"attention a weight is one), this graph has {found.num_edge_features}; give it the same"
+            )
+
+    @staticmethod
+    def powers(context: Any) -> Powers:
+        return partial(answer.propagate, context)
+
+    @staticmethod
+    def infer(context: Any, stages: list[Stage], chosen: Answer) -> InferenceResult:
+        return answer.infer(context, stages, chosen)
+
+
+@dataclass(eq=False)
+class HeteroGraph:
+    """Several types of nodes."""
+
+    part: HeteroPartition
+
+    @property
+    def partition(self) -> Partition:
+        """The nodes of the target."""
+        return hetero_context.of_target(self.part)
+
+    def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
+        return HeteroArchitecture(settings.model, hetero_context.schema_of(self.part), info.num_classes)
+
+    def make_context(
+        self,
+        settings: TrainSettings,
+        info: GraphInfo,
+        comm: Communicator,
+        conv: Convolution,
+        *,
+        clock: Clock,
+        run_dir: Path = Path(),
+        log: RunLog | None = None,
+        use: Use = "train",
+        **given: Any,
+    ) -> RunContext:
+        """given: see make_hetero_context."""
+        return hetero_context.make_hetero_context(
+            settings, self.part, info, comm, partial_sums=conv.linear_aggregation,
+            device=choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank)),
+            save_layer=layer_saver(run_dir, comm, clock), clock=clock, log=log or RunLog(Path(), 1, settings), use=use,
+            **given,
+        )  # fmt: skip
+
+    def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
+        """InputError where types, their widths or relations are not those of training."""
+        trained, found = checkpoint.architecture, hetero_context.schema_of(self.part)
+        if isinstance(trained, HeteroArchitecture) and found != trained.schema:
+            raise InputError(
+                f"the model of {checkpoint.directory} is for {trained.schema.described}; this graph has "
+                f"{found.described}; give it the same types, features and relations"
+            )
+
+    @staticmethod
+    def powers(context: Any) -> Powers:
+        return partial(smoothing.propagate, context)
+
+    @staticmethod
+    def infer(context: Any, stages: list[Stage], chosen: Answer) -> InferenceResult:
+        return infer_hetero(context, stages, chosen)
+
+
+Graph = PlainGraph | HeteroGraph
+
+
+def read_graph(directory: PartitionDirectory, rank: int, trained: Checkpoint | None = None) -> Graph:
+    """This worker's part; with a checkpoint its classes are numbered as in training."""
+    if isinstance(directory, HeteroDirectory):
+        part = directory.read_hetero(rank)
+        return HeteroGraph(part if trained is None else as_trained(part, directory, trained))
+    partition = directory.read(rank)
+    return PlainGraph(partition if trained is None else as_trained(partition, directory, trained))
+
+
+def make_inference_context(
+    settings: TrainSettings,
+    checkpoint: Checkpoint,
+    graph: Graph,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    stages: list[Stage],
+    *,
+    use: Use,
+    clock: Clock,
+) -> RunContext:
+    """The context for a trained model: the number of classes is the model's, also where fewer occur in the labels.
+
+    Where rows are rounded, scores are made in the two waves of training: other sums of rows are rounded otherwise.
+    """
+    answered = checkpoint.answer
+    graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
+    smoothing_now = replace(settings.smoothing, steps=answered.steps if answered.alpha < 1 else 0, reach=answered.reach)
+    settings = replace(settings, smoothing=smoothing_now)
+    graph.check_fits(checkpoint, settings, graph_info)
+    use = "train" if use == "evaluate" and settings.exchange.rounded else use
+    with clock.phase("plan"):
+        return graph.make_context(settings, graph_info, comm, stages[0].conv, clock=clock, use=use)
