@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.read import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
@@ -120,6 +121,8 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
     given, request = requested_settings(settings.partition), made_with(directory.meta)
+    if isinstance(directory.meta, HeteroMeta):
+        request["target"] = directory.meta.target  # also where it went without saying
     for name in sorted(settings.given & given.keys()):
         here, there = given[name], request.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
