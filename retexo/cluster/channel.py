@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -162,11 +163,16 @@ def connect(address: str, port: int, timeout: float, tls: Tls | None = None, nod
 
     tls: encrypted, to the one that has the certificate of `node`; ChannelClosed at once where it has another.
     """
+    return connect_by(lambda seconds: socket.create_connection((address, port), timeout=seconds), timeout, tls, node)
+
+
+def connect_by(dial: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int) -> Channel:
+    """The same where `dial` opens the connection, within the seconds that it is given."""
     deadline = time.monotonic() + timeout
     while True:
         try:
             seconds = max(0.1, deadline - time.monotonic())
-            channel = Channel(socket.create_connection((address, port), timeout=seconds))
+            channel = Channel(dial(seconds))
             if tls is not None:
                 channel.start_tls(tls, node, seconds)
             return channel

@@ -5,7 +5,6 @@ Each node sends a `NodeInfo`, node 0 compares it with its own (`mismatch`), and 
 
 import hashlib
 import re
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 from partitioning.files import check_types
 from retexo import __version__
 from retexo.cluster.channel import Channel, ChannelClosed, printable
-from retexo.cluster.pending import PendingConnections
+from retexo.cluster.pending import Listener, PendingConnections
 from retexo.comm.tls import Tls
 
 PROTOCOL = 1
@@ -109,7 +108,7 @@ def code_version() -> str:
 class Coordinator:
     """Node 0's side: accepts connections until all other nodes have joined."""
 
-    def __init__(self, listener: socket.socket, own: NodeInfo, num_nodes: int, tls: Tls | None = None) -> None:
+    def __init__(self, listener: Listener, own: NodeInfo, num_nodes: int, tls: Tls | None = None) -> None:
         self._own, self._num_nodes = own, num_nodes
         self._pending = PendingConnections(listener, tls)
         self._rejected: list[Channel] = []

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any
+from typing import Any, Protocol
 
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.comm.tls import Tls
@@ -27,10 +27,22 @@ MAX_WARNINGS = 20
 """rejected connections that are logged one by one"""
 
 
+class Listener(Protocol):
+    """A listening socket, or a link to a hub."""
+
+    def fileno(self) -> int: ...
+
+    def setblocking(self, flag: bool, /) -> None: ...
+
+    def accept(self) -> tuple[socket.socket, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class PendingConnections:
     """The connections of a listening socket until their first message."""
 
-    def __init__(self, listener: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(self, listener: Listener, tls: Tls | None = None) -> None:
         listener.setblocking(False)
         self._listener, self._tls = listener, tls
         self._deadlines: dict[Channel, float] = {}

@@ -10,24 +10,34 @@ import hmac
 import json
 import logging
 import secrets
-import socket
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.cluster.channel import RETRY_INTERVAL, Channel, ChannelClosed, Disconnected, connect, listen, printable
+from retexo.cluster.channel import (
+    RETRY_INTERVAL,
+    Channel,
+    ChannelClosed,
+    Disconnected,
+    connect,
+    connect_by,
+    printable,
+)
 from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_version, name_of
-from retexo.cluster.interfaces import interface_address, loopback, route_interface
-from retexo.cluster.pending import PendingConnections
+from retexo.cluster.hub import Hub
+from retexo.cluster.interfaces import loopback
+from retexo.cluster.pending import Listener, PendingConnections
+from retexo.cluster.places import BY_HUB, master_place, open_place, split
 from retexo.cluster.streams import StreamsByRank
 from retexo.comm.credentials import read_credentials
-from retexo.comm.process_group import LauncherStore, Rendezvous, serving_store
+from retexo.comm.process_group import Rendezvous, serving_store
 from retexo.comm.tls import Tls
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.flatten import flatten
@@ -77,10 +87,11 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
             credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
         else:
             logger.warning("between the nodes nothing is encrypted: use a network that you trust (SECURITY.md)")
-        interface = choose_interface(cluster)
-        address = interface_address(interface, preferred=_addresses(cluster.master_addr))
+        tls = Tls(credentials) if credentials else None
+        hub = Hub(*cluster.hub_address, tls, cluster.num_nodes) if tls and cluster.hub else None
         is_first = cluster.node_rank == 0
-        listener = stack.enter_context(_listener(cluster, interface, address) if is_first else listen(address, 0))
+        place = open_place(cluster, hub)
+        stack.callback(place.listener.close)
         own = NodeInfo(
             run_key=cluster.run_key,
             node=cluster.node_rank,
@@ -90,31 +101,18 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
             settings=json.loads(json.dumps(flatten(settings), default=str)),
             partition=partition,
             backend=cluster.backend,
-            address=f"{address}:{listener.getsockname()[1]}",
+            address=place.address,
             credentials=credentials.numbers if credentials else "",
         )
-        participant = Participant(cluster, interface, own, listener, Tls(credentials) if credentials else None)
+        participant = Participant(cluster, place.interface, own, place.listener, tls, hub)
         node = _coordinate(participant, stack) if is_first else _join(participant)
-        listener.close()
+        place.listener.close()
         for channel in node.links.values():
             stack.callback(channel.close)
         per_node = cluster.parts_per_node
         node = replace(node, rendezvous=replace(node.rendezvous, credentials=credentials, parts_per_node=per_node))
-        logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, interface)
+        logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, place.interface)
         yield node
-
-
-def choose_interface(cluster: ClusterSettings) -> str:
-    """distributed.interface, or the one with the route to master_addr; loopback only for a run on one machine."""
-    if cluster.one_machine:
-        return loopback()
-    interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
-    if interface == loopback() and cluster.interface is None:
-        raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: a loopback address cannot be reached from another "
-            "node; set it to node 0's address (or distributed.interface=lo for several nodes on one machine)"
-        )
-    return interface
 
 
 Key = tuple[int, ...]
@@ -128,14 +126,22 @@ class Participant:
     cluster: ClusterSettings
     interface: str
     own: NodeInfo
-    listener: socket.socket
+    listener: Listener
     tls: Tls | None
     """None: in the clear."""
+    hub: Hub | None = None
+    """None: nodes are reached directly."""
+
+    def connect(self, address: str, port: int, timeout: float, tls: Tls | None, node: int) -> Channel:
+        """As channel.connect; address BY_HUB: to the node that `port` says."""
+        if self.hub is None or address != BY_HUB:
+            return connect(address, port, timeout, tls, node)
+        return connect_by(partial(self.hub.reach, port), timeout, tls, node)
 
     def node(self, secret: str, store: str, found: Mapping[Key, Channel]) -> Node:
         """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty."""
         run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
-        address, port = _split(store) if store else ("", 0)
+        address, port = split(store) if store else ("", 0)
         rendezvous = _rendezvous(self.cluster, self.interface, run_id, address=address, port=port)
         links = {key[0]: channel for key, channel in found.items() if len(key) == 1}
         node = Node(self.cluster, run_id, rendezvous, links, _no_streams(self.cluster))
@@ -193,38 +199,10 @@ def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> st
     return None
 
 
-def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
-    if cluster.launcher_env is not None and cluster.launcher_env.store:
-        listener = listen(address, 0)
-        _launcher_store(cluster).put(_launcher_key(cluster), f"{address}:{listener.getsockname()[1]}")
-        return listener
-    where = f"{address}:{cluster.master_port}"
-    if not cluster.one_machine and address not in _addresses(cluster.master_addr):
-        raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: node 0 has {address} on interface {interface}; "
-            "give that address to every node, or choose another distributed.interface"
-        )
-    try:
-        listener = listen(address, cluster.master_port)
-    except OSError as error:
-        raise InputError(
-            f"distributed.master_port={cluster.master_port}: cannot listen on {where}: {error.strerror}; "
-            "choose a free port, the same on every node, and an address of node 0"
-        ) from error
-    logger.info("node 0 waits for %d other node(s) at %s (interface %s)", cluster.num_nodes - 1, where, interface)
-    return listener
-
-
-def _addresses(host: str) -> set[str]:
-    with suppress(OSError):
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)}
-    return set()
-
-
 def _join(participant: Participant) -> Node:
     """Another node: connect to node 0, send it the NodeInfo, and do as it replies."""
     own = participant.own
-    where, port = _master(participant.cluster)
+    where, port = master_place(participant.cluster)
     place = f"{where}:{port}"
     logger.info("node %d: node 0 is at %s (interface %s)", own.node, place, participant.interface)
     try:
@@ -244,7 +222,7 @@ def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Chann
     deadline = time.monotonic() + cluster.init_timeout
     while True:
         try:
-            channel = connect(where, port, deadline - time.monotonic(), participant.tls)
+            channel = participant.connect(where, port, deadline - time.monotonic(), participant.tls, 0)
         except ChannelClosed:
             raise
         except OSError as error:
@@ -266,18 +244,12 @@ def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Chann
 def _parse_start(reply: Mapping[str, Any]) -> tuple[str, str, dict[int, tuple[str, int]]]:
     """The run's secret, the address of its store, and those of the other nodes; ChannelClosed if they are not there."""
     try:
-        addresses = {int(node): _split(address) for node, address in reply["nodes"].items()}
+        addresses = {int(node): split(address) for node, address in reply["nodes"].items()}
         if reply["store"]:
-            _split(reply["store"])
+            split(reply["store"])
         return str(reply["run"]), reply["store"], addresses
     except (KeyError, ValueError, AttributeError) as error:
         raise ChannelClosed(f"not a reply of node 0: {printable(reply)}") from error
-
-
-def _split(address: str) -> tuple[str, int]:
-    """ADDRESS:PORT"""
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
@@ -306,7 +278,7 @@ def _connect_peers(
             for key in sorted(participant.keys_of(other)):
                 if other or len(key) > 1:  # the link to node 0 is there
                     tls = participant.tls if len(key) == 1 else None  # over a stream the workers have their own
-                    found[(other, *key[1:])] = channel = connect(address, port, CONNECT_TIMEOUT, tls, other)
+                    found[(other, *key[1:])] = channel = participant.connect(address, port, CONNECT_TIMEOUT, tls, other)
                     channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
@@ -357,21 +329,6 @@ def _proof(secret: str, key: Key) -> str:
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
     """To begin with."""
     return {} if cluster.backend == "sockets" else None
-
-
-def _master(cluster: ClusterSettings) -> tuple[str, int]:
-    """Address and port at which node 0 listens."""
-    if cluster.launcher_env is not None and cluster.launcher_env.store:
-        return _split(_launcher_store(cluster).get(_launcher_key(cluster)))
-    return interface_address(loopback()) if cluster.one_machine else cluster.master_addr, cluster.master_port
-
-
-def _launcher_store(cluster: ClusterSettings) -> LauncherStore:
-    return LauncherStore(cluster.master_addr, cluster.master_port, cluster.init_timeout)
-
-
-def _launcher_key(cluster: ClusterSettings) -> str:
-    return f"retexo {cluster.run_key}"
 
 
 def _rendezvous(

@@ -7,8 +7,9 @@
     members.json       the sites of the run: {"number": N, "members": [{"name": ..., "fingerprint": ...}, ...]}
     members.sig        the authority's signature of that file, as `openssl dgst -sha256 -sign` makes one
 
-The place of a member is its node_rank; a fingerprint is the SHA-256 of a certificate. So a certificate stands for one
-name and one node. `retexo credentials` (retexo/apps/credentials.py) makes all of these.
+The place of a member is its node_rank, that of a hub, if there is one, the last; a fingerprint is the SHA-256 of a
+certificate. So a certificate stands for one name and one node. `retexo credentials` (retexo/apps/credentials.py) makes
+all of these.
 """
 
 import hashlib
@@ -75,7 +76,7 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
     members, number = _read_members(folder, authority.public_key())
     fingerprint = hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
     places = [place for place, member in enumerate(members) if member.fingerprint == fingerprint]
-    if len(members) != num_nodes or places != [node]:
+    if len(members) not in (num_nodes, num_nodes + 1) or places != [node]:
         listed = ", ".join(f"{member.name} {place}" for place, member in enumerate(members))
         own = f"this certificate is of node {places[0]}" if places else "this certificate is not among them"
         raise InputError(

@@ -1,5 +1,7 @@
 """The settings that say where workers run, how they meet, and how long they wait."""
 
+import re
+
 from partitioning.errors import InputError
 from partitioning.setting_fields import (
     FINITE,
@@ -50,6 +52,12 @@ class ClusterSettings(Checked):
         "distributed.credentials", None, "folder with this node's key and certificate, see `retexo credentials`",
         per_node=True, compared=False,
     )  # fmt: skip
+    hub: str | None = setting(
+        "distributed.hub", None,
+        "ADDRESS:PORT of app=hub, by which a node is reached that has no port of its own; all nodes or none",
+        Check(lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None, "must be ADDRESS:PORT"),
+        per_node=True, compared=False,
+    )  # fmt: skip
     master_addr: str = setting(
         "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
         per_node=True, compared=False,
@@ -90,7 +98,15 @@ class ClusterSettings(Checked):
         if self.num_nodes > 1:
             self._check_encryption()
 
+    @property
+    def hub_address(self) -> tuple[str, int]:
+        address, _, port = (self.hub or ":0").rpartition(":")
+        return address, int(port)
+
     def _check_encryption(self) -> None:
+        if self.hub is not None and not self.encrypted:
+            raise InputError(f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
+                             "distributed.backend=sockets and distributed.credentials")  # fmt: skip
         wanted = "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
         if self.backend == "gloo" and (self.tls or self.credentials is not None):
             raise InputError(f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts")

@@ -311,8 +311,8 @@ class Settings(Checked):
     """What to run, and everything that was configured."""
 
     app: str = setting(
-        "app", "train", "what to run", one_of("train", "partition_data", "plan", "evaluate", "predict", "report"),
-        compared=False,
+        "app", "train", "what to run",
+        one_of("train", "partition_data", "plan", "evaluate", "predict", "report", "hub"), compared=False,
     )  # fmt: skip
     task: str = setting(
         "task._target_", "retexo.metrics.NodeClassification", "the only one so far",

@@ -25,7 +25,7 @@ from test_rendezvous import SETTINGS, Outcome, attend, cluster, free_port
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
-from retexo.cluster import handshake, rendezvous
+from retexo.cluster import handshake, places, rendezvous
 from retexo.cluster.handshake import PROTOCOL
 from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import connected
@@ -271,7 +271,7 @@ def test_a_thousand_half_open_connections(folder: Path, crowd: ExitStack) -> Non
 
 def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of the other nodes, while these connect to each other; escapes of a terminal are not shown."""
-    ports, made = [], rendezvous.listen
+    ports, made = [], places.listen
 
     def listen(address: str, port: int) -> socket.socket:
         listener = made(address, port)
@@ -285,7 +285,7 @@ def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.Mo
             stream.sendall(content)
             stream.recv(1)
 
-    monkeypatch.setattr(rendezvous, "listen", listen)
+    monkeypatch.setattr(places, "listen", listen)
     assert good(meet(folder, free_port()))
     assert len(ports) == 3
 

@@ -1,0 +1,34 @@
+"""`app=hub`: the one reachable port of nodes that only open connections (retexo.cluster.hub). It owns no data."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from partitioning.errors import InputError
+from retexo.cluster.channel import listen
+from retexo.cluster.hub import HubServer
+from retexo.cluster.launch import terminate_as_exit
+from retexo.comm.credentials import read_credentials
+from retexo.comm.tls import Tls
+from retexo.config.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: Settings, run_dir: Path) -> Any:
+    """Serve until it is ended. InputError where it has no credentials, or cannot listen."""
+    cluster = settings.train.cluster
+    if cluster.hub is None or cluster.credentials is None:
+        raise InputError(
+            "app=hub: needs distributed.hub=ADDRESS:PORT, where it listens, and distributed.credentials=FOLDER; it is "
+            "the member behind all nodes"
+        )
+    credentials = read_credentials(Path(cluster.credentials), cluster.num_nodes, cluster.num_nodes)
+    address, port = cluster.hub_address
+    try:
+        listener = listen(address, port)
+    except OSError as error:
+        raise InputError(f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}") from error
+    with listener, terminate_as_exit():
+        logger.info("hub of %d nodes at %s", cluster.num_nodes, cluster.hub)
+        HubServer(listener, Tls(credentials)).serve()

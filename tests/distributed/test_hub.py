@@ -1,0 +1,191 @@
+"""Nodes that only open connections meet by a hub, which joins connections and cannot read them."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import make_credentials, run_main
+
+pytest.importorskip("cryptography")
+
+from test_rendezvous import SETTINGS, attend, cluster
+from test_tls import SITES, client_context, stream_to
+
+from partitioning.errors import InputError
+from retexo.cluster import hub, places, rendezvous
+from retexo.cluster.channel import Channel, ChannelClosed, connect
+from retexo.cluster.hub import Hub, HubListener, HubServer
+from retexo.comm.credentials import read_credentials
+from retexo.comm.process_group import connected
+from retexo.comm.tls import Tls
+from retexo.errors import TrainingError
+
+
+@dataclass
+class Served:
+    folder: Path
+    port: int
+    seen: list[bytes]
+    """What went through the hub."""
+
+    def tls(self, node: int) -> Tls:
+        return Tls(read_credentials(self.folder / (*SITES, "hub")[node], node, 3))
+
+    def seen_by(self, node: int) -> Hub:
+        return Hub("127.0.0.1", self.port, self.tls(node), 3)
+
+    def cluster(self, node: int, **fields: Any) -> Any:
+        own = {"parts": 3, "backend": "sockets", "credentials": str(self.folder / SITES[node])}
+        return cluster(node, 1, **{**own, "hub": f"127.0.0.1:{self.port}", **fields})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_credentials(tmp_path_factory.mktemp("hub") / "keys", *SITES, "hub")[0].parent
+
+
+@pytest.fixture
+def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A hub in a thread, and nodes that cannot listen."""
+    seen: list[bytes] = []
+    pump = hub._pump
+
+    class Noted:
+        def __init__(self, stream: socket.socket) -> None:
+            self._stream = stream
+
+        def recv(self, count: int) -> bytes:
+            content = self._stream.recv(count)
+            seen.append(content)
+            return content
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+    def noted(source: Any, target: socket.socket, nodes: tuple[int, int]) -> None:
+        pump(Noted(source), target, nodes)  # type: ignore[arg-type]
+
+    def refuse(address: str, port: int) -> socket.socket:
+        raise AssertionError("a node listens")
+
+    monkeypatch.setattr(hub, "_pump", noted)
+    monkeypatch.setattr(places, "listen", refuse)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener, ThreadPoolExecutor(1) as pool:
+        there = Served(folder, listener.getsockname()[1], seen)
+        server = HubServer(listener, there.tls(3))
+
+        def serve() -> None:
+            while not ended.is_set():
+                server.step(0.05)
+
+        serving = pool.submit(serve)
+        yield there
+        ended.set()
+        serving.result(10)
+
+
+def test_three_nodes_that_only_open_connections(served: Served) -> None:
+    """They meet, hear each other, and swap; the hub sees none of it."""
+    canaries = [os.urandom(4000) for _ in range(3)]
+
+    def work(node: int) -> str:
+        with rendezvous.connect_nodes(served.cluster(node), SETTINGS, "abc") as met:
+            assert set(met.links) == {0, 1, 2} - {node}
+            for link in met.links.values():
+                link.send({"canary": canaries[node].hex()[:100]})
+            assert met.streams is not None
+            with connected(met.rendezvous, node, met.streams[node]) as transport:
+                own = torch.frombuffer(bytearray(canaries[node]), dtype=torch.uint8)
+                received = transport.swap([own] * 3, [4000] * 3)
+                assert [bytes(each.tolist()) for each in received] == canaries
+            return met.run_id
+
+    with ThreadPoolExecutor(3) as pool:
+        ids = [future.result(60) for future in [pool.submit(work, node) for node in range(3)]]
+    assert len(set(ids)) == 1
+    through = b"".join(served.seen)
+    assert len(through) > 6 * 4000
+    assert not any(each[:20] in through or each.hex()[:40].encode() in through for each in canaries)
+
+
+def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        late = [pool.submit(attend, served.cluster(node)) for node in (1, 2)]
+        with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
+            served.seen_by(2).reach(0, 5.0)
+        outcomes = [future.result(60) for future in (pool.submit(attend, served.cluster(0)), *late)]
+    assert len(set(outcomes)) == 1
+    assert len(outcomes[0][0]) == 16
+
+
+def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
+    """No seat for who has no certificate, a token of nobody's, or one that was used."""
+    with waiting_at(served, 0) as listener:
+        with stream_to(served.port) as stream:
+            stream.sendall(json.dumps({"listen": True}).encode() + b"\n")
+            assert b"not a node of this hub" in stream.recv(1000)
+        with contextlib.suppress(OSError), client_context(None).wrap_socket(stream_to(served.port)) as stream:
+            stream.sendall(b'{"reach": 0}\n')
+            assert b"token" not in stream.recv(1000)
+        link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
+        link.send({"reach": 0})
+        token = link.receive_one(5.0)["token"]
+        first, second = (connect("127.0.0.1", served.port, 5.0) for _ in range(2))
+        first.send({"token": token})
+        while not (arrived := accepted(listener)):
+            pass
+        assert first.receive_one(5.0) == {"joined": True}
+        second.send({"token": token})
+        assert "refused" in second.receive_one(5.0)
+        first.detach().sendall(b"through")
+        assert arrived.recv(100) == b"through"
+
+
+@contextlib.contextmanager
+def waiting_at(served: Served, node: int) -> Iterator[HubListener]:
+    listener = HubListener(served.seen_by(node), 5.0)
+    yield listener
+    listener.close()
+
+
+def accepted(listener: HubListener) -> socket.socket | None:
+    with contextlib.suppress(BlockingIOError):
+        return listener.accept()[0]
+    return None
+
+
+def test_a_hub_that_ends_is_named(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        there = Served(folder, server.getsockname()[1], [])
+        waiting = pool.submit(HubListener, there.seen_by(0), 5.0)
+        channel = Channel(server.accept()[0], there.tls(3))
+        while not (messages := channel.receive()):
+            pass
+        assert messages == [{"listen": True}]
+        listener = waiting.result(5)
+        channel.close()
+        connection.wait([listener], 5)  # type: ignore[list-item]
+        with pytest.raises(TrainingError, match=f"the hub 127.0.0.1:{there.port} has ended"):
+            accepted(listener)
+    outcome = attend(there.cluster(1, init_timeout=1.0))
+    assert outcome[0] == "TrainingError"
+    assert f"distributed.hub=127.0.0.1:{there.port}: not reached" in outcome[1]
+
+
+def test_settings_of_a_hub(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a hub joins encrypted connections only"):
+        cluster(0, 1, hub="a:1")
+    ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path)
+    assert ended.rc == 2
+    assert "app=hub: needs distributed.hub=ADDRESS:PORT" in ended.stderr
