@@ -1,8 +1,8 @@
 """Sums, maxima and softmax over the in-edges of nodes, forward and backward, without a row for each edge.
 
-On a CPU they are torch's embedding bag, segment reduction and maximum of a sparse product, which go through the rows of
-a destination one after the other: results do not depend on the number of threads. benchmarks/aggregation.py measures
-them beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D width of a row.
+On a CPU they are torch's embedding bag and segment reduction, and a search of our own for maxima. All take a node's
+in-edges one after the other: results do not depend on the number of threads. benchmarks/aggregation.py measures them
+beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D width of a row.
 """
 
 from typing import Any
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from retexo.nn.block import Block
 from retexo.nn.matrix import row_sums
-
-SOURCES = 1 << 29
-"""Sources that fit beside a float32 in the bits of a float64: it has 52 of them, of which a float32 takes 23."""
 
 
 def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -80,40 +77,26 @@ def edge_max(block: Block, rows: Tensor) -> Tensor:
     if rows.device.type != "cpu":
         bag = torch.nn.functional.embedding_bag
         return bag(edges.column, rows, edges.row_ptr, mode="max", include_last_offset=True)
-    if rows.requires_grad and rows.dtype == torch.float32:
-        numbered: Tensor = _Max.apply(rows, block)  # type: ignore[no-untyped-call]
-        return numbered
-    top = _sparse_max(block, rows)
-    return torch.relu(top) if rows.requires_grad else top  # no gradient at 0
-
-
-def _sparse_max(block: Block, rows: Tensor) -> Tensor:
-    edges, shape = block.in_edges, (block.num_dst, len(rows))
-    ones = torch.ones(len(edges.column), dtype=rows.dtype)
-    adjacency = torch.sparse_csr_tensor(edges.row_ptr, edges.column, ones, shape, check_invariants=False)
-    top: Tensor = torch.sparse.mm(adjacency, rows, reduce="amax")
-    return top
+    whole = rows.float() if rows.dtype == torch.bfloat16 else rows
+    top: Tensor = _Max.apply(whole, block)  # type: ignore[no-untyped-call]
+    return top.to(rows.dtype)
 
 
 class _Max(torch.autograd.Function):
-    """Each row carries its number in the bits that a float64 has beyond a float32: torch's own search for the row that
-    is the largest takes seven times as long as the maximum. Forward and backward take 2.4 times as long as DGL's.
-    There is no gradient where the maximum is 0."""
+    """There is no gradient where the maximum is 0."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
-        assert len(rows) <= SOURCES
-        # As a float32 the least of them is 0 again, and as a float64 not one of those that slow a processor down.
-        numbered = rows.double().clamp_(min=2.0**-200).view(torch.int64)
-        numbered |= torch.arange(len(rows))[:, None]
-        best = _sparse_max(block, numbered.view(torch.float64)).view(torch.int64)
-        row = best & (SOURCES - 1)
-        top = best.bitwise_xor_(row).view(torch.float64).float()
+        from retexo.nn.maximum import max_of_rows
+
+        top, source = max_of_rows(block.in_edges.row_ptr, block.in_edges.column, rows)
         ctx.num_rows = len(rows)
-        ctx.save_for_backward(row, top)
+        ctx.save_for_backward(source)
         return top
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        row, top = ctx.saved_tensors
-        return gradient.new_zeros(ctx.num_rows, top.shape[1]).scatter_add_(0, row, gradient * (top > 0)), None
+        from retexo.nn.maximum import add_to_sources
+
+        (source,) = ctx.saved_tensors
+        return add_to_sources(gradient, source, ctx.num_rows), None
