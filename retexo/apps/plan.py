@@ -20,7 +20,7 @@ from retexo.estimate.memory import worker_memory
 from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
-from retexo.worker.graph import check
+from retexo.worker.graph import Part, check, check_directory, read_part
 
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
@@ -53,14 +53,13 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     settings = replace(settings, train=replace(settings.train, max_rows_shared=None))  # nothing is asked for in earnest
     parts = range(directory.num_parts)
     directory.verify(parts)
-    partitions = list(map(directory.read, parts))
+    check_directory(settings.train, directory)
+    partitions = [read_part(directory, part) for part in parts]
     read = time.perf_counter()
     predicted, options, dry_run_seconds = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)
-    architecture = architecture_of(settings.train, directory, partitions)
     limit = settings.train.num_rounds
     rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
-    sizes = Sizes.of(settings.train, partitions, architecture)
     totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
@@ -69,10 +68,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
         "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
         "entries": [vars(entry) for entry in predicted.entries],
-        "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
         "smoothing": _smoothing(settings.train, predicted, options, list(rounds.values())[-1]),
         "options": dict(sorted(totals.items(), key=lambda option: option[1])),  # the fewest bytes first
-        "memory_bytes": [worker_memory(partition, architecture, settings.train) for partition in partitions],
+        **_of_formulas(settings.train, directory, partitions, plain, rounds),
         "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
     }
     write_json(run_dir / "plan.json", result)
@@ -80,8 +78,25 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     return result
 
 
+def _of_formulas(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part], plain: TrafficEstimate,
+    rounds: dict[str, tuple[int, ...]],
+) -> dict[str, Any]:  # fmt: skip
+    """Bytes of other ways to train, and memory; of heterogeneous graphs there is the plain exchange alone."""
+    partitions = [part for part in parts if isinstance(part, Partition)]
+    if not partitions:
+        baselines = {name: {"plain lazy exchange": plain.total(number)} for name, number in rounds.items()}
+        return {"baselines": baselines, "memory_bytes": []}
+    architecture = architecture_of(settings, directory, partitions)
+    sizes = Sizes.of(settings, partitions, architecture)
+    return {
+        "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
+        "memory_bytes": [worker_memory(partition, architecture, settings) for partition in partitions],
+    }
+
+
 def _dry_run(
-    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Part]
 ) -> tuple[TrafficEstimate, dict[str, TrafficEstimate], float]:
     """The estimate, those with one of OPTIONS, and the seconds of the first dry run.
 
@@ -168,7 +183,8 @@ def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any
         print(f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,} {takes['all']:>20,}")
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
-    print(f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
+    if memory:
+        print(f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
     print(f"seconds: {result['seconds']['total']:.1f}; bytes by peer in {run_dir / 'plan.json'}")
 
 

@@ -8,10 +8,8 @@ cheapest cover costs no more; and of a layer that may stop early the most counts
 
 import contextlib
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 import torch
@@ -19,21 +17,26 @@ from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
+from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
 from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
-from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.trainers.answer import choose_answer, propagate
-from retexo.trainers.context import Clock, Context
+from retexo.hetero import lazy as hetero_lazy
+from retexo.hetero.context import HeteroContext, of_target, schema_of
+from retexo.nn.hetero import AnyArchitecture, HeteroArchitecture, build_network, projected_width
+from retexo.nn.stage import Architecture, Stage
+from retexo.trainers.answer import choose_answer
+from retexo.trainers.context import Clock, Context, RunContext
 from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
 from retexo.training.message import build_message
+from retexo.training.objective import LayerObjective
 from retexo.training.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.training.secure import hide_shares
-from retexo.worker.context import make_context
 from retexo.worker.evaluate import evaluate
+from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.measure import measurements
 
 WAVES = {TRAIN_WAVE: "rounds", INFER_WAVE: "embed"}
@@ -78,33 +81,30 @@ class TrafficEstimate:
         )
 
 
-def estimate_traffic(
-    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
-) -> TrafficEstimate:
+def estimate_traffic(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> TrafficEstimate:
     """Bytes of a run over all partitions of a directory, by a dry run on this machine's CPU, wherever it will train."""
-    return estimate_by_gradient(settings, directory, partitions, [settings.gradient])[0]
+    return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
 
 
 def estimate_by_gradient(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    partitions: Sequence[Partition],
+    parts: Sequence[Part],
     gradients: Sequence[GradientSettings],
 ) -> list[TrafficEstimate]:
     """One for each way to agree on a step, in one dry run: the rows that are sent are the same."""
     settings = replace(settings, cluster=replace(settings.cluster, device="cpu"))
-    architecture = architecture_of(settings, directory, partitions)
     # Made once: torch's random state is the threads' in common.
-    stages = build_stages(architecture, settings.seed)
-    validates = any(bool(partition.val_mask.any()) for partition in partitions)
+    stages = build_network(network_of(settings, directory, parts), settings.seed)
+    validates = any(bool(part.val_mask.any()) for part in parts)
 
     def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
         steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
-        answered = _dry_run(settings, directory, partitions[comm.rank], copy.deepcopy(stages), comm, steps=steps)
+        answered = _dry_run(settings, directory, graph_of(parts[comm.rank]), copy.deepcopy(stages), comm, steps=steps)
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
         return answered, [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
 
-    answered, by_rank = zip(*run_threads(len(partitions), worker), strict=True)
+    answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
     return [TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered)) for each in zip(*by_rank, strict=True)]
 
 
@@ -119,6 +119,15 @@ def architecture_of(
     return Architecture.of(settings.model, width, classes, of_edges, weighted)
 
 
+def network_of(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> AnyArchitecture:
+    """The same of parts of a plain graph or a heterogeneous one."""
+    hetero = [part for part in parts if isinstance(part, HeteroPartition)]
+    if not hetero:
+        return architecture_of(settings, directory, [part for part in parts if isinstance(part, Partition)])
+    classes = max(num_classes(of_target(part), directory) for part in hetero)
+    return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
+
+
 @dataclass(frozen=True)
 class StepMessages:
     """One way to agree on a step, and the bytes of its messages."""
@@ -130,36 +139,62 @@ class StepMessages:
 def _dry_run(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    partition: Partition,
+    graph: Graph,
     stages: list[Stage],
     comm: Communicator,
     *,
     steps: Sequence[StepMessages],
 ) -> int:
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
-    graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
+    graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST)
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info, "")
-    context = make_context(settings, partition, graph_info, comm, stages[0].conv, clock=Clock())
-    given, logits = LayerInput.first(context, stages), []
-    for layer, stage in enumerate(stages):
-        passed, answers = _dry_run_layer(context, layer, stage, given, steps)
-        given = replace(given, rows=passed)
-        logits.append(answers)
-    evaluate(context, choose_answer(context, logits, partial(propagate, context))[1])
+    context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=Clock())
+    if isinstance(context, HeteroContext):
+        logits = list(_dry_run_hetero(context, stages, steps))
+    else:
+        assert isinstance(context, Context)
+        logits = list(_dry_run_plain(context, stages, steps))
+    evaluate(context, choose_answer(context, logits, graph.powers(context))[1])
     if graph_info.ogb_name is not None:
         comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
-    return int((context.plan.required_layers >= len(stages)).sum())
+    return int(context.computed.sum())
 
 
-def _dry_run_layer(
-    context: Context, layer: int, stage: Stage, given: LayerInput, steps: Sequence[StepMessages]
-) -> list[Tensor]:
-    """One step message of each kind, the last counts, and both waves; then what is passed on, and logits, no zeros."""
-    exchange = layer_exchange(context, layer, stage, given)
-    objective = make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE))
+def _dry_run_plain(context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]) -> Iterator[Tensor]:
+    """Layer by layer one step message of each kind, the last counts, and both waves; logits, [I, C] of no zeros."""
+    given = LayerInput.first(context, stages)
+    for layer, stage in enumerate(stages):
+        exchange = layer_exchange(context, layer, stage, given)
+        _step(context, make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE)), steps)
+        if layer > 0 and context.plan.partial_sums:  # which rows are held then depends on embeddings: none, at worst
+            exchange = layer_exchange(context, layer, stage, given)
+        exchange.run(INFER_WAVE)
+        passed, logits = (_no_zeros(len(given.rows), width) for width in stage.output_widths)
+        given = replace(given, rows=passed)
+        yield logits
+
+
+def _dry_run_hetero(context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]) -> Iterator[Tensor]:
+    """The same of each type's rows."""
+    given = hetero_lazy.HeteroInput.first(context)
+    for layer, stage in enumerate(stages):
+        exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
+        sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}
+        _step(context, hetero_lazy.make_objective(context, layer, stage, given, sources), steps)
+        if layer > 0:
+            exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
+        for each in exchanges.values():
+            each.run(INFER_WAVE)
+        types, width = context.schema.passing(layer, len(stages)), projected_width(stages[0])
+        given = replace(given, rows={name: _no_zeros(len(context.required[name]), width) for name in types})
+        yield _no_zeros(len(given.features), stage.output_widths[1])
+
+
+def _step(context: RunContext, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
+    """One message of each kind, and what ends the rounds."""
     no_counts = torch.zeros(3, dtype=torch.int64)
     for each in steps:
         settings = replace(context.settings, gradient=each.gradient)
@@ -170,13 +205,11 @@ def _dry_run_layer(
     flat = flatten_parameters(objective, context.comm, context.settings.gradient)
     build_message(objective, context.settings, context.comm, flat).reduce_counts(no_counts)
     check_same_result(context.comm, objective)
-    if (
-        layer > 0 and context.plan.partial_sums
-    ):  # which rows will be held then depends on the embeddings: none, at worst
-        exchange = layer_exchange(context, layer, stage, given)
-    exchange.run(INFER_WAVE)
-    shapes = [(len(given.rows), width) for width in stage.output_widths]
-    return [torch.linspace(0.5, 1.5, math.prod(shape)).view(shape) for shape in shapes]
+
+
+def _no_zeros(count: int, width: int) -> Tensor:
+    """[count, width]"""
+    return torch.linspace(0.5, 1.5, count * width).view(count, width)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,10 @@ class HeteroContext(RunContext):
     required: dict[str, Tensor]
     """uint8 [I] of each type, as ExchangePlan.required_layers."""
 
+    @property
+    def computed(self) -> Tensor:
+        return self.required[self.schema.target] >= self.settings.model.num_layers
+
     def means(
         self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
     ) -> RelationMeans:

@@ -45,7 +45,7 @@ def propagate(context: HeteroContext, start: Tensor, steps: int) -> Iterator[Ten
     paths, target = Paths.of(context.schema), context.schema.target
     if not paths.leaving:
         return
-    computed = context.required[target] >= context.settings.model.num_layers
+    computed = context.computed
     everything = context.settings.smoothing.hops > 0 or not context.graph_info.num_in_split
     sources = (computed if everything else nodes_in_a_split(context))[:, None]
     with context.phase("plan"):

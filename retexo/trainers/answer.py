@@ -119,7 +119,7 @@ def weighted(powers: Sequence[Tensor], alpha: float) -> Tensor:
 def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
     """V_0 ... V_K, [I, C] each; NaN where V_0 is, and where no later one is made from it."""
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
-    computed = context.plan.required_layers >= context.settings.model.num_layers
+    computed = context.computed
     reaches_hops = context.settings.smoothing.hops > 0
     sources = computed if reaches_hops or not context.graph_info.num_in_split else nodes_in_a_split(context)
     with context.phase("plan"):

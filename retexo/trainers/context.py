@@ -65,6 +65,11 @@ class RunContext:
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
 
+    @property
+    def computed(self) -> Tensor:
+        """The nodes whose logits are computed, bool [I]."""
+        raise NotImplementedError
+
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
 
@@ -84,6 +89,10 @@ class Context(RunContext):
     """[H, F] where every worker makes them itself; None: they are sent."""
     edge_means: Tensor | None = None
     """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
+
+    @property
+    def computed(self) -> Tensor:
+        return self.plan.required_layers >= self.settings.model.num_layers
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
         """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""

@@ -65,7 +65,7 @@ def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: Partition
         raise InputError(f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}")
 
 
-Part = TypeVar("Part", Partition, HeteroPartition)
+Part = TypeVar("Part", bound=Partition | HeteroPartition)
 
 
 def as_trained(partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint) -> Part:

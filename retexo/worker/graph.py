@@ -151,13 +151,21 @@ class HeteroGraph:
 Graph = PlainGraph | HeteroGraph
 
 
+Part = Partition | HeteroPartition
+
+
+def read_part(directory: PartitionDirectory, rank: int) -> Part:
+    return directory.read_hetero(rank) if isinstance(directory, HeteroDirectory) else directory.read(rank)
+
+
+def graph_of(part: Part) -> Graph:
+    return PlainGraph(part) if isinstance(part, Partition) else HeteroGraph(part)
+
+
 def read_graph(directory: PartitionDirectory, rank: int, trained: Checkpoint | None = None) -> Graph:
     """This worker's part; with a checkpoint its classes are numbered as in training."""
-    if isinstance(directory, HeteroDirectory):
-        part = directory.read_hetero(rank)
-        return HeteroGraph(part if trained is None else as_trained(part, directory, trained))
-    partition = directory.read(rank)
-    return PlainGraph(partition if trained is None else as_trained(partition, directory, trained))
+    part = read_part(directory, rank)
+    return graph_of(part if trained is None else as_trained(part, directory, trained))
 
 
 def make_inference_context(
