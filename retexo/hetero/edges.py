@@ -7,7 +7,7 @@ I inner nodes and H halo nodes of the source type; R destinations, the pairs of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -19,7 +19,7 @@ from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
 from retexo.exchange.plan import ExchangePlan, PlanOptions, plan_of, request_halo_nodes
 from retexo.nn.accumulate import Accumulator
-from retexo.nn.block import InEdges, Sources
+from retexo.nn.block import Block, InEdges, NumberedEdges, Sources
 from retexo.nn.conv.sage import SAGEMean
 from retexo.nn.matrix import as_matrix, dense
 
@@ -73,6 +73,18 @@ class OutRelations:
     def destinations(self, nodes: Mapping[str, Tensor]) -> dict[EdgeType, Tensor]:
         """Of the relations into some types the pairs of some nodes, int64 [n], which ascend over all."""
         return {name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes}
+
+    def block(self, rows: Tensor, sources: NumberedEdges, pairs: Tensor) -> tuple[Block, Tensor]:
+        """The in-edges of some pairs, int64 [n], and the rows of their sources; rows: [I, F] of inner nodes."""
+        block, num_own = sources.block(pairs), len(rows)
+        numbers = block.nodes[block.num_dst :]
+        own = numbers < num_own
+        received = sources.sources.unprojected.values[numbers[~own] - self.partition.num_inner]
+        cut = replace(
+            block, nodes=numbers, num_unprojected=len(numbers), src=block.src - block.num_dst,
+            out_degree=block.out_degree[block.num_dst :],
+        )  # fmt: skip
+        return cut, torch.cat((rows[numbers[own]], received))
 
     def plan(self, required: Tensor, options: PlanOptions, comm: Communicator) -> ExchangePlan:
         """The exchange of the source type's rows."""

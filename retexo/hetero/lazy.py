@@ -21,7 +21,8 @@ from retexo.exchange.selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans
 from retexo.hetero.smoothing import propagate
-from retexo.nn.block import Sources
+from retexo.nn.aggregate import edge_sum
+from retexo.nn.block import NumberedEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.hetero import projected_width, projections
 from retexo.nn.linear import NOT_PROJECTED
@@ -137,19 +138,23 @@ def make_objective(
     context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, sources: Mapping[str, Sources]
 ) -> LayerObjective:
     """What the rounds of a layer train on."""
+    target, batch_size = context.schema.target, context.settings.batch_size
+    edges = _attended(context, stage, sources)
+
+    def inputs_of(nodes: Tensor) -> Inputs:
+        means: Means = {}
+        for name, rows in given.rows.items():
+            sums = context.means(name, rows, {target: nodes})
+            sums.add(sources[name])
+            means |= sums.found()
+        return target_inputs(context, layer, given, nodes, means, edges)
 
     def labelled(mask: Tensor) -> LabelledNodes:
-        used = context.required[context.schema.target] > context.settings.model.num_layers
-        nodes = (mask & used).nonzero()[:, 0]
-        inputs = None
-        if len(nodes):
-            sums = [context.means(name, rows, {context.schema.target: nodes}) for name, rows in given.rows.items()]
-            for name, each in zip(given.rows, sums, strict=True):
-                each.add(sources[name])
-            inputs = target_inputs(
-                context, layer, given, nodes, {k: v for each in sums for k, v in each.found().items()}
-            )
-        return LabelledNodes.of(nodes, context.labels[nodes], inputs, context.settings.batch_size)
+        nodes = (mask & (context.required[target] > context.settings.model.num_layers)).nonzero()[:, 0]
+        if edges is not None and batch_size is not None:
+            chunks = tuple(slice(first, first + batch_size) for first in range(0, len(nodes), batch_size))
+            return LabelledNodes(nodes, context.labels[nodes], lambda place: inputs_of(nodes[place]), chunks)
+        return LabelledNodes.of(nodes, context.labels[nodes], inputs_of(nodes) if len(nodes) else None, batch_size)
 
     return LayerObjective(
         layer=layer,
@@ -158,21 +163,40 @@ def make_objective(
         train=labelled(context.partition.train_mask),
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
-        batch_size=context.settings.batch_size,
+        batch_size=batch_size,
     )
 
 
-def target_inputs(context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, means: Means) -> Inputs:
-    """The input of a stage at some of the target's nodes, int64 [n], from what its relations bring."""
+def _attended(
+    context: HeteroContext, stage: Stage, sources: Mapping[str, Sources]
+) -> dict[str, NumberedEdges] | None:  # fmt: skip
+    """The edges that leave each type, for attention; None for means."""
+    if stage.conv.linear_aggregation:
+        return None
+    return {name: context.out[name].edges.numbered(received) for name, received in sources.items()}
+
+
+def target_inputs(
+    context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, means: Means,
+    edges: Mapping[str, NumberedEdges] | None,
+) -> Inputs:  # fmt: skip
+    """The input of a stage at some of the target's nodes, int64 [n]; means: what its relations bring."""
     schema, device = context.schema, context.device
     if layer == 0:
         for name, rows in given.means.items():
             rows[nodes] = means[name].cpu()
-    raw = [given.means[name][nodes] for name in schema.inputs(0)]
-    passed = [means[name] for name in schema.inputs(layer)] if layer else []
-    matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *passed))
+    last, blocks = schema.inputs(layer), []
+    raw = [given.means[name][nodes] for name in schema.inputs(0)] if layer or edges is None else []
+    brought = [means[name] for name in last] if layer and edges is None else []
+    if edges is not None:
+        for name in last:
+            out = context.out[name[0]]
+            block, rows = out.block(given.rows[name[0]], edges[name[0]], nodes + out.first[name])
+            blocks.append(block.to(device))
+            brought.append(rows)
+    matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *brought))
     own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
-    inputs = Inputs(matrices, len(nodes), NOT_PROJECTED, skips=own)
+    inputs = Inputs(matrices, len(nodes), NOT_PROJECTED, skips=own, blocks=tuple(blocks))
     return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
@@ -188,10 +212,12 @@ def _embed(
     others = context.required[target] > layer
     others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
     nodes = others.nonzero()[:, 0]
-    means, rows = _exchange_rest(context, layer, weights, given, exchanges, nodes)
+    means, rows, sources = _exchange_rest(context, objective, weights, given, exchanges, nodes)
+    with context.phase("embed"):
+        edges = _attended(context, stage, sources)
     places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
     rest = (
-        (nodes[place], target_inputs(context, layer, given, nodes[place], {k: v[place] for k, v in means.items()}))
+        (nodes[place], target_inputs(context, layer, given, nodes[place], _some(means, place), edges))
         for place in places
     )
     labelled = ((part.nodes[place], part.inputs(place)) for part in (objective.train, objective.val)
@@ -200,39 +226,63 @@ def _embed(
         for some, inputs in chain(labelled, rest):
             logits[some] = stage.logits(inputs).cpu()
             if target in rows:
-                rows[target][some] = _passed(context, layer, inputs, weights).to(logits).cpu()
+                rows[target][some] = _passed(context, layer, given, some, inputs, weights).to(logits).cpu()
     return HeteroOutput(rows, logits)
 
 
-def _passed(context: HeteroContext, layer: int, inputs: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
+def _some(means: Means, place: slice) -> Means:
+    return {name: rows[place] for name, rows in means.items()}
+
+
+def _passed(
+    context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, inputs: Inputs, weights: Mapping[str, Tensor]
+) -> Tensor:
     """[n, D] of the target's nodes, from what its relations bring."""
-    brought = context.schema.inputs(0)
-    if layer:
-        return torch.stack([dense(matrix) for matrix in inputs.matrices[len(brought) :]]).sum(dim=0)
-    products = [matrix @ weights[name[0]] for matrix, name in zip(inputs.matrices, brought, strict=True)]
-    return torch.stack(products).sum(dim=0)
+    raw = context.schema.inputs(0)
+    if not layer:
+        products = [given.means[name][nodes].to(context.device) @ weights[name[0]] for name in raw]
+        return torch.stack(products).sum(dim=0)
+    brought = [dense(matrix) for matrix in inputs.matrices[len(raw) :]]
+    if inputs.blocks:
+        pairs = zip(inputs.blocks, brought, strict=True)
+        brought = [edge_sum(each, rows, each.weight) / _divisor(each.in_degree) for each, rows in pairs]
+    return torch.stack(brought).sum(dim=0)
+
+
+def _divisor(in_degree: Tensor) -> Tensor:
+    """[n, 1] of a mean."""
+    return torch.where(in_degree > 0, in_degree, 1)[:, None]
 
 
 def _exchange_rest(
-    context: HeteroContext, layer: int, weights: Mapping[str, Tensor], given: HeteroInput,
+    context: HeteroContext, objective: LayerObjective, weights: Mapping[str, Tensor], given: HeteroInput,
     exchanges: Mapping[str, LayerExchange], nodes: Tensor,
-) -> tuple[Means, dict[str, Tensor]]:  # fmt: skip
-    """Of the target's `nodes`, int64 [n], what its relations bring; and what types pass on, [I, D] each, the target's
-    not filled in: its labelled nodes have what came before the rounds."""
-    target, types = context.schema.target, context.schema.passing(layer, context.settings.model.num_layers)
+) -> tuple[Means, dict[str, Tensor], dict[str, Sources]]:  # fmt: skip
+    """Of the target's `nodes`, int64 [n], what its relations bring; what types pass on, [I, D] each, the target's not
+    filled in: its labelled nodes have what came before the rounds; and for attention all rows that came."""
+    layer, target = objective.layer, context.schema.target
+    types = context.schema.passing(layer, context.settings.model.num_layers)
     passing = {name: (context.required[name] > layer).nonzero()[:, 0] for name in types if name != target}
     width = next(iter((weights or given.rows).values())).shape[1]
     means: Means = {}
+    sources: dict[str, Sources] = {}
     made = {name: given.features.new_zeros(len(context.required[name]), width) for name in types}
     for name, rows in given.rows.items():
         with context.phase("embed"):
             of_target = context.means(name, rows, {target: nodes})
             of_others = context.means(name, rows, passing, weights.get(name))
-        _add_all(context, exchanges[name], [of_target, of_others])
+        if objective.stage.conv.linear_aggregation:
+            _add_all(context, exchanges[name], [of_target, of_others])
+        else:
+            with context.phase("exchange"):
+                sources[name] = exchanges[name].run(INFER_WAVE)
+            with context.phase("embed"):
+                of_target.add(sources[name])
+                of_others.add(sources[name])
         means |= of_target.found()
         for (_, _, to), mean in of_others.found().items():
             made[to][passing[to]] += mean.cpu()
-    return means, made
+    return means, made, sources
 
 
 def _add_all(context: HeteroContext, exchange: LayerExchange, sums: list[RelationMeans]) -> None:

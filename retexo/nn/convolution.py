@@ -66,6 +66,8 @@ class Inputs:
     block: Block | None = None
     skips: tuple[Matrix, ...] = ()
     """[N_dst, F] each: what the stage reads past the convolution: the destinations' own rows, an earlier aggregate."""
+    blocks: tuple[Block, ...] = ()
+    """Of relational attention: the in-edges of each relation, whose sources are the rows of the last `matrices`."""
     bf16: bool = False
     """Whether dense products are in bfloat16."""
 
@@ -80,6 +82,7 @@ class Inputs:
     def at(self, rows: RowIndex) -> "Inputs":
         """The inputs of some rows of the output, for a convolution without edges."""
         assert self.block is None
+        assert not self.blocks
         assert not len(self.projected)
         matrices = tuple(take(matrix, rows) for matrix in self.matrices)
         skips = tuple(take(matrix, rows) for matrix in self.skips)

@@ -25,7 +25,7 @@ from torch import Tensor
 from partitioning.hetero.graph_data import EdgeType
 from retexo.config.settings import ModelSettings
 from retexo.nn.convolution import LayerShape, RelationInput, xavier
-from retexo.nn.registry import build_convolution, find
+from retexo.nn.registry import build_convolution, check_model, find
 from retexo.nn.relational import RelationalConvolution
 from retexo.nn.stage import Architecture, Stage, build_stages
 
@@ -128,11 +128,10 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
 def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
+    passed_width, width = (_group_width(architecture, number) for number in (0, layer))
     raw = tuple(RelationInput(each[0], schema.widths[each[0]]) for each in schema.inputs(0))
-    passed = tuple(RelationInput("passed", 0) for _ in schema.inputs(layer)) if layer else ()
-    width = max(1, model.hidden_dim // max(1, bool(own) + bool(raw) + bool(passed)))
-    passed_width = _width_of_passed(architecture)
-    groups = tuple(group for group in (raw, tuple(RelationInput(each.rows, passed_width) for each in passed)) if group)
+    passed = tuple(RelationInput("passed", passed_width) for _ in schema.inputs(layer)) if layer else ()
+    groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
     last = layer == model.num_layers - 1
@@ -144,10 +143,13 @@ def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:
     return stage
 
 
-def _width_of_passed(architecture: HeteroArchitecture) -> int:
-    """D of the first stage."""
-    schema = architecture.schema
-    return max(1, architecture.model.hidden_dim // max(1, bool(schema.widths[schema.target]) + bool(schema.inputs(0))))
+def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
+    """D: an equal share of hidden_dim for own features, those of neighbours, and what is passed on."""
+    schema, model = architecture.schema, architecture.model
+    parts = bool(schema.widths[schema.target]) + bool(schema.inputs(0)) + bool(layer and schema.inputs(layer))
+    width = max(1, model.hidden_dim // max(1, parts))
+    heads = model.heads if check_model(model).attention_heads else 1
+    return max(heads, width - width % heads)
 
 
 def projected_width(stage: Stage) -> int:

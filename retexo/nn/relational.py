@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.nn.convolution import Convolution, Inputs, RelationInput, xavier
+from retexo.nn.matrix import Matrix
 
 Groups = Sequence[Sequence[RelationInput]]
 
@@ -63,12 +64,15 @@ class RelationalConvolution(Convolution):
         return torch.einsum("fbd,b->fd", bases.view(len(bases), -1, self.width), self.shares[shares])
 
     def forward(self, inputs: Inputs) -> Tensor:
-        matrices, sums = iter(inputs.matrices), []
-        for group, places in enumerate(self._places):
-            parts = [self.dropped(next(matrices)) @ self.weight_of(group, place) for place in range(len(places))]
+        return torch.cat(self.sums(inputs.matrices, inputs.num_rows, self.groups), dim=1) + self.bias
+
+    def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
+        """[n, D] of each of the first groups, and one [n, 0]."""
+        each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
+        for group, relations in enumerate(groups):
+            parts = [self.dropped(next(each)) @ self.weight_of(group, place) for place in range(len(relations))]
             sums.append(sum(parts[1:], start=parts[0]))
-        none = self.bias.new_zeros(inputs.num_rows, 0)
-        return torch.cat((none, *sums), dim=1) + self.bias
+        return sums
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

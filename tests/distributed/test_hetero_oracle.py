@@ -44,6 +44,7 @@ COMMON = (
 CASES = {
     "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3", "+experiment=exact"),
     "sage": ("model=hetero_sage", "num_layers=2", "+experiment=exact", "smoothing.reach=hops"),
+    "rgat": ("model=rgat", "heads=2", "num_layers=3", "+experiment=exact", "batch_size=60"),
     "plain": ("model=rgcn", "num_layers=2", "+experiment=exact", "exchange=plain"),
 }
 
@@ -83,8 +84,8 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
         context = make_hetero_context(
-            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"),
-            clock=Clock(), log=log, dtype=torch.float64,
+            settings, parts[comm.rank], sizes, comm, device=torch.device("cpu"),
+            partial_sums=stages[0].conv.linear_aggregation, clock=Clock(), log=log, dtype=torch.float64,
         )  # fmt: skip
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
@@ -122,8 +123,8 @@ def test_parts_equal_one(case: str, num_parts: int) -> None:
     torch.testing.assert_close(several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True)
 
 
-def means() -> dict[Any, Tensor]:
-    """A_r, dense."""
+def adjacencies() -> dict[Any, Tensor]:
+    """[to, from] the weights of edges, without self loops."""
     found = {}
     for name, relation in GRAPH.relations.items():
         matrix = torch.zeros(SIZES[name[2]][0], SIZES[name[0]][0], dtype=torch.float64)
@@ -133,12 +134,30 @@ def means() -> dict[Any, Tensor]:
         ends = torch.from_numpy(relation.dst), torch.from_numpy(relation.src)
         matrix.index_put_(ends, weight.double(), accumulate=True)
         matrix = matrix.fill_diagonal_(0) if name[0] == name[2] else matrix
-        total = matrix.sum(1, keepdim=True)
-        found[name] = matrix / torch.where(total > 0, total, 1)
+        found[name] = matrix
     return found
 
 
-@pytest.mark.parametrize("case", ["rgcn", "sage"])
+def divided(matrix: Tensor) -> Tensor:
+    total = matrix.sum(1, keepdim=True)
+    return matrix / torch.where(total > 0, total, 1)
+
+
+def means() -> dict[Any, Tensor]:
+    """A_r, dense."""
+    return {name: divided(matrix) for name, matrix in adjacencies().items()}
+
+
+def attended(conv: Any, place: int, name: Any, rows: Tensor, own: Tensor, weight: Tensor) -> Tensor:
+    """The heads of one relation, side by side."""
+    z = (rows @ weight).view(len(rows), conv.attention_heads, -1)
+    score = (z * conv.attention_src[place]).sum(-1)[None] + (own @ conv.attention_dst[place])[:, None]
+    power = torch.nn.functional.leaky_relu(score, 0.2).exp()
+    heads = [divided(adjacencies()[name] * power[:, :, head]) @ z[:, head] for head in range(conv.attention_heads)]
+    return torch.cat(heads, dim=1)
+
+
+@pytest.mark.parametrize("case", ["rgcn", "sage", "rgat"])
 def test_closed_form(case: str) -> None:
     """Stage by stage with the trained parameters, and one step of smoothing."""
     found, mean = alone(case), means()
@@ -151,6 +170,11 @@ def test_closed_form(case: str) -> None:
         inputs = raw if layer == 0 else [*raw, *(mean[name] @ rows[name[0]] for name in schema.inputs(layer))]
         weights = [stage.conv.weight_of(g, p) for g, group in enumerate(stage.conv.groups) for p in range(len(group))]
         products = [matrix @ weight for matrix, weight in zip(inputs, weights, strict=True)]
+        if case == "rgat":
+            last = schema.inputs(layer)
+            for place, name in enumerate(last):
+                number = place + len(products) - len(last)
+                products[number] = attended(stage.conv, place, name, rows[name[0]], x["movie"], weights[number])
         groups = [sum(products[: len(raw)]), *([sum(products[len(raw) :])] if layer else [])]
         hidden = torch.cat((x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1)
         hidden = torch.relu(stage.norm(hidden))
