@@ -1,0 +1,109 @@
+"""Commands on a heterogeneous graph: bytes as planned, a run that died, inference, and what is refused."""
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_support import random_hetero, write_hetero
+from support import random_graph, thirds, write_partitions
+from test_resume import assert_same_run, dies_at
+
+from partitioning.errors import InputError
+from retexo.apps import evaluate, plan, predict, train
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
+from retexo.errors import TrainingError
+
+pytestmark = pytest.mark.timeout(120)
+GRAPH = random_hetero()
+EXACT = ("model=rgcn", "+experiment=exact", "checkpoint.every=1")
+CASES = [
+    ("model=rgcn", "smoothing.reach=hops"),
+    ("model=hetero_sage", "+experiment=exact", "num_layers=3"),
+    ("model=rgat", "heads=2", "gradient=local", "local_epochs=2"),
+    ("model=rgcn", "exchange=plain", "exchange.precision=fp32"),
+]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("parts"))
+    write_hetero(folder, GRAPH, 3)
+    return folder
+
+
+def settings(parts: Path, app: str, *more: str) -> Settings:
+    small = "hidden_dim=12", "num_rounds=[5]", "cluster.threads=1", "num_partitions=3", "device=cpu"
+    return compose([*small, *more, f"app={app}", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_what_was_sent_is_what_was_planned(case: tuple[str, ...], parts: Path, tmp_path: Path) -> None:
+    """By layer and kind; of what training makes, at most so much."""
+    summary = train.run(settings(parts, "train", *case), tmp_path / "train")
+    planned: Counter[tuple[int, str]] = Counter()
+    bounded = set()
+    for entry in plan.run(settings(parts, "plan", *case), tmp_path / "plan")["entries"]:
+        layer = -1 if entry["layer"] is None else entry["layer"]
+        planned[layer, entry["kind"]] += entry["num_bytes"] * (
+            summary["rounds"][layer] if entry["kind"] == "gradients" else 1
+        )
+        bounded |= set() if entry["exact"] else {(layer, entry["kind"])}
+    table = summary["bytes"]["by_layer_and_kind"]
+    sent = {(layer, kind): count for layer in (*range(len(table) - 1), -1) for kind, count in table[layer].items()}
+    assert sent[0, "features"] > 0
+    for place, count in sent.items():
+        if place in bounded and place[1] != "gradients":
+            assert count <= planned[place]
+        else:
+            assert count == planned[place]
+
+
+@pytest.mark.parametrize("message", [14, 40])
+def test_a_death_changes_nothing(message: int, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train.run(settings(parts, "train", *EXACT), tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, message))
+        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
+            train.run(settings(parts, "train", *EXACT), tmp_path / "died")
+    train.run(settings(parts, "train", *EXACT, "resume=auto"), tmp_path / "died")
+    assert_same_run(tmp_path / "died", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("model", ["rgcn", "rgat"])
+def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
+    """Of rounded rows the same scores, and a class for every node of the target, by its id."""
+    summary = train.run(settings(parts, "train", f"model={model}", "heads=2"), tmp_path / "run")
+    trained = f"checkpoint_dir={tmp_path}/run"
+    result = evaluate.run(settings(parts, "evaluate", trained), tmp_path / "evaluate")
+    assert result["test"] == summary["test"]
+    predict.run(settings(parts, "predict", trained, "predict.format=csv"), tmp_path / "predict")
+    rows = (tmp_path / "predict" / "predictions.csv").read_text().splitlines()[1:]
+    assert sorted(int(row.split(",")[0]) for row in rows) == sorted(GRAPH.nodes["movie"].node_ids.tolist())
+
+
+def refused(*given: Any, folder: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        train.run(settings(*given), folder)
+    return str(caught.value)
+
+
+def test_refusals(parts: Path, tmp_path: Path) -> None:
+    """One kind of graph with the other's model, trainers and layers that there are not."""
+    assert "node_classification_rgcn" in refused(parts, "train", "model=gcn", folder=tmp_path)
+    write_partitions(tmp_path, random_graph(30, 90), thirds(30), np.arange(30) % 3, 3)
+    assert "node_classification_gcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
+    assert "model=rgcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
+    assert "lazy" in refused(parts, "train", "model=rgcn", "trainer=bns", folder=tmp_path)
+    assert "model.own_half" in refused(parts, "train", "model=rgcn", "+experiment=retexo", folder=tmp_path)
+    checkpoint = tmp_path / "run"
+    train.run(settings(parts, "train", "model=rgcn"), checkpoint)
+    other = random_hetero({"movie": (40, 6), "person": (25, 3), "studio": (5, 0)})
+    write_hetero(tmp_path / "other", other, 3)
+    with pytest.raises((InputError, TrainingError), match="person"):
+        evaluate.run(settings(tmp_path / "other", "evaluate", f"checkpoint_dir={checkpoint}"), tmp_path / "evaluate")
+    assert json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"] == "movie"
