@@ -109,7 +109,11 @@ def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     odd = [file.name for file in files if file.suffix[1:] not in suffixes]
     if odd:
         log.warning("%s: %s: left out", folder, ", ".join(odd))
-    return [file for file in files if file.suffix[1:] in suffixes]
+    found = [file for file in files if file.suffix[1:] in suffixes]
+    for file in found:
+        if not file.is_file():  # a FIFO would be waited for
+            raise InputError(f"{file}: not a regular file; expected a table")
+    return found
 
 
 def _node_types(folder: Path) -> list[str]:

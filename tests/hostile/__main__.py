@@ -1,6 +1,6 @@
 """Bad input by the thousand: each is refused with status 2 and words, or does no harm.
 
-    python tests/hostile [--seed 0] [--count 1650] [--only KIND [--index N]] [--jobs 2] [--limit 120]
+    python tests/hostile [--seed 0] [--count 1750] [--only KIND [--index N]] [--jobs 2] [--limit 120]
 
 prints how many inputs of each kind ended with which status, and lists those that ended with a traceback, a native
 crash, no end within the limit, a process that stayed, a changed input file, or wrong data accepted that could be known
@@ -27,6 +27,7 @@ from typing import Any
 
 from faults import SIGNALS, WRITERS, signalled, written_twice
 from hand import HAND, by_hand
+from hetero import make_hetero, tables, types
 from inputs import Input, checkpoint, data, defaults, make_bases, nodes, ours, resume, settings, sites, theirs, training
 from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
@@ -39,15 +40,16 @@ from retexo.cluster import launch
 SHARES: dict[str, int] = {
     "settings": 500, "training": 100, "npz": 180, "csv": 90, "parquet": 70, "npy": 90, "bin": 60, "ours": 170,
     "theirs": 50, "checkpoint": 120, "sites": 120, "resume": 90, "nodes": 10,
+    "tables": 50, "types": 50,
 }  # fmt: skip
-"""Inputs of each kind among 1,650; those of LISTS come on top."""
+"""Inputs of each kind; those of LISTS come on top."""
 LISTS: dict[str, tuple[Sequence[Any], Callable[[int, Path], Input]]] = {
     "by hand": (HAND, by_hand), "signals": (SIGNALS, signalled), "writers": (WRITERS, written_twice)
 }  # fmt: skip
 GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
     **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")}, "settings": settings,
     "training": training, "ours": ours, "theirs": theirs, "checkpoint": checkpoint, "sites": sites, "resume": resume,
-    "nodes": nodes,
+    "nodes": nodes, "tables": tables, "types": types,
 }  # fmt: skip
 
 
@@ -148,18 +150,23 @@ def table(results: list[Result]) -> str:
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
+def make_all(base: Path) -> None:
+    make_bases(base)
+    make_hetero(base)
+
+
 def script() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"seed": 0, "count": 1650, "jobs": 2, "limit": 120}.items():
+    for name, default in {"seed": 0, "count": 1750, "jobs": 2, "limit": 120}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=[*GENERATORS, *LISTS])
     parser.add_argument("--index", type=int)
     parser.add_argument("--base", type=Path, help="a folder for what is damaged, to be used again")
     parser.add_argument("--verbose", action="store_true", help="show what ends with status 1, too")
     options = parser.parse_args()
-    numbers = {kind: max(1, round(share * options.count / 1650)) for kind, share in SHARES.items()}
+    numbers = {kind: max(1, round(share * options.count / 1750)) for kind, share in SHARES.items()}
     inputs = [(kind, number) for kind, count in numbers.items() for number in range(count)]
-    step = max(1, round(1650 / options.count)) if options.only is None else 1
+    step = max(1, round(1750 / options.count)) if options.only is None else 1
     inputs += [(kind, number) for kind, (cases, _) in LISTS.items() for number in range(0, len(cases), step)]
     if options.only is not None:
         inputs = [(kind, number) for kind, number in inputs if kind == options.only]
@@ -169,7 +176,7 @@ def script() -> int:
     start, results = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="retexo-hostile-") as folder:
         base = Path(folder, "base") if options.base is None else options.base.resolve()
-        if not base.exists() and os.waitpid(fork(make_bases, base), 0)[1]:
+        if not base.exists() and os.waitpid(fork(make_all, base), 0)[1]:
             print(base.with_name("log").read_text())
             return 1
         for found in run(inputs, options, base):

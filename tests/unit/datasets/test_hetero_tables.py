@@ -1,5 +1,6 @@
 """Folders of tables of heterogeneous graphs: read, with features for all types and reverse relations, or refused."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,7 @@ def text(name: str, content: str) -> Callable[[Path], Any]:
         (lambda folder: [file.unlink() for file in (folder / "edges").iterdir()], "there is no table"),
         (lambda folder: [file.unlink() for file in (folder / "nodes").iterdir()], "there is no table"),
         (rename("nodes/city.npy", "nodes/a__b.npy"), "cannot be the name"),
+        (lambda folder: os.mkfifo(folder / "edges/city__near__city.csv"), "not a regular file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_named(tmp_path: Path, change: Callable[[Path], Any], said: str) -> None:

@@ -17,6 +17,9 @@ from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.hetero.graph_data import HeteroGraphData, NodeTable, Relation
 from partitioning.names import Names
+from retexo.apps.partitions import open_directory
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
 
 
 def same(one: object, other: object) -> bool:
@@ -50,9 +53,7 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
     whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
     assert whole == again
     assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
-    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (
-        graph.num_edges
-    )
+    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (graph.num_edges)
     assert verify_directory(directory.path) == {}
 
 
@@ -148,3 +149,15 @@ def test_a_target_alone_without_edges_has_parts() -> None:
     parts = hetero_parts(graph, 5, masks=thirds(3))
     assert sum(part.nodes["a"].num_inner for part in parts) == 3
     assert all(part.nodes["b"].num_inner == 0 and len(part.relations["b", "to", "a"].src) == 0 for part in parts)
+
+
+def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
+    path = write_hetero(tmp_path, random_hetero(), 2).path
+    given = [f"partition_dir={path}", "num_partitions=2", "dataset_name=file", "dataset_file=gone.npz"]
+    assert open_directory(composed([*given, "target=movie"])).path == path
+    with pytest.raises(InputError, match=r"target=person: .* was made with target=movie"):
+        open_directory(composed([*given, "target=person"]))
+
+
+def composed(overrides: list[str]) -> Settings:
+    return replace(compose(overrides), given=frozenset(each.split("=")[0] for each in overrides) - {"dataset_file"})
