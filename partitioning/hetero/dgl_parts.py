@@ -126,8 +126,8 @@ class HeteroDglDirectory(HeteroDirectory):
         where = f"{self.path}: part {part}"
         nodes, edges = (_ranges(self.config, name, self.num_parts, self.path) for name in ("node_map", "edge_map"))
         raw = _load(self.files_of(part))
-        ends = np.concatenate((raw.src, raw.dst))
-        if len(raw.edge_ids) != len(raw.src) or ((ends < 0) | (ends >= len(raw.node_ids))).any():
+        numbers = np.concatenate((raw.src, raw.dst))
+        if len(raw.edge_ids) != len(raw.src) or ((numbers < 0) | (numbers >= len(raw.node_ids))).any():
             raise InputError(f"{where}: its edges have ends that are none of its nodes; copy it again")
         if any(len(ids) and not 0 <= ids.min() <= ids.max() < ranges.size.sum()
                for ids, ranges in ((raw.node_ids, nodes), (raw.edge_ids, edges))):  # fmt: skip
