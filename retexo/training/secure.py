@@ -65,7 +65,9 @@ class SecureSum:
         total = words * self._units()
         update.copy_(total)
         peaks = torch.stack([each.abs().max() if len(each) else each.sum() for each in torch.split(total, self.sizes)])
-        wanted = torch.maximum(HEADROOM * peaks, self.limits / 2).clamp(min=SMALLEST).log2().ceil().exp2()
+        # Sums may come near zero where shares do not: so it shrinks slowly, but for what is only a guess.
+        least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
+        wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
         self.limits.copy_(torch.where(clipped > 0, self.limits * GROWTH, wanted).clamp(max=1 / SMALLEST))
 
     def rounded(self, update: Tensor) -> Tensor:

@@ -59,12 +59,12 @@ def test_masks_cancel_bit_for_bit(world: int) -> None:
 
 
 def test_a_sum_is_as_near_as_said() -> None:
-    """After some rounds each matrix has its own unit: 2^-29 of 64 to 128 times its largest sum before."""
-    given = shares(3, rounds=15)
+    """After the first round each matrix has its own unit: 2^-29 of 64 to 128 times its largest sum before."""
+    given = shares(3, rounds=6)
     found, exact = summed(given, hidden=True)[0][:, :-1], given.double().sum(dim=0)
     for own, wanted in zip(found.split(SIZES, dim=1), exact.split(SIZES, dim=1), strict=True):
         if own.numel():
-            error = (own - wanted).abs().amax(dim=1)[11:]
+            error = (own - wanted).abs().amax(dim=1)[1:]
             assert (error <= 8e-7 * wanted.abs().amax()).all()
 
 
