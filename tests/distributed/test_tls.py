@@ -29,6 +29,7 @@ from retexo.cluster import handshake, places, rendezvous
 from retexo.cluster.handshake import PROTOCOL
 from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import connected
+from retexo.comm.sockets import SocketTransport
 from retexo.comm.tls import Tls, secure_stream
 from retexo.comm.transport import PeerLost
 
@@ -336,6 +337,40 @@ def test_what_crosses_is_not_to_be_read(folder: Path) -> None:
     assert canary not in b"".join(seen)
     for each in (first.result(), second.result(), far, middle):
         each.close()
+
+
+def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
+    """One bit of a message: both ends see that, and neither has a wrong number."""
+    near, far = socket.socketpair()
+    middle, end = socket.socketpair()
+    tls = [Tls(read_credentials(folder / site, node, 3)) for node, site in enumerate(SITES[:2])]
+    spoil = threading.Event()
+
+    def relay(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := source.recv(1 << 16):
+                if spoil.is_set():
+                    place = min(20, len(content) - 1)  # in the first record, which an alert may follow
+                    content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+                target.sendall(content)
+        target.close()
+
+    for pair in ((far, middle), (middle, far)):
+        threading.Thread(target=relay, args=pair, daemon=True).start()
+    with ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(secure_stream, stream, tls[node], 1 - node, 10.0, accepted=node == 0)
+            for node, stream in enumerate((near, end))
+        ]
+        streams = [each.result(20) for each in ends]
+        transports = [SocketTransport(node, {1 - node: stream}, 10.0) for node, stream in enumerate(streams)]
+        spoil.set()
+        swaps = [pool.submit(each.swap, [torch.ones(50)] * 2, [50] * 2) for each in transports]
+        errors = [str(each.exception(20)) for each in swaps]
+        for stream in streams:
+            stream.close()
+    assert any("decryption failed or bad record mac" in error for error in errors), errors
+    assert all("rank" in error for error in errors), errors
 
 
 # --- credentials and settings ------------------------------------------------------------------------------------------  # noqa: E501

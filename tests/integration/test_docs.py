@@ -37,6 +37,8 @@ NOT_RUN = {
     r"python benchmarks/": HOURS,
     r"python main\.py \+experiment=paper": HOURS,
     "python -m pip install": "tests/integration/test_wheel.py installs a wheel",
+    "retexo credentials": "tests/distributed/test_tls.py has the commands",
+    r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py",
     r"python scripts/estimate\.py --constants": "FILE and RUN_DIR are of a machine of its own",
 }
