@@ -54,12 +54,18 @@ def _from_files(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[st
     if not folder.is_dir():
         raise InputError(f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an integer "
                          f"for each node, of {', '.join(graph.nodes)}")  # fmt: skip
+    files = {file.name: file for file in sorted(folder.iterdir()) if file.suffix in (".npy", ".csv")}
+    strangers = [name for name in files if name[:-4] not in graph.nodes]
+    if strangers:
+        raise InputError(f"partition_file={folder}: {strangers[0]} is of no type of the graph, which has "
+                         f"{', '.join(graph.nodes)}; name it as one, or take it away")  # fmt: skip
     assignment = {}
     for name, table in graph.nodes.items():
-        file = folder / f"{name}.csv"
-        file = file if file.is_file() else folder / f"{name}.npy"
-        if table.num_nodes or file.is_file():
-            assignment[name] = from_file(file, table.num_nodes, num_parts)
-        else:
-            assignment[name] = np.empty(0, np.int64)
+        found = [files[each] for each in (f"{name}.csv", f"{name}.npy") if each in files]
+        if len(found) > 1:
+            raise InputError(f"partition_file={folder}: has {found[0].name} and {found[1].name}; leave one")
+        if not found and table.num_nodes:
+            raise InputError(f"partition_file={folder}: has no {name}.npy or {name}.csv, the part of each of the "
+                             f"{table.num_nodes} nodes of type {name}")  # fmt: skip
+        assignment[name] = from_file(found[0], table.num_nodes, num_parts) if found else np.empty(0, np.int64)
     return assignment
