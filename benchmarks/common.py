@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,12 @@ from retexo.comm.threads import run_threads
 from retexo.config.settings import Settings
 from retexo.estimate.baselines import Sizes
 from retexo.estimate.traffic import architecture_of
-from retexo.nn.stage import Architecture, build_stages
-from retexo.trainers import registry
-from retexo.trainers.answer import choose_answer, propagate
+from retexo.nn.hetero import build_network
+from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
-from retexo.worker.context import make_context
 from retexo.worker.evaluate import final_scores
+from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import measurements
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,25 +104,26 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
 
     Many short runs take a third of the time. The threads draw their dropout from one generator, in turn.
     """
-    directory, partitions = read_partitions(settings)
-    lock, built = threading.Lock(), threading.Barrier(len(partitions))
-    seed = settings.train.seed
+    directory = open_directory(settings)
+    graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
+    lock, built = threading.Lock(), threading.Barrier(len(graphs))
+    seed, trainer = settings.train.seed, find_trainer(settings.train)
     torch.manual_seed(seed)
 
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
-        partition, trainer = partitions[comm.rank], registry.find(settings.train.trainer.name)
-        info = agree_on_graph_info(comm, partition, directory, NO_DIGEST)
+        graph = graphs[comm.rank]
+        info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST)
         with lock:  # they are drawn from one generator, too
-            stages = build_stages(Architecture(settings.train.model, info.num_features, info.num_classes), seed)
+            stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()
-        context = make_context(settings.train, partition, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE)
+        context = graph.make_context(settings.train, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE)
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        scores = final_scores(context, choose_answer(context, trained.logits, partial(propagate, context))[1])
+        scores = final_scores(context, choose_answer(context, trained.logits, graph.powers(context))[1])
         measured = measurements(comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers)
         return {**{name: asdict(score) for name, score in scores.items()}, "rounds": trained.rounds, **measured}
 
-    return run_threads(len(partitions), work)[0]
+    return run_threads(len(graphs), work)[0]
 
 
 def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:

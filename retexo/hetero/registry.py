@@ -5,11 +5,11 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
-from retexo.hetero import lazy
+from retexo.hetero import lazy, sign
 from retexo.nn.registry import check_model
 from retexo.trainers.registry import Trainer, check_saves
 
-TRAINERS: dict[str, Any] = {"lazy": lazy}
+TRAINERS: dict[str, Any] = {"lazy": lazy, "sign": sign}
 RECIPE: dict[str, Any] = {"model.own_half": True, "model.inputs": "all", "model.passes": "aggregate"}
 """Settings that layers of a heterogeneous graph have no other value of."""
 

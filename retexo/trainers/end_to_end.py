@@ -74,7 +74,7 @@ def network_of(stages: Sequence[Stage]) -> nn.Module:
 
 
 def fit(
-    context: Context,
+    context: RunContext,
     module: nn.Module,
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]],
     train: Forward,

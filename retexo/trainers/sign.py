@@ -21,7 +21,7 @@ from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, RunContext, TrainResult
 from retexo.trainers.layerwise import LayerInput
 from retexo.training.parameters import check_same_parameters
 
@@ -41,12 +41,13 @@ def check(settings: TrainSettings) -> None:
 class SIGN(nn.Module):
     """[n, F] for each of L + 1 hops -> [n, C]"""
 
-    def __init__(self, num_in: int, hidden: int, num_classes: int, num_hops: int, rate: float) -> None:
+    def __init__(self, widths: Sequence[int], hidden: int, num_classes: int, rate: float) -> None:
+        """widths: F of each hop."""
         super().__init__()
-        self.weights = nn.ParameterList([xavier(num_in, hidden) for _ in range(num_hops)])
-        self.bias = nn.Parameter(torch.zeros(num_hops * hidden))
-        self.norm = nn.LayerNorm(num_hops * hidden)
-        self.head = nn.Linear(num_hops * hidden, num_classes)
+        self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
+        self.bias = nn.Parameter(torch.zeros(len(widths) * hidden))
+        self.norm = nn.LayerNorm(len(widths) * hidden)
+        self.head = nn.Linear(len(widths) * hidden, num_classes)
         self.rate = rate
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
@@ -60,8 +61,12 @@ class SIGN(nn.Module):
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Exchange and aggregate hop by hop, then train; of the stages only the first one's aggregator is used."""
-    hops = make_hops(context, stages[0], len(stages))
-    network = _network(context, len(hops)).to(context.device, context.features.dtype)
+    return fit_hops(context, make_hops(context, stages[0], len(stages)))
+
+
+def fit_hops(context: RunContext, hops: list[Tensor]) -> TrainResult:
+    """Train on what was aggregated, [I, F] each."""
+    network = _network(context, hops).to(context.device, hops[0].dtype)
     check_same_parameters(context.comm, [network])
     partition = context.partition
     with context.phase("aggregate"):
@@ -71,7 +76,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     train, val = (lambda: (network(inputs[0]), zero)), (lambda: (network(inputs[1]), zero))
     rounds = end_to_end.fit(context, network, first, train, val, exchanges_rows=False)
     context.save_layer(0, network)
-    logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=context.features.dtype)
+    logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=hops[0].dtype)
     used = end_to_end.nodes_in_a_split(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
@@ -94,14 +99,13 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     return hops
 
 
-def _network(context: Context, num_hops: int) -> SIGN:
+def _network(context: RunContext, hops: list[Tensor]) -> SIGN:
     """The same on every worker."""
     model = context.settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        num_features = context.graph_info.num_features
-        return SIGN(num_features, model.hidden_dim, context.task.num_classes, num_hops, model.dropout)
+        return SIGN([rows.shape[1] for rows in hops], model.hidden_dim, context.task.num_classes, model.dropout)
 
 
-def _matrices(context: Context, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
+def _matrices(context: RunContext, hops: list[Tensor], mask: Tensor) -> list[Matrix]:
     return [as_matrix(rows[mask].to(context.device)) for rows in hops]

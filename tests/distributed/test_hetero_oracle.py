@@ -15,7 +15,7 @@ from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings
-from retexo.hetero import lazy
+from retexo.hetero import lazy, sign
 from retexo.hetero.context import make_hetero_context, schema_of
 from retexo.hetero.smoothing import propagate
 from retexo.nn.hetero import HeteroArchitecture, build_network, projections
@@ -201,3 +201,37 @@ def test_smoothing() -> None:
     total = sum(mean[name] @ rows for name, rows in brought.items())
     count = sum(reached[name] for name in brought)
     torch.testing.assert_close(after, torch.where(count > 0, total / count.clamp(min=1), before), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_hops(num_parts: int) -> None:
+    """Two hops of trainer=sign, by the type that the features are of."""
+    settings = train_settings(*COMMON, "model=rgcn", "num_layers=2", "+experiment=exact", f"num_partitions={num_parts}")
+    parts, mean = hetero_parts(GRAPH, num_parts), means()
+    sizes = known_sizes(parts)
+
+    def worker(comm: Communicator) -> list[Tensor]:
+        context = make_hetero_context(
+            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"), clock=Clock(),
+            log=Losses(), dtype=torch.float64, use="evaluate",
+        )  # type: ignore[arg-type]  # fmt: skip
+        return sign.make_hops(context, 2)
+
+    order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
+    hops = [torch.cat(list(each))[order] for each in zip(*run_threads(num_parts, worker), strict=True)]
+    state = {name: {name: torch.from_numpy(np.asarray(table.features)).double()} for name, table in GRAPH.nodes.items()}
+    wanted = [state["movie"]["movie"]]
+    for _ in range(2):
+        brought: dict[str, dict[str, list[Tensor]]] = {}
+        for name, matrix in mean.items():
+            for origin, rows in state[name[0]].items():
+                if rows.shape[1]:
+                    brought.setdefault(name[2], {}).setdefault(origin, []).append(matrix @ rows)
+        state = {name: {of: torch.stack(each).mean(0) for of, each in brought.get(name, {}).items()} for name in state}
+        wanted += state["movie"].values()
+    assert len(hops) == len(wanted)
+    left = list(wanted)
+    for own in hops:
+        fits = [each for each in left if each.shape == own.shape and torch.allclose(each, own, rtol=1e-8, atol=1e-10)]
+        assert fits
+        left = [each for each in left if each is not fits[0]]

@@ -414,7 +414,7 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(LAYERS + 1)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed * 1000)
-        network = sign.SIGN(graph.features.shape[1], WIDTH, 4, LAYERS + 1, 0.0).double()
+        network = sign.SIGN([graph.features.shape[1]] * (LAYERS + 1), WIDTH, 4, 0.0).double()
     logits = lambda: network(hops)  # noqa: E731
     return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 
