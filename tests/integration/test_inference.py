@@ -88,7 +88,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with toy.npz, two partitions of it below parts/, and a training run in run/."""
     folder = Path(tmp_path_factory.mktemp("inference"))
     save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
-    settings = compose([*at(folder), "app=train", "exchange=exact", *SMALL])  # rounded, rows of other parts would differ
+    # Rounded, rows of other parts would differ.
+    settings = compose([*at(folder), "app=train", "exchange=exact", *SMALL])
     partition_data.run(settings.partition)
     train.run(settings, folder / "run")
     return folder
