@@ -117,7 +117,7 @@ def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
     return labels
 
 
-def features_among(arrays: Mapping[str, Array], path: Path) -> Array | CsrParts:
+def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
     """The dense features `feat` of a file's arrays, or the parts of a CSR matrix; InputError for both or neither."""
     csr = [name for name in CSR if name in arrays]
     if "feat" in arrays and csr:

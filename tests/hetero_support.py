@@ -1,5 +1,6 @@
 """Small heterogeneous graphs for tests."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -105,3 +106,35 @@ def reassembled(parts: list[HeteroPartition]) -> dict:
             for src, dst, number in zip(held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True):
                 edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
     return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}
+
+
+def write_hetero_sites(
+    base: Path, graph: HeteroGraphData, masks: Masks, assignment: Mapping[str, np.ndarray], names: Sequence[str]
+) -> list[Path]:
+    """Cut a graph into site folders base/NAME, by the rank of each node of a type."""
+    relations = {"__".join(each): each for each in graph.relations}
+    agreed = {"version": 1, "sites": list(names), "target": graph.target, "relations": list(relations),
+              "types": {name: table.features.shape[1] for name, table in graph.nodes.items()},
+              "weighted": [name for name, each in relations.items() if graph.relations[each].edge_weight is not None],
+              "task": "multilabel" if graph.multilabel else "multiclass", "num_classes": graph.num_classes}  # fmt: skip
+    for rank, site in enumerate(names):
+        arrays: dict[str, np.ndarray] = {}
+        for name, table in graph.nodes.items():
+            held = assignment[name] == rank
+            arrays[f"{name}/node_id"] = table.node_ids[held]
+            if table.features.shape[1]:
+                arrays[f"{name}/feat"] = table.features[held]
+            if name == graph.target:
+                arrays |= {f"{name}/{each}": rows[held] for each, rows in {"label": graph.labels, **masks}.items()}
+        for name, (source, relation, destination) in relations.items():
+            edges = graph.relations[source, relation, destination]
+            into = assignment[destination][edges.dst] == rank
+            arrays[f"{name}/src"] = graph.nodes[source].node_ids[edges.src[into]]
+            arrays[f"{name}/dst"] = graph.nodes[destination].node_ids[edges.dst[into]]
+            arrays[f"{name}/src_owner"] = assignment[source][edges.src[into]]
+            if edges.edge_weight is not None:
+                arrays[f"{name}/edge_weight"] = edges.edge_weight[into]
+        (base / site).mkdir(parents=True)
+        (base / site / "site.json").write_text(json.dumps({**agreed, "site": site}))
+        np.savez(base / site / "part.npz", **arrays)  # type: ignore[arg-type]
+    return [base / name for name in names]

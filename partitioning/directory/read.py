@@ -94,6 +94,11 @@ class PartitionDirectory:
         return None if self.meta is None else self.meta.num_classes
 
     @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the owners, by rank, where each holds its own part."""
+        return ()
+
+    @property
     def remedy(self) -> str:
         """What another digest on another node means, and what to do."""
         return "another partitioning (its digest differs); copy it the same partition directory"

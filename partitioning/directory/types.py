@@ -49,6 +49,13 @@ class UnresolvedHalo:
     """Where the ids come from."""
     sites: tuple[str, ...]
     """Names of the owners, by rank."""
+    kind: str = ""
+    """Their type, in a heterogeneous graph."""
+
+    @property
+    def where(self) -> str:
+        """What a message begins with."""
+        return f"{self.file}: {self.kind}" if self.kind else str(self.file)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from partitioning.directory.types import UnresolvedHalo
 from partitioning.hetero.graph_data import EdgeType
 
 
@@ -24,7 +25,9 @@ class PartNodes:
     halo_owner: Tensor
     """int64 [H] the part that owns each halo node, ascending."""
     halo_index: Tensor
-    """int64 [H] its local id there; ascending within an owner."""
+    """int64 [H] its local id there; ascending within an owner. This and the next as Partition has them."""
+    unresolved_halo: UnresolvedHalo | None = None
+    asked_for: tuple[Tensor, ...] | None = None
 
     @property
     def num_inner(self) -> int:

@@ -16,6 +16,7 @@ from retexo.exchange.plan import ExchangePlan, PlanOptions, Use
 from retexo.hetero.edges import OutRelations, RelationMeans, required_layers
 from retexo.nn.hetero import Schema
 from retexo.outputs.run_log import RunLog
+from retexo.sites.resolve_halo import resolve_halo
 from retexo.trainers.context import Clock, RunContext
 from retexo.training.graph_info import GraphInfo
 from retexo.training.recovery import Recovery
@@ -37,6 +38,11 @@ class HeteroContext(RunContext):
     """What the plans were made from."""
     required: dict[str, Tensor]
     """uint8 [I] of each type, as ExchangePlan.required_layers."""
+
+    @property
+    def rows_asked_for(self) -> list[int]:
+        by_type = (each.partition.asked_for or () for each in self.out.values())
+        return [sum(map(len, nodes)) for nodes in zip(*by_type, strict=True)]
 
     @property
     def computed(self) -> Tensor:
@@ -88,10 +94,11 @@ def make_hetero_context(
     recovery: Recovery | None = None,
 ) -> HeteroContext:
     """Agree on sizes and on who needs which rows. partial_sums: whether the model's aggregator adds up."""
-    target, schema = of_target(part), schema_of(part)
     inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(inner, SETUP)
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
+    part = resolved(part, sizes, comm, settings.max_rows_shared)
+    target, schema = of_target(part), schema_of(part)
     out = {name: OutRelations.of(part, name, dtype) for name in part.nodes}
     options = {
         name: PlanOptions(
@@ -124,6 +131,17 @@ def make_hetero_context(
         options=options,
         required=required,
     )
+
+
+def resolved(
+    part: HeteroPartition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator, max_rows_shared: float | None
+) -> HeteroPartition:
+    """The part of a site with what the owners of its halo nodes say, type by type; sizes: inner nodes by rank."""
+    if any(nodes.unresolved_halo is None for nodes in part.nodes.values()):
+        return part
+    with comm.without_replay_log():  # its keys are drawn anew
+        nodes = {name: resolve_halo(each, sizes[name], comm, max_rows_shared) for name, each in part.nodes.items()}
+    return replace(part, nodes=nodes)
 
 
 def _required(settings: TrainSettings, target: Partition, part: HeteroPartition, use: Use) -> dict[str, Tensor]:

@@ -59,6 +59,7 @@ class OutRelations:
             features=nodes.features[:0], labels=part.labels[:0], train_mask=no_mask, val_mask=no_mask,
             test_mask=no_mask, node_ids=nodes.node_ids, halo_owner=nodes.halo_owner, halo_index=nodes.halo_index,
             in_degree=in_degree, out_degree=out_degree, self_loops=0, edge_weight=weight,
+            asked_for=nodes.asked_for,
         )  # fmt: skip
         return cls(first, partition, InEdges.build(src, dst, in_degree, out_degree, dtype, weight=weight))
 

@@ -18,12 +18,16 @@ from retexo.arrays import IntArray
 LEDGER = "asked.npz"
 
 
-def check_limit(folder: Path, sites: Sequence[str], asked: Sequence[IntArray], num_nodes: int, limit: float) -> None:
+def check_limit(
+    folder: Path, sites: Sequence[str], asked: Sequence[IntArray], num_nodes: int, limit: float,
+    kind: str = "",
+) -> None:  # fmt: skip
     """Note what each of these sites asks for, distinct ids; InputError, and nothing noted, where it is too much.
 
     limit: most nodes that any other site may have asked for, in all runs; below 1 as a share of num_nodes.
+    kind: their type in a heterogeneous graph, where each has a limit and an account of its own.
     """
-    path, most = folder / LEDGER, int(limit * num_nodes if limit < 1 else limit)
+    path, most = folder / (f"asked-{kind}.npz" if kind else LEDGER), int(limit * num_nodes if limit < 1 else limit)
     before = _read(path)
     after = {name: np.union1d(before.get(name, ids[:0]), ids) for name, ids in zip(sites, asked, strict=True)}
     over = [

@@ -9,12 +9,14 @@ W workers, I inner nodes, H halo nodes of a worker.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from partitioning.directory.types import Partition, UnresolvedHalo
 from partitioning.errors import InputError
+from partitioning.hetero.types import PartNodes
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
@@ -29,10 +31,13 @@ MAX_IDS_SHOWN = 3
 """Ids that an error names."""
 
 
+Part = TypeVar("Part", Partition, PartNodes)
+
+
 def resolve_halo(
-    partition: Partition, part_sizes: tuple[int, ...], comm: Communicator, max_rows_shared: float | None = None
-) -> Partition:
-    """The partition with halo_index, as the owners say, and what others have asked for.
+    partition: Part, part_sizes: tuple[int, ...], comm: Communicator, max_rows_shared: float | None = None
+) -> Part:
+    """The partition, or the nodes of one type, with halo_index, as the owners say, and what others have asked for.
 
     max_rows_shared: see retexo.sites.ledger; InputError before anybody is answered.
     Where ids contradict each other, every worker raises: InputError the one that can name them, PeerLost the others.
@@ -45,11 +50,12 @@ def resolve_halo(
     received = _exchange_ids(requested, comm)
     for peer, wanted in enumerate(received):
         if peer != comm.rank:
-            logger.info("%s asks for %d of %d nodes", unresolved.sites[peer], len(wanted), len(ids))
+            of_type = f" of type {unresolved.kind}" if unresolved.kind else ""
+            logger.info("%s asks for %d of %d nodes%s", unresolved.sites[peer], len(wanted), len(ids), of_type)
     if max_rows_shared is not None:
         others = [peer for peer in range(comm.world_size) if peer != comm.rank]
         names, asked = [unresolved.sites[peer] for peer in others], [received[peer] for peer in others]
-        check_limit(unresolved.file.parent, names, asked, len(ids), max_rows_shared)
+        check_limit(unresolved.file.parent, names, asked, len(ids), max_rows_shared, unresolved.kind)
     held = [np.isin(wanted, ids) for wanted in received]
     found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
     dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
@@ -82,13 +88,13 @@ def _check(unresolved: UnresolvedHalo, dangling: list[IntArray], duplicate: list
     counts = [[len(ids) for ids in wrong] for wrong in (dangling, duplicate)]
     everyone = comm.all_gather(torch.tensor(counts), SETUP)
     complaints = [
-        f"{unresolved.file}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)}; correct `src_owner`, "
+        f"{unresolved.where}: array `src`: {unresolved.sites[owner]} does not hold {_some(ids)}; correct `src_owner`, "
         "or leave these edges out"
         for owner, ids in enumerate(dangling)
         if len(ids)
     ]
     complaints += [
-        f"{unresolved.file}: array `node_id`: {unresolved.sites[peer]} holds {_some(ids)}, too; an id has one owner, "
+        f"{unresolved.where}: array `node_id`: {unresolved.sites[peer]} holds {_some(ids)}, too; an id has one owner, "
         "leave it out at one of the two"
         for peer, ids in enumerate(duplicate)
         if len(ids)

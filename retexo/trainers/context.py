@@ -66,6 +66,11 @@ class RunContext:
     clock: Clock = field(default_factory=Clock)
 
     @property
+    def rows_asked_for(self) -> list[int]:
+        """Of a site, by rank of how many of its nodes another may get rows; else empty."""
+        return [len(nodes) for nodes in self.partition.asked_for or ()]
+
+    @property
     def computed(self) -> Tensor:
         """The nodes whose logits are computed, bool [I]."""
         raise NotImplementedError

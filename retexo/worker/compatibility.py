@@ -9,8 +9,10 @@ import torch
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
+from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition
 from retexo.exchange.plan import Use
+from retexo.hetero.context import of_target
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.training.graph_info import num_classes
 
@@ -35,7 +37,11 @@ class Shape:
         meta = directory.meta
         if meta is not None:
             return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", bool(meta.class_names), True)
-        held = [partition for partition in map(directory.read, parts) if partition.num_inner]
+        read = (
+            of_target(directory.read_hetero(part)) if isinstance(directory, HeteroDirectory) else directory.read(part)
+            for part in parts
+        )
+        held = [partition for partition in read if partition.num_inner]
         if not held:
             return None
         return cls(

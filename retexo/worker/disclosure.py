@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.outputs.files import write_json
 from retexo.worker.process import Job
@@ -18,14 +17,13 @@ class Disclosure:
     comm: Communicator
     sites: tuple[str, ...]
     """By rank."""
-    resolved: Partition | None = None
-    """The part, once the others have asked for nodes of it."""
+    asked_for: list[int] = field(default_factory=list)
+    """By rank, once the others have asked for nodes."""
 
     def content(self, job: Job) -> dict[str, Any]:
         """What the file says."""
-        asked = self.resolved.asked_for if self.resolved is not None else None
         to: dict[str, Any] = {
-            name: {"nodes_with_rows": 0 if asked is None else len(asked[peer]), "bytes": {}}
+            name: {"nodes_with_rows": self.asked_for[peer] if self.asked_for else 0, "bytes": {}}
             for peer, name in enumerate(self.sites)
             if peer != self.comm.rank
         }
@@ -43,10 +41,9 @@ class Disclosure:
 
 
 @contextmanager
-def disclosing(job: Job, comm: Communicator, partition: Partition) -> Iterator[Disclosure]:
+def disclosing(job: Job, comm: Communicator) -> Iterator[Disclosure]:
     """At the end, of a part that a site holds, write the file; of several sites on one node each has its own."""
-    unresolved = partition.unresolved_halo
-    disclosure = Disclosure(comm, unresolved.sites if unresolved is not None else ())
+    disclosure = Disclosure(comm, job.directory.sites)
     try:
         yield disclosure
     finally:

@@ -55,7 +55,7 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(job, Communicator(transport, job.settings.sleep_time), graph.partition) as disclosure,
+        disclosing(job, Communicator(transport, job.settings.sleep_time)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
@@ -67,7 +67,7 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
         context = make_inference_context(
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
-        disclosure.resolved = context.partition
+        disclosure.asked_for = context.rows_asked_for
         inferred = graph.infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
         with clock.phase("evaluate"):
             scores = final_scores(context, inferred.logits)

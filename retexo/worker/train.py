@@ -66,7 +66,7 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(job, Communicator(transport, settings.sleep_time), graph.partition) as disclosure,
+        disclosing(job, Communicator(transport, settings.sleep_time)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm
@@ -84,7 +84,7 @@ def run(
                 settings, graph_info, comm, stages[0].conv,
                 clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
             )  # fmt: skip
-        disclosure.resolved = context.partition
+        disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:

@@ -2,16 +2,19 @@
 
 import copy
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hetero_support import hetero_parts, random_hetero
-from support import graph_info, train_settings
+from hetero_support import hetero_parts, random_assignment, random_hetero, write_hetero_sites
+from support import graph_info, thirds, train_settings
 from torch import Tensor
 
+from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition
+from partitioning.sites import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.settings import TrainSettings
@@ -73,12 +76,10 @@ def network(settings: TrainSettings, part: HeteroPartition) -> list[Stage]:
     return [stage.double() for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)]
 
 
-def outcome(case: str, num_parts: int) -> dict[str, Any]:
-    """Losses of every round, logits of each layer and smoothed answers of all movies."""
-    settings, parts = (
-        train_settings(*COMMON, *CASES[case], f"num_partitions={num_parts}"),
-        hetero_parts(GRAPH, num_parts),
-    )
+def outcome(case: str, num_parts: int, parts: list[HeteroPartition] | None = None) -> dict[str, Any]:
+    """Losses of every round, logits of each layer and smoothed answers of all movies; parts: others than usual."""
+    settings = train_settings(*COMMON, *CASES[case], f"num_partitions={num_parts}")
+    parts = parts or hetero_parts(GRAPH, num_parts)
     stages, sizes = network(settings, parts[0]), known_sizes(parts)
 
     def worker(comm: Communicator) -> Any:
@@ -121,6 +122,20 @@ def test_parts_equal_one(case: str, num_parts: int) -> None:
         for own, other in zip(several[name], one[name], strict=True):
             torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
     torch.testing.assert_close(several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", ["rgcn", "plain"])
+def test_sites_train_to_what_their_parts_do(case: str, tmp_path: Path) -> None:
+    """Bit for bit: the owners say where halo nodes stand, and the rest is the same."""
+    names = ["north", "east", "south", "west"]
+    write_hetero_sites(tmp_path, GRAPH, thirds(40), random_assignment(GRAPH, 4), names)
+    folders = find_sites(tmp_path, 4)
+    assert isinstance(folders, HeteroDirectory)
+    found, wanted = outcome(case, 4, [folders.read_hetero(rank) for rank in range(4)]), outcome(case, 4)
+    np.testing.assert_array_equal(found["losses"], wanted["losses"])
+    assert torch.equal(found["answer"].nan_to_num(7), wanted["answer"].nan_to_num(7))
+    for one, other in zip(found["stages"], wanted["stages"], strict=True):
+        assert all(map(torch.equal, one.parameters(), other.parameters()))
 
 
 def adjacencies() -> dict[Any, Tensor]:

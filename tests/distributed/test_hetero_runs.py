@@ -1,6 +1,7 @@
 """Commands on a heterogeneous graph: bytes as planned, a run that died, inference, and what is refused."""
 
 import json
+import shutil
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_support import random_hetero, write_hetero
+from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
 from support import random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
 
+from partitioning.directory.read import find
 from partitioning.errors import InputError
 from retexo.apps import evaluate, plan, predict, train
 from retexo.config.compose import compose
@@ -20,6 +22,7 @@ from retexo.errors import TrainingError
 
 pytestmark = pytest.mark.timeout(120)
 GRAPH = random_hetero()
+SMALL = "hidden_dim=12", "num_rounds=[5]", "cluster.threads=1", "num_partitions=3", "device=cpu"
 EXACT = ("model=rgcn", "+experiment=exact", "checkpoint.every=1")
 CASES = [
     ("model=rgcn", "smoothing.reach=hops"),
@@ -37,8 +40,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(parts: Path, app: str, *more: str) -> Settings:
-    small = "hidden_dim=12", "num_rounds=[5]", "cluster.threads=1", "num_partitions=3", "device=cpu"
-    return compose([*small, *more, f"app={app}", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+    return compose([*SMALL, *more, f"app={app}", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
@@ -114,3 +116,35 @@ def test_refusals(parts: Path, tmp_path: Path) -> None:
     with pytest.raises((InputError, TrainingError), match="person"):
         evaluate.run(settings(tmp_path / "other", "evaluate", f"checkpoint_dir={checkpoint}"), tmp_path / "evaluate")
     assert json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"] == "movie"
+
+
+def test_sites(parts: Path, tmp_path: Path) -> None:
+    """By the command: what the directory of the same assignment gives, rows to those who asked, and scores again."""
+    write_hetero_sites(tmp_path / "sites", GRAPH, thirds(40), random_assignment(GRAPH, 3), ["north", "east", "south"])
+
+    def of_sites(app: str, *more: str) -> Settings:
+        sites = "dataset_name=parts", f"dataset_file={tmp_path}/sites"
+        return compose([*SMALL, *EXACT, *more, f"app={app}", *sites])
+
+    summary = train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "run")
+    wanted = train.run(settings(parts, "train", *EXACT), tmp_path / "wanted")
+    assert [summary[each] for each in ("test", "rounds")] == [wanted[each] for each in ("test", "rounds")]
+    assert summary["bytes"]["by_kind"]["features"] == wanted["bytes"]["by_kind"]["features"]
+    told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
+    part = find([*parts.iterdir()], 3).read_hetero(0)
+    asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
+    assert told["north"]["nodes_with_rows"] == asked > 0
+    assert (tmp_path / "sites/east/asked-person.npz").is_file()
+    again = evaluate.run(of_sites("evaluate", f"checkpoint_dir={tmp_path}/run"), tmp_path / "evaluate")
+    assert again["test"] == summary["test"]
+    planned = plan.run(of_sites("plan"), tmp_path / "plan")["entries"]
+    assert (
+        sum(entry["num_bytes"] for entry in planned if entry["kind"] == "setup")
+        == (summary["bytes"]["by_kind"]["setup"])
+    )
+    with pytest.raises(TrainingError, match=r"sites\.max_rows_shared=1\S*: .* asks for"):
+        train.run(of_sites("train", "sites.max_rows_shared=1"), tmp_path / "few")
+    for name in ("north", "south"):
+        shutil.rmtree(tmp_path / "sites" / name)
+    with pytest.raises(InputError, match="no folder of site north"):
+        plan.run(of_sites("plan"), tmp_path / "plan")

@@ -255,7 +255,7 @@ def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds several folders of one site"):
         find_sites(tmp_path, 2)
     (folders[1] / "site.json").write_text(json.dumps({**described, "sites": ["east", "north"]}))
-    with pytest.raises(InputError, match="its sites, task or num_classes differ"):
+    with pytest.raises(InputError, match="its sites, task, num_classes or types differ"):
         find_sites(tmp_path, 2)
 
 
@@ -323,5 +323,5 @@ def test_unequal_widths_are_named(three: Path) -> None:
 @pytest.mark.parametrize("described", [{"num_classes": 9}, {"sites": ["north", "south", "east"]}])
 def test_another_description_is_named(three: Path, described: Any) -> None:
     change(three / "north", described)
-    with pytest.raises(InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make version"):
+    with pytest.raises(InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make all but"):
         agree_on_descriptions(three)
