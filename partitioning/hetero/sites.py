@@ -97,7 +97,7 @@ def _read_part(site: Site) -> HeteroPartition:
 
 
 def _by_name(site: Site) -> dict[str, dict[str, Array]]:
-    """The arrays of each type and relation by their names; of a relation that is left out empty ones."""
+    """The arrays of each type and relation by their names."""
     types, path = _types(site), site.folder / ARRAYS
     held: dict[str, dict[str, Array]] = {name: {} for name in (*types.types, *types.relations)}
     for key, array in arrays_of(site).items():
