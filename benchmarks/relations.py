@@ -6,8 +6,8 @@
 
 A seed draws the split (100 labelled nodes a class train, 300 validate, the rest tests), 4 random parts and parameters;
 test nodes are looked at once. Ours: the defaults, 4 workers (threads of one process). PyG, whole graph, end to end: a
-linear layer and ReLU for each type, then two layers of RGCNConv, or HeteroConv of SAGEConv or GATConv (sum), 64 wide as
-in PyG's own example of HeteroConv, dropout .5, Adam of rate .01 with weight decay 5e-4, full batch, at most 200 epochs,
+linear layer and ReLU for each type, then two layers of RGCNConv, or HeteroConv of SAGEConv or GATConv (sum), 64
+wide, dropout .5, Adam of rate .01 with weight decay 5e-4, full batch, at most 200 epochs,
 patience 30, the best by validation. Logistic regression (scikit-learn): features and the means of each relation's
 neighbours' features; C of five by validation.
 Differences are points of macro-F1, paired, with their 95 % interval.
