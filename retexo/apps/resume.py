@@ -12,7 +12,7 @@ from partitioning.files import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.config.flatten import flatten
 from retexo.config.options import default
-from retexo.config.schema import PER_LAYER, without
+from retexo.config.schema import LISTS, PER_LAYER, without
 from retexo.outputs.files import plain_json, write_json
 from retexo.report.runs import shortest
 
@@ -128,6 +128,8 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
     now, then = flatten(json.loads(json.dumps(settings, default=str))), flatten(made_with)
     for name in sorted(now.keys() | then.keys()):
         here, there = (known.get(name, default(name, known)) for known in (now, then))
+        if name in LISTS:
+            here, there = (each if isinstance(each, list) else [each] for each in (here, there))
         if name in PER_LAYER:
             here, there = shortest(here), shortest(there)
         if here != there:
