@@ -63,7 +63,8 @@ def check_contents(wheel: Path) -> None:
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/METADATA"))
         (commands,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
     for package in ("retexo", "partitioning"):
-        code = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.*") if path.suffix != ".pyc"}
+        files = (path for path in (ROOT / package).rglob("*.*") if path.parent.name != "__pycache__")
+        code = {path.relative_to(ROOT).as_posix() for path in files if path.is_file()}
         assert code <= names
         assert f"{package}/py.typed" in code
     assert {f"retexo/conf/{path.relative_to(CONFIG_DIR).as_posix()}" for path in CONFIG_DIR.rglob("*.yaml")} <= names
