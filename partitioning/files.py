@@ -126,7 +126,7 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
     Raises:
         InputError: another process holds it; the message begins with `where` and has its pid, host and start.
     """
-    new_folder = not lock.parent.exists()
+    new_folders = [folder for folder in lock.parents if not folder.exists()]  # the innermost first
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a+") as file:
         try:
@@ -149,9 +149,9 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
             raise
         finally:
             lock.unlink(missing_ok=True)
-            if refused and new_folder:
-                with contextlib.suppress(OSError):  # not empty
-                    lock.parent.rmdir()
+            with contextlib.suppress(OSError):  # not empty
+                for folder in new_folders if refused else ():
+                    folder.rmdir()
 
 
 def _owner(lock: Path) -> str:

@@ -77,3 +77,10 @@ def test_an_unfinished_file_has_a_name_that_is_removed(tmp_path: Path) -> None:
         assert unfinished.suffix == ".npy"
         unfinished.touch()
     assert [path.name for path in tmp_path.iterdir()] == ["table.npy"]
+
+
+def test_a_refusal_leaves_no_folder_that_was_made_for_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError), exclusive(tmp_path / "there" / "made" / "too" / ".lock", "it"):
+        raise InputError("no")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
