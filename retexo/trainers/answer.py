@@ -34,7 +34,6 @@ from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context, RunContext
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
 from retexo.trainers.layerwise import LayerInput, run_layer
-from retexo.training.task import micro_f1
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
 """[T] that logits are divided by, so that a loss does not depend on how sure they are."""
@@ -188,7 +187,7 @@ def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:
         losses.append(torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES]))
     count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]
     context.comm.all_reduce([ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics"))
-    metric = np.array([micro_f1(each) for each in count])
+    metric = np.array([task.metric(each) for each in count])
     best = metric.max()
     close = metric >= best - 0.5 * np.sqrt(best * (1 - best) / size)
     return int(np.where(close, loss.min(dim=1).values.numpy(), np.inf).argmin())

@@ -10,6 +10,7 @@ from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
+from retexo.training.task import NodeClassification, Task
 
 SETUP = MessageTag("setup")
 
@@ -54,8 +55,9 @@ class GraphInfo:
 
 
 def agree_on_graph_info(
-    comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True
-) -> GraphInfo:
+    comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True,
+    task: type[Task] = NodeClassification,
+) -> GraphInfo:  # fmt: skip
     """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
 
     settings: hex digest. training: whether training nodes are needed. InputError names the ranks that differ.
@@ -64,7 +66,7 @@ def agree_on_graph_info(
     own = [
         digest_to_int(directory.digest()),
         digest_to_int(settings),
-        *(int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)),
+        *task.num_seeds(partition),
         partition.features.shape[1],
         num_classes(partition, directory),
         partition.num_inner,

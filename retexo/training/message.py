@@ -16,7 +16,6 @@ from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
 from retexo.training.reduction import AllReduce, GradientReduction, build_reduction
 from retexo.training.secure import SecureSum
-from retexo.training.task import micro_f1
 
 DIGIT = 4096
 """Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
@@ -39,7 +38,7 @@ class Message:
         self._tail = flat.gradient.new_zeros(self.TAIL)
         self.reduction, self.comm = reduction, comm
         self._layer, self._traffic_layer = objective.layer, objective.traffic_layer
-        self._graph_info = objective.graph_info
+        self._graph_info, self._metric = objective.graph_info, objective.task.metric
         self.stop_requested = False
         """Whether this worker was told to stop."""
         self.any_stop_requested = False
@@ -71,7 +70,7 @@ class Message:
     def _read_tail(self) -> float | None:
         """The validation metric; also sets any_stop_requested."""
         self.any_stop_requested = bool(self._tail[1] > 0)
-        return micro_f1(from_digits(self._tail[2:])) if self._graph_info.num_val else None
+        return self._metric(from_digits(self._tail[2:])) if self._graph_info.num_val else None
 
 
 def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:

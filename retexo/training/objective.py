@@ -14,7 +14,7 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, RowIndex
 from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
-from retexo.training.task import NodeClassification
+from retexo.training.task import NodeClassification, Task
 
 
 class Objective(Protocol):
@@ -32,12 +32,15 @@ class Objective(Protocol):
     def graph_info(self) -> GraphInfo: ...
 
     @property
+    def task(self) -> Task: ...
+
+    @property
     def module(self) -> nn.Module:
         """All of its parameters are trained."""
 
     @property
     def num_train(self) -> int:
-        """Training nodes of this worker."""
+        """Seeds of this worker that train."""
 
     @property
     def exchanges_rows(self) -> bool:
@@ -50,7 +53,7 @@ class Objective(Protocol):
         """The loss summed over this worker's training nodes, as one summand or several, one at a time."""
 
     def val_counts(self) -> Tensor:
-        """True positives, false positives and false negatives on this worker's validation nodes; int64 [3]."""
+        """What Task.metric takes, of this worker's validation seeds; int64 [3]."""
 
 
 @dataclass(frozen=True, eq=False)

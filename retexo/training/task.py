@@ -1,4 +1,4 @@
-"""The task, node classification: its loss, its counts, and the scores from the counts of all workers.
+"""What a task is: its seeds, its loss, counts that add up over workers, and the metric of their sum.
 
 Each worker counts on its own nodes; the counts are summed over all workers before they are divided.
 
@@ -6,18 +6,45 @@ N nodes, C classes. tests/unit/training/test_task.py compares these with torchme
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from partitioning.directory.types import Partition
 from partitioning.ogb_import import import_ogb
 
 
+class Task(Protocol):
+    """What the rounds of any task have in common; its loss and counts are its objective's (retexo.training.objective)."""
+
+    num_classes: int
+    """C, the width of a head."""
+
+    @staticmethod
+    def num_seeds(partition: Partition) -> list[int]:
+        """What of a part trains, validates and is tested."""
+
+    @staticmethod
+    def metric(counts: Tensor) -> float:
+        """What chooses the round, of the sum of counts over all workers, int64 [3]; more is better."""
+
+
 class NodeClassification:
-    """One class per node, or any number of labels per node. Another task would offer the same loss_sum and counts."""
+    """One class per node, or any number of labels per node; its seeds are nodes."""
 
     def __init__(self, num_classes: int, multilabel: bool) -> None:
         self.num_classes, self.multilabel = num_classes, multilabel
+
+    @staticmethod
+    def num_seeds(partition: Partition) -> list[int]:
+        """Nodes in the masks."""
+        return [int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)]
+
+    @staticmethod
+    def metric(counts: Tensor) -> float:
+        """Micro-F1; with one class per node the accuracy."""
+        return micro_f1(counts)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Sum over the nodes of the cross entropy, or of the mean binary cross entropy over the labels; [].
