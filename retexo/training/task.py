@@ -16,7 +16,7 @@ from partitioning.ogb_import import import_ogb
 
 
 class Task(Protocol):
-    """What the rounds of any task have in common; its loss and counts are its objective's (retexo.training.objective)."""
+    """What rounds of any task ask of it; its loss and counts are its objective's (retexo.training.objective)."""
 
     num_classes: int
     """C, the width of a head."""
