@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from retexo import apps
 from retexo.comm.collectives import Communicator
@@ -34,8 +33,8 @@ from retexo.outputs.predictions import Predictions
 from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
-from retexo.worker.compatibility import Shape, as_trained, check_fits
-from retexo.worker.graph import PlainGraph, make_inference_context
+from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
 
 
 def run(settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None) -> Any:
@@ -82,10 +81,11 @@ class Run:
         """
         opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
         opened.verify(range(opened.num_parts))
+        check_directory(self._settings(opened.num_parts), opened)
         check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
         parts = range(opened.num_parts)
-        partitions = [as_trained(opened.read(part), opened, self.checkpoint) for part in parts]
-        keys = torch.cat([partition.node_ids for partition in partitions])
+        graphs = [read_graph(opened, part, self.checkpoint) for part in parts]
+        keys = torch.cat([graph.partition.node_ids for graph in graphs])
         held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
         every = np.array([name for names in held for name in names], dtype=np.str_) if held else keys.numpy()
         order = np.argsort(every, kind="stable")
@@ -93,33 +93,31 @@ class Run:
         places = order if asked is None else _places(every, order, asked, opened)
         answer = self.checkpoint.answer
         all_rows = self.checkpoint.exchange.rounded or (answer.alpha < 1 and answer.reach == "computed")
-        found = self._infer(opened, partitions, None if all_rows or asked is None else keys[places])
+        found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(places)
 
-    def _infer(self, directory: PartitionDirectory, partitions: list[Partition], asked: Tensor | None) -> Predictions:
+    def _infer(self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None) -> Predictions:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
-        settings = self._settings(len(partitions))
+        settings = self._settings(len(graphs))
 
         def worker(comm: Communicator) -> InferenceResult:
-            partition = partitions[comm.rank]
-            if asked is not None:
-                partition = _asking(partition, asked)
-            graph_info = agree_on_graph_info(comm, partition, directory, NO_DIGEST, training=False)
+            graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
+            graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, training=False)
             context = make_inference_context(
                 settings,
                 self.checkpoint,
-                PlainGraph(partition),
+                graph,
                 graph_info,
                 comm,
                 self.stages,
                 use="predict" if asked is None else "evaluate",
                 clock=Clock(),
             )
-            return PlainGraph.infer(context, self.stages, self.checkpoint.answer)
+            return graph.infer(context, self.stages, self.checkpoint.answer)
 
-        inferred = run_threads(len(partitions), worker)
+        inferred = run_threads(len(graphs), worker)
         return Predictions.of(
-            torch.cat([partition.node_ids for partition in partitions]),
+            torch.cat([graph.partition.node_ids for graph in graphs]),
             torch.cat([each.logits for each in inferred]),
             torch.cat([each.embeddings for each in inferred]),
             self.checkpoint.multilabel,
@@ -130,10 +128,12 @@ class Run:
         return replace(train, model=self.checkpoint.model, exchange=self.checkpoint.exchange)
 
 
-def _asking(partition: Partition, asked: Tensor) -> Partition:
-    """The partition with the nodes that are asked for as its only test nodes: rows go where these need them."""
-    nothing = torch.zeros(partition.num_inner, dtype=torch.bool)
-    return replace(partition, train_mask=nothing, val_mask=nothing, test_mask=torch.isin(partition.node_ids, asked))
+def _asking(graph: Graph, asked: Tensor) -> Graph:
+    """The graph with the nodes that are asked for as its only test nodes: rows go where these need them."""
+    nodes = graph.partition
+    nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
+    test_mask = torch.isin(nodes.node_ids, asked)
+    return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))
 
 
 def _places(

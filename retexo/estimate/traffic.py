@@ -179,7 +179,7 @@ def _dry_run_plain(context: Context, stages: Sequence[Stage], steps: Sequence[St
 
 def _dry_run_hetero(context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]) -> Iterator[Tensor]:
     """The same of each type's rows."""
-    given = hetero_lazy.HeteroInput.first(context)
+    given = hetero_lazy.HeteroInput.first(context, stages)
     for layer, stage in enumerate(stages):
         exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
         sources = {name: each.run(TRAIN_WAVE) for name, each in exchanges.items()}

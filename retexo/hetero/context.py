@@ -48,6 +48,9 @@ class HeteroContext(RunContext):
     def computed(self) -> Tensor:
         return self.required[self.schema.target] >= self.settings.model.num_layers
 
+    def release_features(self) -> None:
+        self.features.clear()
+
     def means(
         self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
     ) -> RelationMeans:

@@ -6,17 +6,16 @@ The labels are the target's, so its stage alone trains; others pass on means of 
 I inner nodes of a type, I_t of the target, F width of a layer's rows, D width of what is passed on, C classes.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, Use
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans
@@ -28,10 +27,10 @@ from retexo.nn.hetero import projected_width, projections
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import Matrix, as_matrix, dense
 from retexo.nn.stage import Answer, Stage
+from retexo.trainers import lazy
 from retexo.trainers.answer import InferenceResult, apply_answer
 from retexo.trainers.context import TrainResult
-from retexo.trainers.layerwise import NODES_AT_ONCE, PRECISIONS
-from retexo.training.loop import run_rounds
+from retexo.trainers.layerwise import NODES_AT_ONCE, PRECISIONS, Fit, Layers, each_layer
 from retexo.training.objective import LabelledNodes, LayerObjective
 
 
@@ -47,7 +46,7 @@ class HeteroInput:
     """[I_t, F] what the relations bring of the features; the first layer sets them for the nodes that it computes."""
 
     @classmethod
-    def first(cls, context: HeteroContext) -> "HeteroInput":
+    def first(cls, context: HeteroContext, stages: Sequence[Stage]) -> "HeteroInput":
         schema, features = context.schema, context.features
         own = features[schema.target]
         means = {name: own.new_zeros(len(own), schema.widths[name[0]]) for name in schema.inputs(0)}
@@ -60,51 +59,13 @@ class HeteroOutput:
 
     rows: Mapping[str, Tensor]
     """[I, D] what types pass on; zeros where no worker needs it, none of the last layer."""
+    hidden: Tensor
+    """[I_t, D] what the stage's head reads."""
     logits: Tensor
-    """[I_t, C]; NaN where no worker needs them."""
+    """[I_t, C]; NaN where no worker needs them, as is `hidden`."""
 
 
-USE: Use = "train"
-OWN_MODEL = False
-RESUMES = True
-
-
-def check(settings: TrainSettings) -> None:
-    """Every combination of settings is supported."""
-
-
-def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
-    """Train the stages one after the other; each ends with the parameters of its best validation round."""
-    rounds: list[int] = []
-
-    def fit(objective: LayerObjective) -> None:
-        with context.phase("rounds"):
-            rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
-
-    given, logits = HeteroInput.first(context), []
-    for layer, stage in enumerate(stages):
-        output = run_layer(context, layer, stage, given, fit)
-        context.features.clear()
-        context.save_layer(layer, stage)
-        given = replace(given, rows=output.rows)
-        logits.append(output.logits)
-    return TrainResult(rounds, logits)
-
-
-def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) -> InferenceResult:
-    """Run trained stages over the nodes that the plan requires; the embeddings are the logits."""
-    given, logits = HeteroInput.first(context), []
-    for layer, stage in enumerate(stages):
-        output = run_layer(context, layer, stage, given, lambda objective: None)
-        given = replace(given, rows=output.rows)
-        logits.append(output.logits)
-    answered = apply_answer(logits, answer, partial(propagate, context))
-    return InferenceResult(answered, answered)
-
-
-def run_layer(
-    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Callable[[LayerObjective], None]
-) -> HeteroOutput:
+def run_layer(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Fit) -> HeteroOutput:
     """Exchange, aggregate, `fit`, exchange, embed."""
     context.clock.progress.at(layer)
     exchanges = layer_exchanges(context, layer, stage, given)
@@ -115,6 +76,21 @@ def run_layer(
     del sources
     fit(objective)
     return _embed(context, objective, given, exchanges)
+
+
+LAYERS = Layers(HeteroInput.first, run_layer)
+USE, OWN_MODEL, RESUMES, check = lazy.USE, lazy.OWN_MODEL, lazy.RESUMES, lazy.check
+
+
+def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
+    return lazy.train(context, stages, LAYERS)
+
+
+def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) -> InferenceResult:
+    """Run trained stages over the nodes that the plan requires; embeddings: what the last head reads."""
+    outputs = list(each_layer(context, stages, LAYERS))
+    logits = [output.logits for output in outputs]
+    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), outputs[-1].hidden)
 
 
 def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput) -> dict[str, LayerExchange]:
@@ -208,7 +184,7 @@ def _embed(
     layer, stage, target = objective.layer, objective.stage, context.schema.target
     stage.eval()
     weights = projections(stage, context.schema) if layer == 0 else {}
-    logits = given.features.new_full((len(given.features), stage.output_widths[1]), torch.nan)
+    hidden, logits = (given.features.new_full((len(given.features), each), torch.nan) for each in stage.output_widths)
     others = context.required[target] > layer
     others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
     nodes = others.nonzero()[:, 0]
@@ -224,10 +200,10 @@ def _embed(
                 for place in (part.chunks if len(part.nodes) else ()))  # fmt: skip
     with context.phase("embed"):
         for some, inputs in chain(labelled, rest):
-            logits[some] = stage.logits(inputs).cpu()
+            hidden[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
             if target in rows:
                 rows[target][some] = _passed(context, layer, given, some, inputs, weights).to(logits).cpu()
-    return HeteroOutput(rows, logits)
+    return HeteroOutput(rows, hidden, logits)
 
 
 def _some(means: Means, place: slice) -> Means:

@@ -134,8 +134,7 @@ def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:
     groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
-    last = layer == model.num_layers - 1
-    stage = Stage(conv, architecture.num_classes, skips=skips, is_last=last)  # type: ignore[arg-type]
+    stage = Stage(conv, architecture.num_classes, skips=skips)  # type: ignore[arg-type]
     if layer == 0:
         for number, name in enumerate(schema.far):
             scale = passed_width**-0.5

@@ -33,7 +33,7 @@ from retexo.nn.matrix import dense
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context, RunContext
 from retexo.trainers.end_to_end import exchange_rows, nodes_in_a_split
-from retexo.trainers.layerwise import LayerInput, run_layer
+from retexo.trainers.layerwise import LAYERS, each_layer
 
 TEMPERATURES = 2.0 ** torch.arange(-4, 4.5, 0.5)
 """[T] that logits are divided by, so that a loss does not depend on how sure they are."""
@@ -56,11 +56,9 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
     rows and sums are sent, and the same nodes go through a layer together. With a plan of one wave they differ by
     rounding.
     """
-    given, logits = LayerInput.first(context, stages), []
-    for layer, stage in enumerate(stages):
-        inputs = given.rows
-        output = run_layer(context, layer, stage, given, lambda objective: None)
-        given = replace(given, rows=output.rows)
+    rows, logits = context.features, []
+    for output in each_layer(context, stages, LAYERS):
+        inputs, rows = rows, output.rows
         logits.append(output.logits)
     return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), inputs)
 

@@ -75,6 +75,10 @@ class RunContext:
         """The nodes whose logits are computed, bool [I]."""
         raise NotImplementedError
 
+    def release_features(self) -> None:
+        """They are of no more use."""
+        raise NotImplementedError
+
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
 
@@ -98,6 +102,9 @@ class Context(RunContext):
     @property
     def computed(self) -> Tensor:
         return self.plan.required_layers >= self.settings.model.num_layers
+
+    def release_features(self) -> None:
+        self.features = self.features[:0].clone()
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
         """The factors of this worker's own rows in a layer's sums, [I]; None for ones."""

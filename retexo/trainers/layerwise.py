@@ -6,7 +6,7 @@ I inner nodes of this worker, F input width, D hidden width, C classes.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse
 from retexo.nn.stage import Stage
-from retexo.trainers.context import Context
+from retexo.trainers.context import Context, RunContext
 from retexo.training.objective import LabelledNodes, LayerObjective
 
 EDGES_PER_STEP = 1 << 18
 """In-edges of nodes whose neighbours' rows go through the weights together, in each round."""
 NODES_AT_ONCE = 1 << 14
 """Nodes whose sums go through the weights together; their rows take less than the C library maps anew each time."""
+Fit = Callable[[LayerObjective], None]
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8", "int4": "int4"}
 
 
@@ -71,9 +72,28 @@ class LayerOutput:
     """[I, C]"""
 
 
-def run_layer(
-    context: Context, layer: int, stage: Stage, given: LayerInput, fit: Callable[[LayerObjective], None]
-) -> LayerOutput:
+@dataclass(frozen=True)
+class Layers:
+    """How the layers of a graph of some kind are run."""
+
+    first: Callable[[Any, Sequence[Stage]], Any]
+    """Makes what the first one reads, as LayerInput.first; a dataclass with `rows`."""
+    run: Callable[..., Any]
+    """As run_layer: what it returns has `rows`, the input of the next one, and `logits`."""
+
+
+def each_layer(
+    context: RunContext, stages: Sequence[Stage], layers: Layers, fit: Fit = lambda objective: None
+) -> Iterator[Any]:
+    """The outputs of the stages, one after the other."""
+    given = layers.first(context, stages)
+    for layer, stage in enumerate(stages):
+        output = layers.run(context, layer, stage, given, fit)
+        given = replace(given, rows=output.rows)
+        yield output
+
+
+def run_layer(context: Context, layer: int, stage: Stage, given: LayerInput, fit: Fit) -> LayerOutput:
     """Exchange, aggregate, `fit`, exchange, embed."""
     context.clock.progress.at(layer)
     exchange = layer_exchange(context, layer, stage, given)
@@ -84,6 +104,10 @@ def run_layer(
     del sources
     fit(objective)
     return _embed(context, objective, given, exchange)
+
+
+LAYERS = Layers(LayerInput.first, run_layer)
+"""Of plain graphs."""
 
 
 def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:

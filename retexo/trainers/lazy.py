@@ -4,13 +4,13 @@ The boundary rows of a layer's input cross the network once: those that the roun
 others when it is frozen. It trains alone, to convergence; its embeddings of all nodes are the input of the next layer.
 """
 
-from dataclasses import replace
+from torch import Tensor
 
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
-from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.layerwise import LayerInput, run_layer
+from retexo.trainers.context import RunContext, TrainResult
+from retexo.trainers.layerwise import LAYERS, Layers, each_layer
 from retexo.training.loop import run_rounds
 from retexo.training.objective import LayerObjective
 
@@ -23,19 +23,17 @@ def check(settings: TrainSettings) -> None:
     """Every combination of settings is supported."""
 
 
-def train(context: Context, stages: list[Stage]) -> TrainResult:
+def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> TrainResult:
     """Train the stages one after the other; each ends with the parameters of its best validation round."""
-    given, logits = LayerInput.first(context, stages), []
     rounds: list[int] = []
+    logits: list[Tensor] = []
 
     def fit(objective: LayerObjective) -> None:
         with context.phase("rounds"):
             rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
 
-    for layer, stage in enumerate(stages):
-        output = run_layer(context, layer, stage, given, fit)
-        context.features = context.features[:0].clone()  # what is of use after the first layer is in `given`
-        context.save_layer(layer, stage)
-        given = replace(given, rows=output.rows)
+    for layer, output in enumerate(each_layer(context, stages, layers, fit)):
+        context.release_features()  # what is of use after the first layer is in its output
+        context.save_layer(layer, stages[layer])
         logits.append(output.logits)
     return TrainResult(rounds, logits)

@@ -64,7 +64,12 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 class PlainGraph:
     """One type of nodes."""
 
-    partition: Partition
+    part: Partition
+
+    @property
+    def partition(self) -> Partition:
+        """The nodes that have labels."""
+        return self.part
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         return Architecture.of(
@@ -75,7 +80,7 @@ class PlainGraph:
         self, settings: TrainSettings, info: GraphInfo, comm: Communicator, conv: Convolution, **given: Any
     ) -> RunContext:
         """given: see make_context."""
-        return make_context(settings, self.partition, info, comm, conv, **given)
+        return make_context(settings, self.part, info, comm, conv, **given)
 
     def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
         """InputError where the features of edges are not those that the model reads."""
@@ -103,7 +108,6 @@ class HeteroGraph:
 
     @property
     def partition(self) -> Partition:
-        """The nodes of the target."""
         return hetero_context.of_target(self.part)
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:

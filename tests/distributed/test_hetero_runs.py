@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
 from support import random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
 
 from partitioning.directory.read import find
 from partitioning.errors import InputError
+from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
+from retexo.outputs.predictions import read_table
 
 pytestmark = pytest.mark.timeout(120)
 GRAPH = random_hetero()
@@ -86,6 +89,26 @@ def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
     predict.run(settings(parts, "predict", trained, "predict.format=csv"), tmp_path / "predict")
     rows = (tmp_path / "predict" / "predictions.csv").read_text().splitlines()[1:]
     assert sorted(int(row.split(",")[0]) for row in rows) == sorted(GRAPH.nodes["movie"].node_ids.tolist())
+
+
+def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
+    """From Python: what app=predict writes, some nodes as all, and embeddings that the last head makes logits of."""
+    given = "model=rgcn", "+experiment=exact", "smoothing.steps=0", "readout=last"
+    train.run(settings(parts, "train", *given), tmp_path / "run")
+    run, directory = load_run(tmp_path / "run"), next(parts.iterdir())
+    table = run.predict(directory)
+    assert table.ids.tolist() == GRAPH.nodes["movie"].node_ids.tolist()
+    with torch.no_grad():
+        logits = run.stages[-1].head(torch.from_numpy(table.embeddings))  # type: ignore[misc]
+    torch.testing.assert_close(logits.softmax(1).numpy(), table.probabilities)
+    some = run.predict(directory, node_ids=[1007, 1002])
+    np.testing.assert_allclose(some.probabilities, table.probabilities[[7, 2]], rtol=1e-5)
+    predict.run(settings(parts, "predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true"), tmp_path / "p")
+    written = np.stack(list(read_table(tmp_path / "p" / "embeddings.parquet").values())[1:], axis=1)
+    np.testing.assert_allclose(written, table.embeddings, rtol=1e-4, atol=1e-6)
+    write_partitions(tmp_path / "plain", random_graph(30, 90), thirds(30), np.arange(30) % 3, 3)
+    with pytest.raises(InputError, match="plain graph"):
+        run.predict(next((tmp_path / "plain").iterdir()))
 
 
 def test_sign(parts: Path, tmp_path: Path) -> None:
