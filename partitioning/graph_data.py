@@ -1,5 +1,6 @@
 """What every data set loader returns: one graph in memory, on the host, in NumPy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,10 @@ class GraphData:
     """[E] from 0 on; None for ones."""
     edge_feat: NDArray[np.float32] | None = None
     """[E, K]; None for none."""
+    edge_time: NDArray[np.float64] | None = None
+    """[E] for a split by time; None for none."""
+    links: Mapping[str, Any] | None = None
+    """The data set's own split of pairs: val, test, and maybe train, int64 [n, 2]; val_neg, test_neg; evaluator."""
     node_names: Names | None = None
     """[N] what the source calls its nodes, where `node_ids` are keys of names."""
     class_names: tuple[str | int, ...] | None = None

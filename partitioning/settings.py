@@ -24,6 +24,8 @@ KINDS = Check(
                       for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])),
     f"choose of {', '.join(FEATURES)}", FEATURES,
 )  # fmt: skip
+LINKS = "retexo.metrics.LinkPrediction"
+TASKS = ("retexo.metrics.NodeClassification", LINKS)
 SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
 
 
@@ -73,6 +75,14 @@ class SplitSettings(Checked):
     drop_unlabelled: bool = setting(
         "split.drop_unlabelled", False, "take nodes without a label out of the masks", of_partitioner=True
     )
+    edges: tuple[float, ...] | None = setting(
+        "split.edges", None, "task=link_prediction: shares of training, validation and test pairs; null: the data's "
+        "own split, else [0.85, 0.05, 0.1]", of_partitioner=True,
+    )  # fmt: skip
+    by: str | None = setting(
+        "split.by", None, "likewise: source: of each source's pairs; time: the earliest train; null: of all",
+        one_of("source", "time"), of_partitioner=True,
+    )  # fmt: skip
 
 
 @settings_dataclass
@@ -84,12 +94,16 @@ class ColumnSettings(Checked):
     src: str | None = setting("columns.src", None, "of edges; null: src, source, from ...", of_partitioner=True)
     dst: str | None = setting("columns.dst", None, "likewise; null: dst, target, to ...", of_partitioner=True)
     weight: str | None = setting("columns.weight", None, "of edges; null: weight", of_partitioner=True)
+    time: str | None = setting("columns.time", None, "of edges, a number, for split.by=time", of_partitioner=True)
 
 
 @settings_dataclass
 class DatasetSettings(Checked):
     """Which graph, from where."""
 
+    task: str = setting(
+        "task._target_", TASKS[0], "or task=link_prediction: links; classes of nodes", one_of(*TASKS)
+    )
     name: str = setting("dataset_name", "reddit", "the data set, see README.md")
     dir: str = setting(
         "dataset_dir", "../retexo-datasets/", "folder of downloaded data sets", per_node=True, compared=False
@@ -127,6 +141,11 @@ class DatasetSettings(Checked):
     )  # fmt: skip
     synthetic: SyntheticSettings
     split: SplitSettings
+
+    @property
+    def links(self) -> bool:
+        """Whether pairs of nodes are learned."""
+        return self.task == LINKS
 
 
 @settings_dataclass

@@ -29,6 +29,7 @@ USED_BY = {
     "files": (*PARTS, "dir"),
 }
 """The settings, besides kind and seed, that each kind of split reads."""
+OF_LINKS = ("edges", "by")
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 
 
@@ -95,7 +96,10 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
 
 def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
     """The fields that this kind reads: the user's, else the recipe's if it is of the same kind."""
-    names = [field.name for field in fields(settings) if field.name not in ("kind", "seed", "drop_unlabelled")]
+    others = ("kind", "seed", "drop_unlabelled", *OF_LINKS)
+    names = [field.name for field in fields(settings) if field.name not in others]
+    if any(getattr(settings, name) is not None for name in OF_LINKS):
+        raise InputError("split.edges and split.by have a meaning with task=link_prediction alone: remove them")
     given = {name: getattr(settings, name) for name in names}
     useless = [name for name, value in given.items() if value is not None and name not in USED_BY[kind]]
     if useless:

@@ -37,7 +37,7 @@ from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
-from partitioning.settings import ColumnSettings, DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.settings import TASKS, ColumnSettings, DatasetSettings, SplitSettings, SyntheticSettings
 from retexo.cluster.interfaces import loopback
 from retexo.cluster.streams import with_local_streams
 from retexo.comm.process_group import Rendezvous, process_group
@@ -263,15 +263,16 @@ def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
 
 
 def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
-    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir", "drop_unlabelled")
+    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir", "drop_unlabelled", "edges", "by")
     fields.setdefault("drop_unlabelled", False)
     return SplitSettings(kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names})
 
 
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
     fields = {"dir": ".", "symmetrize": None, "synthetic": synthetic_settings(), "split": split_settings()} | fields
-    columns = dict.fromkeys(("id", "label", "src", "dst", "weight")) | fields.pop("columns", {})
-    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",), "target": None, "reverse": True}
+    columns = dict.fromkeys(("id", "label", "src", "dst", "weight", "time")) | fields.pop("columns", {})
+    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",), "target": None, "reverse": True,
+                "task": TASKS[0]}  # fmt: skip
     return DatasetSettings(name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields)
 
 

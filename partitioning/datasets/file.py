@@ -14,6 +14,7 @@ are names, or integers that do not count from 0, are numbered in their order. No
     train_mask, val_mask, test_mask     bool [N], all three or none
     node_id                             int64 or names [N], optional: your own ids
     edge_feat                           float [E, K], optional
+    edge_time                           [E] numbers, optional: for split.by=time
 
 (b) a folder, or the file of edges in one:
 
@@ -55,7 +56,7 @@ from partitioning.settings import DatasetSettings
 log = logging.getLogger(__name__)
 
 OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
-KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA)
+KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
 TABLES = (".csv", ".parquet", ".npy")
 FORMS = (
     "an .npz, a folder with edges and labels, a table of edges in one (.csv, .parquet, .npy), or a DGL graph file "
@@ -76,9 +77,9 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
     if path.is_dir() or path.suffix in TABLES:
-        raw = read_folder(path, settings.columns)
+        raw = read_folder(path, settings.columns, unlabelled=settings.links)
     elif path.suffix == ".npz":
-        raw = read_npz(path)
+        raw = read_npz(path, unlabelled=settings.links)
     elif path.suffix in (".bin", ".dgl"):
         graph = open_dgl(path)
         if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
@@ -90,18 +91,20 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     return build(replace(raw, name=path.resolve().stem), settings.labels, merge=settings.duplicates == "merge")
 
 
-def read_npz(path: Path) -> RawGraph:
-    """Read form (a); InputError if the file is damaged, holds Python objects or lacks an array."""
+def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
+    """Read form (a), maybe `unlabelled`; InputError if it is damaged, holds Python objects or lacks an array."""
     arrays = read_arrays(path)
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
     unknown = sorted(set(arrays) - set(KNOWN))
     if unknown:
         log.warning("%s: arrays that have no meaning here are left out: %s", path, ", ".join(unknown))
-    return _raw_graph(path, arrays, where)
+    return _raw_graph(path, arrays, where, unlabelled=unlabelled)
 
 
-def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]) -> RawGraph:
-    needed = ("src", "dst", "label")
+def _raw_graph(
+    path: Path, arrays: Mapping[str, Array], where: Mapping[str, str], *, unlabelled: bool = False
+) -> RawGraph:
+    needed = ("src", "dst") if unlabelled else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"
@@ -114,11 +117,12 @@ def _raw_graph(path: Path, arrays: Mapping[str, Array], where: Mapping[str, str]
         src=arrays["src"],
         dst=arrays["dst"],
         features=features_among(arrays, path) if {"feat", *CSR} & arrays.keys() else None,
-        label=arrays["label"],
+        label=arrays.get("label"),
         masks={name: arrays[name] for name in MASKS if name in arrays},
         node_id=arrays.get("node_id"),
         edge_weight=arrays.get("edge_weight"),
         edge_feat=arrays.get("edge_feat"),
+        edge_time=arrays.get("edge_time"),
         where=where,
     )
 

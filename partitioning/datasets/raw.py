@@ -20,10 +20,11 @@ from partitioning.checks import (
     check_edge_weight,
     check_endpoints,
     check_features,
+    check_length,
     check_masks,
     check_node_ids,
 )
-from partitioning.datasets.labels import read_labels
+from partitioning.datasets.labels import Labels, read_labels
 from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import Endpoints, Features, GraphData
@@ -40,12 +41,14 @@ class RawGraph:
     src: Array
     dst: Array
     features: Array | CsrParts | None
-    label: Array
+    label: Array | None
+    """None: nobody has any, which links do not need."""
     masks: Mapping[str, Array]
     """By the names train_mask, val_mask, test_mask; all three or none."""
     node_id: Array | None
     edge_weight: Array | None = None
     edge_feat: Array | None = None
+    edge_time: Array | None = None
     node_names: Names | None = None
     """Where `node_id` are keys of names (partitioning/names.py)."""
     where: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +63,7 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
 
     kind: the setting `labels`. merge: whether an edge that is there several times becomes one.
     """
-    labels = read_labels(raw.label, raw.at("label"), kind)
+    labels = _no_labels(raw) if raw.label is None else read_labels(raw.label, raw.at("label"), kind)
     num_nodes = len(labels.values)
     featured = np.ones(num_nodes, np.bool_)
     features: Features = np.zeros((num_nodes, 0), np.float32)
@@ -72,8 +75,9 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
     if len(src) != len(dst):
         raise InputError(f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge")
     weight, feat = raw.edge_weight, raw.edge_feat
-    if merge and feat is not None:
-        raise InputError("duplicates=merge: features of edges do not add up; leave it out, or merge the edges yourself")
+    if merge and (feat is not None or raw.edge_time is not None):
+        raise InputError("duplicates=merge: features or times of edges do not add up; leave it out, or "
+                         "merge the edges yourself")  # fmt: skip
     if merge:
         src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
@@ -92,9 +96,25 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         node_names=names,
         featured=None if featured.all() else featured,
         edge_weight=None if weight is None else check_edge_weight(weight, len(src), raw.at("edge_weight")),
+        edge_time=None if raw.edge_time is None else check_times(raw.edge_time, len(src), raw.at("edge_time")),
         edge_feat=None if feat is None else check_edge_feat(feat, len(src), raw.at("edge_feat")),
         **masks,
     )
+
+
+def _no_labels(raw: RawGraph) -> Labels:
+    ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
+    rows = raw.features.shape[0] if isinstance(raw.features, np.ndarray) else 0
+    num_nodes = max(0, rows, *ends) if raw.node_id is None else len(raw.node_id)
+    return Labels(np.full(num_nodes, -1, np.int64), 0)
+
+
+def check_times(times: Array, num_edges: int, where: str) -> NDArray[np.float64]:
+    """[E]"""
+    check_length(times, num_edges, where)
+    if times.dtype.kind not in "iuf" or not np.isfinite(times).all():
+        raise InputError(f"{where}: expected a finite number for each edge")
+    return times.astype(np.float64)
 
 
 def merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int) -> tuple[Array, Array, Array | None]:

@@ -23,10 +23,13 @@ def symmetrized(graph: GraphData) -> GraphData:
     present = np.where(pair[position] == reverse, times[position], 0)
     missing = np.maximum(times - present, 0)
     added: dict[str, Any] = {}
-    if graph.edge_data:  # a reverse edge has those of the edge that it is added for
+    of_edges: dict[str, Any] = dict(graph.edge_data)
+    if graph.edge_time is not None:
+        of_edges["edge_time"] = graph.edge_time
+    if of_edges:  # a reverse edge has those of the edge that it is added for
         copy = np.arange(graph.num_edges) - np.repeat(np.cumsum(times) - times, times)
         edge = np.argsort(key, kind="stable")[copy >= np.repeat(present, times)]
-        added = {name: np.concatenate([data, data[edge]]) for name, data in graph.edge_data.items()}
+        added = {name: np.concatenate([data, data[edge]]) for name, data in of_edges.items()}
     return replace(
         graph,
         src=np.concatenate([graph.src, np.repeat(dst, missing).astype(graph.src.dtype)]),

@@ -59,15 +59,18 @@ class Table:
     """feat, label and masks, [rows] or [rows, columns], and what to call them in a message."""
 
 
-def read_folder(path: Path, columns: ColumnSettings) -> RawGraph:
-    """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one."""
+def read_folder(path: Path, columns: ColumnSettings, *, unlabelled: bool = False) -> RawGraph:
+    """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one.
+
+    unlabelled: whether nodes may lack labels, and tables; without any the ends of the edges are the nodes.
+    """
     try:
-        return _read(path, columns, text=False)
+        return _read(path, columns, text=False, unlabelled=unlabelled)
     except TextIds:
-        return _read(path, columns, text=True)
+        return _read(path, columns, text=True, unlabelled=unlabelled)
 
 
-def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
+def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) -> RawGraph:
     folder, edges = (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
@@ -78,12 +81,12 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
         raise InputError(f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column")
     tables = [read_table(file, columns, text=text) for file in found if file not in edges]
     values = only_values(tables)
-    if "label" not in values:
+    if "label" not in values and not unlabelled:
         raise InputError(
             f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
             f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}"
         )
-    nodes = nodes_of(tables)
+    nodes = nodes_of(tables) if tables else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     ends = read_edges(edges[0], columns, (nodes, nodes))
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
@@ -95,17 +98,25 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool) -> RawGraph:
         dst=dst,
         edge_weight=weight,
         features=in_order.get("feat"),
-        label=in_order["label"],
+        label=in_order.get("label"),
+        edge_time=None if columns.time is None else _edge_times(edges[0], columns.time),
         masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
-            **{end: f"{edges[0]}: column `{end}`" for end in ("src", "dst", "edge_weight")},
+            **{end: f"{edges[0]}: column `{end}`" for end in ("src", "dst", "edge_weight", "edge_time")},
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
             **{name: table.values[name][1] for name, table in values.items()},
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
         },
     )
+
+
+def _edge_times(path: Path, name: str) -> Array:
+    """[E] a column of the table of edges."""
+    if path.suffix == ".npy" or name not in frames.column_names(path):
+        raise InputError(f"columns.time={name}: {path} has no such column")
+    return joined([frames.numbers(frame, name, path) for frame in read_frames(path)])
 
 
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
@@ -349,7 +360,7 @@ def _table_edges(
     weight = _find("weight", names, columns, path)
     if columns.weight is not None and weight is None:
         raise InputError(f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them")
-    others = [name for name in names if name not in (*ends, weight)]
+    others = [name for name in names if name not in (*ends, weight, columns.time)]
     if others:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
     as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named]

@@ -4,6 +4,7 @@ src, dst    int32 [E] local ids of each edge's ends, sorted by destination and t
 halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
 out_deg     int64 [I + H] degrees in the whole graph, self loops left out; float64 with weights
 edge_weight, edge_feat    float32 [E] and [E, K], where there are any
+links_train ...    int64 [n, 2], with task=link_prediction: Partition.links
 feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
 """
 
@@ -21,6 +22,7 @@ from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
+LINKS = ("train", "val", "test", "val_neg", "test_neg", "pool")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 
 
@@ -47,6 +49,37 @@ def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
         if len(arrays[name]) != length:
             raise InputError(f"{folder}/{name}.npy: has {len(arrays[name])} entries, needs {length}; copy it again")
     return arrays
+
+
+def write_links(folder: Path, links: Mapping[str, Array]) -> None:
+    for name in LINKS:
+        np.save(folder / f"links_{name}.npy", links[name])
+
+
+def read_links(folder: Path, inner: range, num_nodes: int) -> dict[str, Array]:
+    """The pairs of a part by set; InputError where one is not [n, 2], or has a source that is not the part's."""
+    links: dict[str, Array] = {}
+    for name in LINKS:
+        path = folder / f"links_{name}.npy"
+        with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
+            pairs = np.load(path, allow_pickle=False)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise InputError(f"{path}: has the shape {list(pairs.shape)}, needs [n, 2]; copy it again")
+        nodes = pairs[:, 0] if name == "pool" else pairs.reshape(-1)
+        check_endpoints(nodes, num_nodes, str(path))
+        if name != "pool" and not ((pairs[:, 0] >= inner.start) & (pairs[:, 0] < inner.stop)).all():
+            raise InputError(f"{path}: a source is no node of the part; copy it again")
+        links[name] = pairs.astype(np.int64)
+    return links
+
+
+def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:
+    """InputError where an edge, [E] ends by their ids in the partitioned graph, joins a pair that is held out."""
+    held = np.concatenate((links["val"], links["test"]))
+    width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held))
+    pairs = np.concatenate((held[:, 0] * width + held[:, 1], held[:, 1] * width + held[:, 0]))
+    if np.isin(src * width + dst, pairs).any():
+        raise InputError(f"{folder}: a pair that is held out has an edge; partition again with overwrite=true")
 
 
 def content_of(checksums: Mapping[str, str], part: int) -> str:

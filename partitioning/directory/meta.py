@@ -70,6 +70,8 @@ class Meta:
     """Rows that an exchange sends at least, where a partial sum may stand in for several of them; None: not counted."""
     notes: list[str] = field(default_factory=list)
     """What was left out, or read in a way that may not be meant."""
+    links: dict[str, Any] = field(default_factory=dict)
+    """With task=link_prediction: pairs by set, what left the graph, the scores of what needs no training."""
     class_names: list[Any] = field(default_factory=list)
     """Names or integers; none: 0 ... num_classes - 1."""
 
@@ -78,8 +80,9 @@ class Meta:
         content = {
             name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows", "notes")
         }
-        if not self.class_names:  # as before there were any
-            del content["class_names"]
+        for name in ("class_names", "links"):
+            if not content[name]:  # as before there were any
+                del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:

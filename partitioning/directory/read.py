@@ -32,7 +32,7 @@ from partitioning.checks import (
 )
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
-from partitioning.directory.arrays import content_of, read_arrays
+from partitioning.directory.arrays import check_no_leak, content_of, read_arrays, read_links
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
@@ -226,7 +226,14 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     self_loops = directory.meta.parts[part].edges - len(tensors["src"])
     of_edges = {name: tensors[name] for name in ("src", "dst", *EDGE_DATA) if name in tensors}
     read = _Read(of_edges, ids, tensors["out_deg"], self_loops)
-    return _check_part(directory, part, read, tensors)
+    checked = _check_part(directory, part, read, tensors)
+    if not directory.meta.links:
+        return checked
+    links = read_links(directory.path / f"part{part}", range(first, end), directory.bounds[-1])
+    halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
+    known = np.concatenate((np.arange(first, end), halo))
+    check_no_leak(directory.path / f"part{part}", known[checked.src.numpy()], known[checked.dst.numpy()], links)
+    return replace(checked, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
@@ -318,6 +325,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         self_loops=read.self_loops + int((into_inner & loop).sum()),
         unresolved_halo=None,
         asked_for=None,
+        links=None,
         **checked,
         **edge_data,
     )

@@ -1,5 +1,6 @@
 """What a partition directory holds, as the rest of the program sees it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -99,6 +100,9 @@ class Partition:
     """float32 [E] from 0 on; degrees are sums of them then, float64. None for ones."""
     edge_feat: Tensor | None = None
     """float32 [E, K]; None for none."""
+    links: Mapping[str, Tensor] | None = None
+    """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
+    test_neg; and `pool`, [M, 2] the same in all parts: nodes, and how many training pairs each is the end of."""
 
     @property
     def multilabel(self) -> bool:

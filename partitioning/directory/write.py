@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from partitioning.checks import Array
 from partitioning.directory import dgl_files
-from partitioning.directory.arrays import content_of, write_arrays
+from partitioning.directory.arrays import content_of, write_arrays, write_links
 from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.types import HALO_IDS, OddEdges, PartCounts
 from partitioning.errors import InputError
@@ -132,6 +132,7 @@ def write(
     provenance: dict[str, Any],
     overwrite: bool,
     with_dgl_files: bool = False,
+    links: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> tuple[Meta, OddEdges]:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
@@ -144,6 +145,7 @@ def write(
         provenance: the fields request, split and versions of Meta, and cover_rows where it was counted.
         overwrite: whether to replace what is there when all is written.
         with_dgl_files: whether to write what DGL reads, too.
+        links: LinkSplit.rows and its pool, by positions.
 
     Raises:
         InputError: without overwrite, where something is there; without DGL, where its files are wanted.
@@ -156,6 +158,8 @@ def write(
             _write_part(unfinished, graph, masks, layout, edges, part, with_dgl_files) for part in range(num_parts)
         ]
         parts = [counts for counts, _ in written]
+        if links is not None:
+            parts = [_write_links(unfinished, links, layout, part, counts) for part, counts in enumerate(parts)]
         edges.folder.rmdir()
         if with_dgl_files:
             method = provenance["request"]["partition_method"]
@@ -247,6 +251,22 @@ def _write_part(
     log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
              time.perf_counter() - start)  # fmt: skip
     return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content=""), odd
+
+
+def _write_links(
+    directory: Path, links: Mapping[str, NDArray[np.int64]], layout: Layout, part: int, counts: PartCounts
+) -> PartCounts:
+    """Write the pairs whose sources are the part's, in new ids; the counts with those of its pairs."""
+    owned = {}
+    for name, pairs in links.items():
+        new = pairs.copy()
+        new[:, 0] = layout.new_id[pairs[:, 0]]
+        if name != "pool":
+            new[:, 1] = layout.new_id[pairs[:, 1]]
+            new = new[layout.part_of(new[:, 0]) == part]
+        owned[name] = new
+    write_links(directory / f"part{part}", owned)
+    return replace(counts, train=len(owned["train"]), val=len(owned["val"]), test=len(owned["test"]))
 
 
 def _write_ids(part_dir: Path, graph: GraphData, nodes: NDArray[np.int64], num_inner: int) -> None:

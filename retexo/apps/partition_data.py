@@ -24,8 +24,10 @@ from partitioning.directory.verify import verify_directory
 from partitioning.directory.write import CHUNK, write, writing
 from partitioning.errors import InputError
 from partitioning.files import check_path, file_checksum
-from partitioning.graph_data import Endpoints
+from partitioning.graph_data import MASKS, Endpoints, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.links.baselines import baselines
+from partitioning.links.split import split_links
 from partitioning.settings import PartitionSettings
 from retexo import __version__
 from retexo.apps import partition_hetero
@@ -78,12 +80,15 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     with _timed(seconds, "load"), _warnings() as notes:
         graph = datasets.load_any(settings.dataset)
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
+        if settings.dataset.links:
+            return _make_links(settings, directory, request, graph, notes, seconds)
         split = splits.draw(learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     if isinstance(graph, HeteroGraphData):
         described, counts = partition_hetero.write(
-            settings, directory, graph, masks, functools.partial(_provenance, settings, request, split, notes),
+            settings, directory, graph, masks,
+            functools.partial(_provenance, settings, request, split.describe(), notes),
             functools.partial(_timed, seconds), covered, COVER_LIMIT,
         )  # fmt: skip
         return _reported(described, directory, counts, seconds)
@@ -97,7 +102,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         meta, odd = write(
             directory, graph, masks, assignment,
             num_parts=settings.num_partitions,
-            provenance=_provenance(settings, request, split, notes, rows), overwrite=settings.overwrite,
+            provenance=_provenance(settings, request, split.describe(), notes, rows), overwrite=settings.overwrite,
             with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
         )  # fmt: skip
     counts = (
@@ -107,14 +112,48 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     return _reported(meta, directory, counts, seconds)
 
 
+def _make_links(
+    settings: PartitionSettings, directory: Path, request: dict[str, Any], graph: GraphData | HeteroGraphData,
+    notes: list[str], seconds: dict[str, float],
+) -> Meta:  # fmt: skip
+    """The same of a graph whose pairs are split."""
+    if isinstance(graph, HeteroGraphData):
+        raise InputError(f"task=link_prediction: {graph.name} is heterogeneous; its links are not learned")
+    split = split_links(graph, settings.dataset.split)
+    graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
+    with _timed(seconds, "assign"):
+        assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
+        assignment = assign.assign(graph, np.zeros(graph.num_nodes, np.bool_), settings)
+    rows = cover_rows(graph.src, graph.dst, assignment, settings.num_partitions)
+    with _timed(seconds, "baselines"):
+        scores = baselines(split)
+    part_of = assignment[split.rows["train"]]
+    links = {**split.description, "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()), "baselines": scores}
+    with _timed(seconds, "write"):
+        meta, odd = write(
+            directory, graph, no_masks, assignment, num_parts=settings.num_partitions,
+            provenance={**_provenance(settings, request, split.description, notes, rows), "links": links},
+            overwrite=settings.overwrite, links={**split.rows, "pool": split.pool},
+        )  # fmt: skip
+    return _reported(meta, directory, f"{odd.isolated:,} isolated nodes", seconds)
+
+
+def _print_links(links: dict[str, Any]) -> None:
+    pairs = ", ".join(f"{count:,} {part}" for part, count in links["pairs"].items())
+    print(f"pairs: {pairs}; {links['edges_removed']:,} edges of held-out pairs left the graph; "
+          f"{links['cut_rows']:,} of {links['rows']['train']:,} training rows between two parts")  # fmt: skip
+    for name, scores in links["baselines"].items():
+        print(f"{name:<20} " + ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items()))
+
+
 def _provenance(
-    settings: PartitionSettings, request: dict[str, Any], split: splits.Split, notes: list[str], rows: int | None
+    settings: PartitionSettings, request: dict[str, Any], split: dict[str, Any], notes: list[str], rows: int | None
 ) -> dict[str, Any]:
     """Fields of Meta that say how the directory was made."""
     packages = ("torch", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
     return {
         "request": request,
-        "split": split.describe(),
+        "split": split,
         "versions": {**{name: version(name) for name in packages}, "retexo": __version__},
         "cover_rows": rows,
         "notes": notes,
@@ -204,8 +243,8 @@ def is_local(settings: PartitionSettings) -> bool:
 
 def directory_of(settings: PartitionSettings) -> Path:
     """PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS, where NAME of the user's own data is the stem of its file."""
-    name = f"{_data_name(settings)}-{settings.method}-{settings.objective}-{settings.num_partitions}"
-    return check_path("partition_dir", settings.dir) / name
+    name = f"{_data_name(settings)}{'-links' * settings.dataset.links}-{settings.method}-{settings.objective}"
+    return check_path("partition_dir", settings.dir) / f"{name}-{settings.num_partitions}"
 
 
 def _data_name(settings: PartitionSettings) -> str:
@@ -225,7 +264,10 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     recipe = datasets.recipe(dataset.name)
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
-    if kind == recipe.split.kind:
+    of_links = {f"split.{name}": split.pop(name) for name in splits.OF_LINKS}
+    if dataset.links:
+        kind, split = ("files" if dataset.split.kind == "files" else "links"), {"seed": dataset.split.seed}
+    elif kind == recipe.split.kind:
         split = {name: getattr(recipe.split, name, None) if value is None else value for name, value in split.items()}
     request = {
         "dataset_name": datasets.canonical_name(dataset.name),
@@ -242,6 +284,10 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "features": dataset.features if isinstance(dataset.features, dict) else list(dataset.features),
         **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
     }
+    if request["columns.time"] is None:
+        del request["columns.time"]
+    if dataset.links:
+        request |= {"task": "link_prediction", **of_links}
     if dataset.target is not None:  # of a heterogeneous graph, as is the next
         request["target"] = dataset.target
     if not dataset.reverse:
@@ -315,6 +361,8 @@ def _print_report(meta: Meta, directory: Path) -> None:
         print(" ".join(f"{value:>10,}" for value in (part, *(getattr(counts, column) for column in columns[1:]))))
     if isinstance(meta, HeteroMeta):
         partition_hetero.print_types(meta)
+    if meta.links:
+        _print_links(meta.links)
     for note in meta.notes:
         print(f"note: {note}")
 

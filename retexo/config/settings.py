@@ -314,10 +314,6 @@ class Settings(Checked):
         "app", "train", "what to run",
         one_of("train", "partition_data", "plan", "evaluate", "predict", "report", "hub"), compared=False,
     )  # fmt: skip
-    task: str = setting(
-        "task._target_", "retexo.metrics.NodeClassification", "the only one so far",
-        one_of("retexo.metrics.NodeClassification"), compared=False,
-    )  # fmt: skip
     partition: PartitionSettings
     train: TrainSettings
     plan_rounds: tuple[int, ...] | None = setting(

@@ -1,0 +1,230 @@
+"""A split of a graph's pairs of nodes, without a leak from those that are held out.
+
+A pair is two nodes with an edge between them, in either direction; it counts once, however many edges it has. With a
+pair that validates or is tested all of its edges leave the graph that messages pass along.
+
+N nodes, E directed edges, P pairs; n rows of a set: edges without duplicates, both directions of undirected ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.checks import check_integers
+from partitioning.datasets.frames import read_frames
+from partitioning.errors import InputError
+from partitioning.files import reading
+from partitioning.graph_data import GraphData
+from partitioning.names import name_keys
+from partitioning.settings import SplitSettings
+from partitioning.splits import PARTS, index_file
+
+Ints = NDArray[np.int64]
+SHARES = (0.85, 0.05, 0.1)
+MAX_POOL = 4096
+"""Nodes that every worker has the inputs of, and draws negatives from."""
+TRIES = 100
+"""Draws of all negatives that are still missing, before the graph counts as complete."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkSplit:
+    """What links are learned from; nodes are positions in the source, and a row is source, destination."""
+
+    graph: GraphData
+    """Without the edges of held-out pairs."""
+    rows: dict[str, Ints]
+    """int64 [n, 2] by set: train, val, test; val_neg and test_neg: fixed pairs without an edge."""
+    pool: Ints
+    """int64 [M, 2] random nodes, and how many training rows each is the destination of."""
+    description: dict[str, Any]
+    """What meta.json says of it, JSON-able."""
+
+    def known(self) -> tuple[Ints, Ints]:
+        """Sources and destinations of all rows of all sets."""
+        rows = np.concatenate([self.rows[part] for part in PARTS])
+        return rows[:, 0], rows[:, 1]
+
+
+def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
+    """Split the pairs by the settings; InputError where that leaves no training edge."""
+    num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
+    src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
+    edge_pair = np.where(src == dst, -1, _pair(np.stack((src, dst), axis=1), num_nodes))
+    directed = np.unique((src * num_nodes + dst)[src != dst])
+    whole = np.stack(np.divmod(directed, max(num_nodes, 1)), axis=1)
+    undirected = np.array_equal(np.unique(whole[:, 1] * num_nodes + whole[:, 0]), directed)
+    given = _given(graph, settings)
+    if given:
+        rows = {part: _both_ways(listed) if undirected else listed for part, listed in given.items() if part in PARTS}
+        kind: dict[str, Any] = {"kind": "files" if settings.kind == "files" else "given"}
+    else:
+        drawn, kind = _drawn(graph, settings, edge_pair, rng)
+        of_rows = drawn[np.searchsorted(np.unique(edge_pair[edge_pair >= 0]), _pair(whole, num_nodes))]
+        rows = {part: whole[of_rows == number] for number, part in enumerate(PARTS)}
+    pairs = {part: np.unique(_pair(listed, num_nodes)) for part, listed in rows.items()}
+    held = np.union1d(pairs["val"], pairs["test"])
+    _check_apart(pairs, num_nodes, graph)
+    kept = ~np.isin(edge_pair, held)
+    left = without_edges(graph, kept)
+    if "train" not in rows:
+        rows["train"] = whole[~np.isin(_pair(whole, num_nodes), held)]
+        pairs["train"] = np.unique(_pair(rows["train"], num_nodes))
+    if not len(rows["train"]) or not kept[edge_pair >= 0].any():
+        raise InputError(
+            f"{graph.name}: the split leaves no training edge of {len(directed)}; give it a larger split.edges"
+        )
+    known = np.unique(np.concatenate(list(pairs.values())))
+    for part in ("val", "test"):
+        fixed = (given or {}).get(f"{part}_neg")
+        rows[f"{part}_neg"] = _negatives(len(rows[part]), num_nodes, known, rng) if fixed is None else fixed
+    pool = rng.permutation(num_nodes)[:MAX_POOL]
+    counts = np.bincount(rows["train"][:, 1], minlength=num_nodes)[pool]
+    described = {
+        **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
+        "rows": {part: len(each) for part, each in rows.items()}, "edges_removed": int((~kept).sum()),
+        "evaluator": (given or {}).get("evaluator", ""),
+    }  # fmt: skip
+    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described)
+
+
+def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:
+    """The graph with some of its edges alone, bool [E]."""
+    data = {name: each[kept] for name, each in graph.edge_data.items()}
+    return replace(graph, src=graph.src[kept], dst=graph.dst[kept], edge_time=None, **data)  # type: ignore[arg-type]
+
+
+def _pair(rows: Ints, num_nodes: int) -> Ints:
+    """A number for the two nodes of each row, [n, 2], the same in both directions."""
+    low, high = rows.min(axis=1), rows.max(axis=1)
+    return np.asarray(low * num_nodes + high)
+
+
+def _both_ways(rows: Ints) -> Ints:
+    return np.unique(np.concatenate((rows, rows[:, ::-1])), axis=0)
+
+
+def _drawn(
+    graph: GraphData, settings: SplitSettings, edge_pair: Ints, rng: np.random.Generator
+) -> tuple[NDArray[np.int8], dict[str, Any]]:
+    """The set of each pair, ascending by number, int8 [P]; and how it was made."""
+    pairs, first = np.unique(edge_pair, return_index=True)
+    first = first[pairs >= 0]
+    shares = settings.edges or SHARES
+    if len(shares) != len(PARTS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
+        raise InputError(
+            f"split.edges={list(shares)}: three shares of training, validation and test, 1 together at most"
+        )
+    order = rng.permutation(len(first))
+    kind = {"kind": "edges", "seed": settings.seed, "edges": list(shares), "by": settings.by}
+    if settings.by == "source":
+        return _by_source(graph.src[first], order, shares), kind
+    if settings.by == "time":
+        if graph.edge_time is None:
+            raise InputError(f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its table")
+        earliest = np.full(len(first), np.inf)
+        np.minimum.at(
+            earliest, np.searchsorted(pairs[pairs >= 0], edge_pair[edge_pair >= 0]), graph.edge_time[edge_pair >= 0]
+        )
+        order = np.argsort(earliest, kind="stable")
+    elif settings.by is not None:
+        raise InputError(f"split.by={settings.by}: choose source or time, or leave it out")
+    sets = np.full(len(first), -1, np.int8)
+    ends = np.rint(np.cumsum(shares) * len(first)).astype(np.int64)
+    for number, some in enumerate(np.split(order, ends)[:3]):
+        sets[some] = number
+    return sets, kind
+
+
+def _by_source(source: NDArray[Any], order: Ints, shares: tuple[float, ...]) -> NDArray[np.int8]:
+    """The shares of each source's pairs, rounded; `order` is random, int64 [P]."""
+    by_source = order[np.argsort(source[order], kind="stable")]
+    _, starts, counts = np.unique(source[by_source], return_index=True, return_counts=True)
+    place = np.arange(len(source)) - np.repeat(starts, counts)
+    test, val = (np.rint(counts * share).astype(np.int64) for share in (shares[2], shares[1]))
+    sets = np.zeros(len(source), np.int8)
+    sets[by_source] = np.where(
+        place < np.repeat(test, counts), 2, np.where(place < np.repeat(test + val, counts), 1, 0)
+    )
+    return sets
+
+
+def _check_apart(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData) -> None:
+    names = sorted(pairs)
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            both = np.intersect1d(pairs[one], pairs[other])
+            if len(both):
+                ends = [graph.shown_ids[end] for end in divmod(int(both[0]), num_nodes)]
+                raise InputError(f"{graph.name}: {len(both)} pairs are in {one} and in {other}, the first is "
+                                 f"{ends[0]}, {ends[1]}; take it out of one")  # fmt: skip
+
+
+def _negatives(count: int, num_nodes: int, known: Ints, rng: np.random.Generator) -> Ints:
+    """Random pairs without an edge in any set, int64 [count, 2]."""
+    found = np.zeros((0, 2), np.int64)
+    for _ in range(TRIES):
+        if len(found) == count:
+            return found
+        drawn = rng.integers(num_nodes, size=(2 * (count - len(found)) + 8, 2))
+        apart = (drawn[:, 0] != drawn[:, 1]) & ~np.isin(_pair(drawn, num_nodes), known)
+        found = np.concatenate((found, drawn[apart]))[:count]
+    raise InputError(f"negatives are asked for where none exist: nearly all pairs of {num_nodes} nodes have an edge; "
+                     "give a graph with fewer, or val_neg and test_neg beside the files of the split")  # fmt: skip
+
+
+# --- given files -----------------------------------------------------------------------------------------------------
+
+
+def _given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | None:
+    """The rows of the files of the settings, or that the data set came with; None where they are drawn."""
+    if settings.kind != "files":
+        return None if settings.edges or settings.by else graph.links
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        path = index_file(part, settings)
+        if path is not None:
+            found[part] = read_pairs(path, graph, f"split.{part}")
+        elif part != "train":
+            raise InputError(f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or split.dir=FOLDER")
+    return found
+
+
+def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
+    """Positions of the nodes of a file of pairs, int64 [n, 2]; by the ids that the data set gives them."""
+    where = f"{setting}={path}"
+    if path.suffix not in (".npy", ".csv") or not path.is_file():
+        raise InputError(f"{where}: expected a .npy or .csv file of pairs of ids")
+    with reading(path, "file of pairs", where=where):
+        if path.suffix == ".npy":
+            pairs = np.load(path, allow_pickle=False)
+        else:
+            pairs = np.concatenate(
+                [frame.to_numpy(object)[:, :2] for frame in read_frames(path, header=has_header(path))]
+            )
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise InputError(f"{where}: has the shape {list(pairs.shape)}, expected two columns: the ids of a pair")
+    if graph.node_names is not None:
+        keys = name_keys(pairs.astype(str).astype(object).reshape(-1)).reshape(-1, 2)
+    else:
+        keys = check_integers(
+            pairs.reshape(-1).astype(np.int64 if pairs.dtype == object else pairs.dtype), where
+        ).reshape(-1, 2)
+    order = np.argsort(graph.node_ids)
+    place = np.minimum(np.searchsorted(graph.node_ids, keys, sorter=order), graph.num_nodes - 1)
+    unknown = graph.node_ids[order[place]] != keys
+    if unknown.any():
+        row = int(unknown.any(axis=1).argmax())
+        raise InputError(f"{where}: row {row} has the id {pairs[row][unknown[row]][0]}, which is no node's; correct it")
+    return order[place].astype(np.int64)
+
+
+def has_header(path: Path) -> bool:
+    """Whether the first line of a csv names two columns rather than a pair."""
+    with path.open(encoding="utf-8") as file:
+        names = [cell.strip().strip('"').lower() for cell in file.readline().split(",")[:2]]
+    return names in (["src", "dst"], ["source", "target"], ["source", "destination"], ["from", "to"], ["u", "v"])

@@ -1,0 +1,161 @@
+"""Pairs that are held out: no edge of theirs is left, each counts once, and what needs no training is scored right."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import make_graph, random_graph, run_main, save_npz, split_settings
+
+from partitioning.directory.read import find
+from partitioning.errors import InputError
+from partitioning.graph_data import GraphData
+from partitioning.links import baselines
+from partitioning.links.split import LinkSplit, read_pairs, split_links
+
+PARTS = ("train", "val", "test")
+
+
+def pairs_of(rows: np.ndarray) -> set[tuple[int, int]]:
+    return {(min(row), max(row)) for row in rows.tolist()}
+
+
+def edges_of(graph: GraphData) -> set[tuple[int, int]]:
+    return pairs_of(np.stack((graph.src, graph.dst), axis=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(data: st.DataObject) -> None:
+    count = data.draw(st.integers(4, 12))
+    node = st.integers(0, count - 1)
+    edges = data.draw(st.lists(st.tuples(node, node), min_size=3, max_size=40))
+    both = data.draw(st.booleans())
+    edges = edges + [(v, u) for u, v in edges] if both else edges
+    graph = replace(make_graph(edges, np.zeros((count, 1)), [0] * count),
+                    edge_time=np.arange(len(edges), dtype=float))  # fmt: skip
+    by = data.draw(st.sampled_from([None, "source", "time"]))
+    try:
+        seed = data.draw(st.integers(0, 5))
+        split = split_links(graph, split_settings(edges=(0.5, 0.2, 0.3), by=by, seed=seed))
+    except InputError as error:
+        if "no training edge" in str(error) or "none exist" in str(error):
+            return
+        raise
+    held = pairs_of(split.rows["val"]) | pairs_of(split.rows["test"])
+    assert not held & edges_of(split.graph)
+    assert not held & pairs_of(split.rows["train"])
+    assert not pairs_of(split.rows["val"]) & pairs_of(split.rows["test"])
+    proper = {pair for pair in edges_of(graph) if pair[0] != pair[1]}
+    assert held | pairs_of(split.rows["train"]) == proper  # nothing lost, and each once
+    for part in PARTS:
+        assert len(np.unique(split.rows[part], axis=0)) == len(split.rows[part])
+        assert set(map(tuple, split.rows[part].tolist())) <= set(edges)
+        assert split.description["pairs"][part] == len(pairs_of(split.rows[part]))
+    for part in ("val_neg", "test_neg"):
+        assert not pairs_of(split.rows[part]) & proper
+        assert (split.rows[part][:, 0] != split.rows[part][:, 1]).all()
+    if by == "time":  # the first edge of a pair says when it was
+        each = [(min(edge), max(edge)) for edge in edges]
+        first = {pair: each.index(pair) for pair in proper}
+        times = [[first[pair] for pair in pairs_of(split.rows[part])] for part in PARTS]
+        assert max(times[0]) < min(times[1] + times[2], default=99)
+        assert max(times[1], default=-1) < min(times[2], default=99)
+
+
+def test_of_each_source_its_share_is_held_out() -> None:
+    edges = [(u, 10 + v) for u in range(4) for v in range(10 * (u + 1))]
+    graph = make_graph(edges, np.zeros((60, 1)), [0] * 60)
+    split = split_links(graph, split_settings(edges=(0.8, 0.1, 0.1), by="source"))
+    for part in ("val", "test"):
+        assert np.bincount(split.rows[part][:, 0], minlength=4).tolist()[:4] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("edges", "fields", "named"),
+    [
+        ([(0, 1), (1, 0)], {"edges": (0.0, 0.5, 0.5)}, "no training edge"),
+        ([(0, 1), (1, 2), (0, 2)], {"edges": (0.4, 0.3, 0.3)}, "negatives are asked for where none exist"),
+        ([(0, 1), (1, 2)], {"edges": (0.9, 0.9, 0.3)}, "split.edges"),
+        ([(0, 1), (1, 2)], {"by": "time"}, "columns.time"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(edges: Any, fields: Any, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        split_links(make_graph(edges, np.zeros((3, 1)), [0] * 3), split_settings(**fields))
+
+
+def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
+    graph = random_graph()
+    np.save(tmp_path / "test.npy", [[1001, 1000]])
+    (tmp_path / "val.csv").write_text("src,dst\n1003,1002\n")
+    assert read_pairs(tmp_path / "val.csv", graph, "split.val").tolist() == [[3, 2]]
+    split = split_links(graph, split_settings("files", dir=str(tmp_path)))
+    assert pairs_of(split.rows["test"]) == {(0, 1)}
+    assert not {(0, 1), (2, 3)} & edges_of(split.graph)
+    np.save(tmp_path / "test.npy", [[1001, 17]])
+    with pytest.raises(InputError, match=r"row 0 has the id 17, which is no node's"):
+        split_links(graph, split_settings("files", dir=str(tmp_path)))
+    np.save(tmp_path / "test.npy", [[1002, 1003]])
+    with pytest.raises(InputError, match=r"in test and in val, the first is 1002, 1003"):
+        split_links(graph, split_settings("files", dir=str(tmp_path)))
+
+
+def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
+    found = baselines.baselines(split)
+    monkeypatch.setattr(baselines, "CELLS", 40)  # a row at a time
+    assert baselines.baselines(split) == found
+    expected = by_loops(split)
+    for name, scores in expected.items():
+        assert found["common neighbours"][name] == pytest.approx(scores), name
+
+
+def by_loops(split: LinkSplit) -> dict[str, float]:
+    near: dict[int, set[int]] = {node: set() for node in range(30)}
+    for u, v in edges_of(split.graph):
+        near[u].add(v)
+        near[v].add(u)
+    near = {node: others - {node} for node, others in near.items()}
+    known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
+    ranks, wins = [], []
+    for u, v in split.rows["test"].tolist():
+        own = len(near[u] & near[v])
+        others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
+        ranks.append(1 + sum(each > own for each in others) + sum(each == own for each in others) / 2)
+        drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]
+        wins += [(own > other) + (own == other) / 2 for other in drawn]
+    return {"mrr": np.mean(1 / np.array(ranks)), "hits@10": np.mean(np.array(ranks) <= 10), "auc": np.mean(wins)}
+
+
+def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path: Path) -> None:
+    graph = random_graph()
+    save_npz(tmp_path / "g.npz", graph)
+    command = ("app=partition_data", "task=link_prediction", "dataset_name=file", "num_partitions=3",
+               f"dataset_file={tmp_path / 'g.npz'}", f"partition_dir={tmp_path}")  # fmt: skip
+    ended = run_main(*command, cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    assert "Adamic-Adar" in ended.stdout
+    directory = find([tmp_path / "g-links-random-vol-3"], 3)
+    parts = [directory.read(part) for part in range(3)]
+    ids = np.concatenate([part.node_ids.numpy() for part in parts]) - 1000
+    again = split_links(graph, split_settings(seed=42))
+    for name, rows in again.rows.items():
+        held = np.concatenate([part.links[name].numpy() for part in parts if part.links])
+        assert sorted(ids[held].tolist()) == sorted(rows.tolist()), name
+    assert parts[0].links is not None
+    assert np.array_equal(ids[parts[0].links["pool"][:, 0].numpy()], again.pool[:, 0])
+    leaking = next(part for part in parts if len(part.src))
+    source, target = int(leaking.src[0]), int(leaking.dst[0])
+    known = np.array(directory.bounds)[leaking.halo_owner] + leaking.halo_index.numpy()
+    first = directory.bounds[leaking.rank]
+    end = source + first if source < leaking.num_inner else known[source - leaking.num_inner]
+    np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[target + first, end]])
+    with pytest.raises(InputError, match="a pair that is held out has an edge"):
+        directory.read(leaking.rank)
+    np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[10**6, end]])
+    with pytest.raises(InputError, match=r"links_test\.npy"):
+        directory.read(leaking.rank)
