@@ -77,15 +77,30 @@ class OutRelations:
 
     def block(self, rows: Tensor, sources: NumberedEdges, pairs: Tensor) -> tuple[Block, Tensor]:
         """The in-edges of some pairs, int64 [n], and the rows of their sources; rows: [I, F] of inner nodes."""
-        block, num_own = sources.block(pairs), len(rows)
+        block = self.cut(sources, pairs)
+        own = block.nodes < len(rows)
+        received = sources.sources.unprojected.values[block.nodes[~own] - self.partition.num_inner]
+        return block, torch.cat((rows[block.nodes[own]], received))
+
+    @staticmethod
+    def cut(sources: NumberedEdges, pairs: Tensor) -> Block:
+        """The in-edges of some pairs, int64 [n], whose `nodes` are their sources alone, not the pairs."""
+        block = sources.block(pairs)
         numbers = block.nodes[block.num_dst :]
-        own = numbers < num_own
-        received = sources.sources.unprojected.values[numbers[~own] - self.partition.num_inner]
-        cut = replace(
+        return replace(
             block, nodes=numbers, num_unprojected=len(numbers), src=block.src - block.num_dst,
             out_degree=block.out_degree[block.num_dst :],
         )  # fmt: skip
-        return cut, torch.cat((rows[numbers[own]], received))
+
+    def within(self, *, own_degrees: bool) -> Self:
+        """The edges from this part's own nodes, with their own degrees or those in the whole graph."""
+        part, dtype = self.partition, self.edges.in_degree.dtype
+        inner = part.of_edges(part.src < part.num_inner)
+        in_degree = inner.sum_at(inner.dst, part.num_inner) if own_degrees else part.in_degree
+        assert in_degree is not None
+        assert part.out_degree is not None
+        edges = InEdges.build(inner.src, inner.dst, in_degree, part.out_degree, dtype, weight=inner.edge_weight)
+        return replace(self, partition=inner, edges=edges)
 
     def plan(self, required: Tensor, options: PlanOptions, comm: Communicator) -> ExchangePlan:
         """The exchange of the source type's rows."""
@@ -97,19 +112,21 @@ def required_layers(
     sizes: Mapping[str, tuple[int, ...]],
     required: dict[str, Tensor],
     num_layers: int,
-    comm: Communicator,
+    comm: Communicator | None,
 ) -> None:
     """Extend what the target's nodes are required for to what they read, layer by layer (ExchangePlan.required_layers).
 
-    sizes: inner nodes by rank, of each type. required: uint8 [I] of each type, changed in place.
-    """  # fmt: skip
+    sizes: inner nodes by rank, of each type. required: uint8 [I] of each type, changed in place. comm: None for what
+    they read of this part alone.
+    """
     for layer in range(num_layers - 1, 0, -1):
         for name, each in out.items():
             partition, own = each.partition, required[name]
             sources = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
             sources[partition.src[each.required(required)[partition.dst] > layer]] = True
             own[sources[: len(own)] & (own < layer)] = layer
-            for nodes in request_halo_nodes(partition, sources[partition.num_inner :], sizes[name], comm):
+            halo = sources[partition.num_inner :]
+            for nodes in request_halo_nodes(partition, halo, sizes[name], comm) if comm else ():
                 own[nodes[own[nodes] < layer]] = layer
 
 

@@ -7,7 +7,7 @@ I inner nodes of a type, I_t of the target, F width of a layer's rows, D width o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -19,11 +19,13 @@ from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans
+from retexo.hetero.network_pass import divisor, exchange_features
+from retexo.hetero.network_pass import infer as infer_end_to_end
 from retexo.hetero.smoothing import propagate
 from retexo.nn.aggregate import edge_sum
 from retexo.nn.block import NumberedEdges, Sources
 from retexo.nn.convolution import Inputs
-from retexo.nn.hetero import projected_width, projections
+from retexo.nn.hetero import TypedLayer, projected_width, projections
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import Matrix, as_matrix, dense
 from retexo.nn.stage import Answer, Stage
@@ -87,7 +89,10 @@ def train(context: HeteroContext, stages: list[Stage]) -> TrainResult:
 
 
 def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) -> InferenceResult:
-    """Run trained stages over the nodes that the plan requires; embeddings: what the last head reads."""
+    """Run trained stages over the nodes that the plan requires; embeddings: what the last head, or layer, reads."""
+    if isinstance(stages[0], TypedLayer):
+        ended, read = infer_end_to_end(context, stages, exchange_features(context))
+        return InferenceResult(apply_answer([ended], replace(answer, stages=(0,)), partial(propagate, context)), read)
     outputs = list(each_layer(context, stages, LAYERS))
     logits = [output.logits for output in outputs]
     return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), outputs[-1].hidden)
@@ -221,13 +226,8 @@ def _passed(
     brought = [dense(matrix) for matrix in inputs.matrices[len(raw) :]]
     if inputs.blocks:
         pairs = zip(inputs.blocks, brought, strict=True)
-        brought = [edge_sum(each, rows, each.weight) / _divisor(each.in_degree) for each, rows in pairs]
+        brought = [edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs]
     return torch.stack(brought).sum(dim=0)
-
-
-def _divisor(in_degree: Tensor) -> Tensor:
-    """[n, 1] of a mean."""
-    return torch.where(in_degree > 0, in_degree, 1)[:, None]
 
 
 def _exchange_rest(

@@ -5,13 +5,15 @@ from typing import Any
 
 from partitioning.errors import InputError
 from retexo.config.settings import TrainSettings
-from retexo.hetero import lazy, sign
+from retexo.hetero import full_graph, lazy, local, sign
 from retexo.nn.registry import check_model
-from retexo.trainers.registry import Trainer, check_saves
+from retexo.trainers.registry import ONLY_LAZY, Trainer, check_saves
 
-TRAINERS: dict[str, Any] = {"lazy": lazy, "sign": sign}
+TRAINERS: dict[str, Any] = {"lazy": lazy, "full_graph": full_graph, "local": local, "sign": sign}
 RECIPE: dict[str, Any] = {"model.own_half": True, "model.inputs": "all", "model.passes": "aggregate"}
 """Settings that layers of a heterogeneous graph have no other value of."""
+END_TO_END = {name: value for name, value in ONLY_LAZY.items() if name != "smoothing.reach"}
+"""Those of the other trainers."""
 
 
 def find(name: str) -> Trainer:
@@ -26,10 +28,10 @@ def check(settings: TrainSettings) -> None:
     check_model(settings.model)
     trainer = find(settings.trainer.name)
     check_saves(settings, trainer)
-    for name, value in RECIPE.items() if trainer is lazy else ():
+    for name, value in (RECIPE if trainer is lazy else END_TO_END).items():
         if attrgetter(name)(settings) != value:
             raise InputError(
-                f"{name}={attrgetter(name)(settings)}: layers of a heterogeneous graph have {name}={value} alone; "
-                "leave it out (+experiment=retexo is for plain graphs)"
+                f"{name}={attrgetter(name)(settings)}: on a heterogeneous graph trainer={settings.trainer.name} has "
+                f"{name}={value} alone; leave it out (+experiment=retexo is for plain graphs)"
             )
     trainer.check(settings)

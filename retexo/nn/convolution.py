@@ -97,7 +97,7 @@ class Convolution(nn.Module):
     and A(HW) = (AH)W."""
     uses_out_degree: ClassVar[bool] = False
     """Whether `source_scale` depends on it."""
-    adds_skips: ClassVar[bool] = False
+    adds_skips: bool = False
     """Whether skips of the stage are added to the output, rather than put beside it."""
     relational: ClassVar[bool] = False
     """Whether it is for heterogeneous graphs: it has an input for each relation, and is none for plain graphs."""

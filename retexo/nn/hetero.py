@@ -15,16 +15,16 @@ trained weight reads, has a random projection (Johnson and Lindenstrauss; no byt
 F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from partitioning.hetero.graph_data import EdgeType
 from retexo.config.settings import ModelSettings
-from retexo.nn.convolution import LayerShape, RelationInput, xavier
+from retexo.nn.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.nn.registry import build_convolution, check_model, find
 from retexo.nn.relational import RelationalConvolution
 from retexo.nn.stage import Architecture, Stage, build_stages
@@ -55,12 +55,18 @@ class Schema:
         before = self.sources(layer - 1)
         return [name for name in self.widths if any(each[0] in before for each in self.into(name))]
 
+    def towards(self, hops: int) -> set[str]:
+        """The target, and the types from which so many relations or fewer lead to it."""
+        reached = {self.target}
+        for _ in range(hops):
+            reached |= {each[0] for each in self.relations if each[2] in reached}
+        return reached
+
     def passing(self, layer: int, num_layers: int) -> list[str]:
         """The types whose nodes pass rows on from a layer: those on a way to the target that is left."""
-        reached, sources = {self.target}, set[str]()
-        for _ in range(num_layers - 1 - layer):
-            sources = {each[0] for each in self.relations if each[2] in reached}
-            reached |= sources
+        left = num_layers - 2 - layer
+        reached = self.towards(left) if left >= 0 else set()
+        sources = {each[0] for each in self.relations if each[2] in reached}
         return [name for name in self.sources(layer + 1) if name in sources]
 
     def inputs(self, layer: int) -> list[EdgeType]:
@@ -113,16 +119,68 @@ def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
     return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
 
 
+class TypedLayer(nn.Module):
+    """One layer of a network that is trained end to end: a stage without head for each type that it computes.
+
+    h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))        of the last without these
+    """
+
+    def __init__(self, stages: Mapping[str, Stage]) -> None:
+        super().__init__()
+        self.types = tuple(stages)
+        self.trunk = nn.ModuleList(stages.values())
+        """All of it is trained."""
+
+    def by_type(self) -> Iterator[tuple[str, Stage]]:
+        return zip(self.types, self.trunk, strict=True)  # type: ignore[arg-type]
+
+    @property
+    def conv(self) -> Convolution:
+        """Of the kind that all types have."""
+        return next(self.by_type())[1].conv
+
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """As Stage.first_weights, type after type."""
+        return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
+
+
 def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
-    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
+    """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker.
+
+    Of heterogeneous graphs with model.inputs=previous, as trainers have it that train end to end: TypedLayers.
+    """
     if isinstance(architecture, Architecture):
         return build_stages(architecture, seed)
-    stages = []
+    stages: list[Any] = []
+    rows = {name: width for name, width in architecture.schema.widths.items() if width}
     with torch.random.fork_rng(devices=[]):
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
-            stages.append(_build_stage(architecture, layer))
+            if architecture.model.inputs == "all":
+                stages.append(_build_stage(architecture, layer))
+            else:
+                stages.append(_build_typed(architecture, layer, rows))
+                rows = dict.fromkeys(stages[-1].types, architecture.model.hidden_dim)
     return stages
+
+
+def _build_typed(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> TypedLayer:
+    """rows: the width of each type that the layer before computes, or that has features."""
+    schema, model, made = architecture.schema, architecture.model, {}
+    last = layer == model.num_layers - 1
+    width = architecture.num_classes if last else model.hidden_dim
+    computed = schema.towards(model.num_layers - 1 - layer)
+    for name in schema.widths:
+        group = tuple(RelationInput(each[0], rows[each[0]]) for each in schema.into(name) if each[0] in rows)
+        if name not in computed or not (group or name in rows):
+            continue
+        conv = build_convolution(LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0)))
+        conv.adds_skips = True
+        skips = {"rows": xavier(rows[name], width)} if name in rows else {}
+        made[name] = Stage(conv, None if last else 1, skips=skips)  # type: ignore[arg-type]
+        made[name].head = None
+    return TypedLayer(made)
 
 
 def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:

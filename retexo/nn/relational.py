@@ -71,8 +71,12 @@ class RelationalConvolution(Convolution):
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [self.dropped(next(each)) @ self.weight_of(group, place) for place in range(len(relations))]
-            sums.append(sum(parts[1:], start=parts[0]))
+            sums.append(self.added(parts, num_rows))
         return sums
+
+    def added(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
+        """[n, D], zeros of none."""
+        return sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

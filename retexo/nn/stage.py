@@ -93,6 +93,11 @@ class Stage(nn.Module):
         self.is_last, self.passes_aggregate = is_last, passes_aggregate
 
     @property
+    def trunk(self) -> nn.ModuleList:
+        """All but the head."""
+        return nn.ModuleList(part for part in (self.conv, self.norm, self.skips) if part is not None)
+
+    @property
     def output_dim(self) -> int:
         """D of `embed`."""
         if self.is_last and self.head is not None:

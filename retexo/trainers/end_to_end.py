@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from retexo.comm.traffic import WHOLE_RUN
+from retexo.config.settings import TrainSettings
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, ExchangePlan, make_plan
+from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, ExchangePlan, PlanOptions, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.matrix import Matrix
@@ -20,7 +21,7 @@ from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, RunContext, TrainResult
 from retexo.trainers.layerwise import LayerInput
-from retexo.trainers.network_pass import Pass
+from retexo.trainers.network_pass import AnyPass
 from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
 from retexo.training.task import NodeClassification
@@ -68,9 +69,8 @@ class NetworkObjective:
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """The trained modules: the convolutions and norms, not the heads."""
-    parts = [part for stage in stages for part in (stage.conv, stage.norm) if part is not None]
-    return nn.ModuleList(parts)
+    """The trained modules: all but the heads."""
+    return nn.ModuleList(stage.trunk for stage in stages)
 
 
 def fit(
@@ -102,9 +102,14 @@ def fit(
 
 
 def fit_stages(
-    context: Context, stages: Sequence[Stage], train: Callable[[], Pass], val: Pass, matrices: Sequence[Matrix], *,
+    context: RunContext,
+    stages: Sequence[Stage],
+    train: Callable[[], AnyPass],
+    val: AnyPass,
+    matrices: Sequence[Matrix],
+    *,
     exchanges_rows: bool,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Train stages end to end and write them to the checkpoint; `train` makes the pass of each step.
 
     matrices: the input of the first weights, or anything with the same columns of zeros.
@@ -113,7 +118,7 @@ def fit_stages(
     rounds = fit(
         context,
         network_of(stages),
-        (stages[0].conv.first_weights, matrices),
+        (stages[0].first_weights, matrices),
         lambda: train().run(stages, comm, "embeddings"),
         lambda: val.run(stages, comm, "metrics"),
         exchanges_rows=exchanges_rows,
@@ -123,23 +128,20 @@ def fit_stages(
     return rounds
 
 
-def train_without_exchange(context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]) -> TrainResult:
+def train_without_exchange(
+    context: RunContext, stages: Sequence[Stage], make: Callable[[Tensor], AnyPass]
+) -> TrainResult:
     """Train, validate and test on passes that send nothing; `make` makes the one for some targets, bool [I]."""
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
-    rounds = fit_stages(context, stages, lambda: train, val, fixed_matrices(train), exchanges_rows=False)
+    rounds = fit_stages(context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False)
     with torch.no_grad(), context.phase("embed"):
         everything = make(nodes_in_a_split(context))
-        shape = partition.num_inner, stages[-1].output_dim
-        logits = context.features.new_full(shape, torch.nan)
-        logits[everything.targets] = everything.run(stages, context.comm, "embeddings")[0].cpu()
+        found = everything.run(stages, context.comm, "embeddings")[0].cpu()
+        logits = found.new_full((partition.num_inner, found.shape[1]), torch.nan)
+        logits[everything.targets] = found
     return TrainResult(rounds, [logits])
-
-
-def fixed_matrices(made: Pass) -> Sequence[Matrix]:
-    fixed = made.steps[0].fixed
-    return () if fixed is None else fixed.matrices
 
 
 # --- before and after the rounds -------------------------------------------------------------------------------------
@@ -172,11 +174,16 @@ def exchange_features(context: Context, stage: Stage, plan: ExchangePlan) -> Sou
 
 
 def plan_for(context: Context, targets: Tensor, *, sums: bool) -> ExchangePlan:
-    """The plan of a pass for the targets, bool [I]; its rows go forth and back in each round."""
-    options = context.plan_options.for_targets(partial_sums=sums)
-    times = 2 * context.settings.num_rounds[0]
-    options = replace(options, vector_bytes=(times * options.vector_bytes[0], times * options.vector_bytes[1]))
+    """The plan of a pass for the targets, bool [I]."""
+    options = options_of_pass(context.settings, context.plan_options, sums=sums)
     return make_plan(context.partition, options, context.comm, targets)
+
+
+def options_of_pass(settings: TrainSettings, options: PlanOptions, *, sums: bool) -> PlanOptions:
+    """Of what a plan for one is made; its rows go forth and back in each round."""
+    times = 2 * settings.num_rounds[0]
+    vector_bytes = (times * options.vector_bytes[0], times * options.vector_bytes[1])
+    return replace(options.for_targets(partial_sums=sums), vector_bytes=vector_bytes)
 
 
 def nodes_in_a_split(context: RunContext) -> Tensor:

@@ -28,6 +28,6 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     with context.phase("aggregate"):
         train_pass = network_pass.pass_with_exchange(context, stages, plans[0], features, partition.train_mask)
         val_pass = network_pass.pass_with_exchange(context, stages, plans[1], features, partition.val_mask)
-    matrices, several = end_to_end.fixed_matrices(train_pass), len(stages) > 1
+    matrices, several = train_pass.first_matrices, len(stages) > 1
     rounds = end_to_end.fit_stages(context, stages, lambda: train_pass, val_pass, matrices, exchanges_rows=several)
     return TrainResult(rounds, [end_to_end.infer(context, stages, features)])

@@ -6,6 +6,7 @@ here and, by an exchange, on other workers. I inner nodes, H halo nodes; layer l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from retexo.exchange.plan import ExchangePlan, require_sources
 from retexo.nn.block import Block, HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
+from retexo.nn.matrix import Matrix
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
@@ -41,6 +43,19 @@ class Step:
     """What received vectors are multiplied with."""
 
 
+class AnyPass(Protocol):
+    """A pass over a graph of whatever kind."""
+
+    @property
+    def targets(self) -> Tensor: ...
+
+    @property
+    def first_matrices(self) -> Sequence[Matrix]:
+        """What the first layer's first weights are multiplied with."""
+
+    def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Pass:
     """From the features to the logits of some nodes, `targets`."""
@@ -50,6 +65,11 @@ class Pass:
     """int64 [n] inner nodes."""
     select: Tensor
     """int64 [n] their rows in the output of the last step."""
+
+    @property
+    def first_matrices(self) -> Sequence[Matrix]:
+        fixed = self.steps[0].fixed
+        return () if fixed is None else fixed.matrices
 
     def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
         """Logits [n, C], and the zero of the last exchange; rows and their gradients count as traffic of `kind`."""

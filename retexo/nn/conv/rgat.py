@@ -24,7 +24,7 @@ Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
-    heads = layer.model.heads
+    heads = 1 if layer.is_last else layer.model.heads
     if layer.num_out % heads:
         raise InputError(
             f"hidden_dim={layer.model.hidden_dim}: a group has {layer.num_out} of it, which must be a multiple of "
@@ -59,7 +59,7 @@ class RelationalAttention(RelationalConvolution):
             self._attend(place, rows, block, own)
             for place, (rows, block) in enumerate(zip(inputs.matrices[count:], inputs.blocks, strict=True))
         ]
-        return torch.cat([*out, *([torch.stack(parts).sum(dim=0)] if parts else [])], dim=1) + self.bias
+        return torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1) + self.bias
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """[N_dst, D] of one relation."""

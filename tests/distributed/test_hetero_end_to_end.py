@@ -1,0 +1,164 @@
+"""End-to-end training of heterogeneous graphs: P parts equal one, and dense matrices; the bytes."""
+
+import copy
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hetero_support import hetero_parts, random_assignment
+from support import train_settings
+from test_hetero_oracle import GRAPH, RELATIONS, SIZES, Losses, adjacencies, divided, known_sizes
+from torch import Tensor, nn
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.threads import run_threads
+from retexo.comm.traffic import KINDS
+from retexo.config.settings import TrainSettings
+from retexo.hetero import registry
+from retexo.hetero.context import make_hetero_context, schema_of
+from retexo.nn.hetero import HeteroArchitecture, build_network
+from retexo.trainers.context import Clock
+
+pytestmark = pytest.mark.timeout(120)
+EPOCHS = 4
+COMMON = (
+    "hidden_dim=8", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.1]", "optimizer._target_=torch.optim.SGD",
+    "stopping=none", "best_val_model=false", "device=cpu", "base=published", "weight_decay=0",
+)  # fmt: skip
+MODELS = {
+    "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3"),
+    "sage": ("model=hetero_sage", "num_layers=2"),
+    "rgat": ("model=rgat", "heads=2", "num_layers=3"),
+}
+LOCK = threading.Lock()
+
+
+def settings_of(model: str, num_parts: int, *more: str) -> TrainSettings:
+    return train_settings(*COMMON, *MODELS[model], f"num_partitions={num_parts}", *more)
+
+
+def outcome(settings: TrainSettings) -> dict[str, Any]:
+    """Losses of every round, logits of all movies, the trained layers, and bytes by kind."""
+    num_parts, trainer = settings.cluster.num_partitions, registry.find(settings.trainer.name)
+    registry.check(settings)
+    parts = hetero_parts(GRAPH, num_parts)
+    layers: list[Any] = [each.double() for each in build_network(HeteroArchitecture(
+        settings.model, schema_of(parts[0]), 3), seed=1)]  # fmt: skip
+    sizes = known_sizes(parts)
+
+    def worker(comm: Communicator) -> Any:
+        log: Any = Losses()
+        context = make_hetero_context(
+            settings, parts[comm.rank], sizes, comm, device=torch.device("cpu"), use=trainer.USE,
+            partial_sums=layers[0].conv.linear_aggregation, clock=Clock(), log=log, dtype=torch.float64,
+        )  # fmt: skip
+        with LOCK:
+            trained = copy.deepcopy(layers)
+        result = trainer.train(context, trained)
+        return log.rounds, result.logits[0].detach(), trained, comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist()
+
+    found = run_threads(num_parts, worker)
+    order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
+    return {
+        "losses": np.array([each[0] for each in found[0][0] if each[0] is not None]),
+        "logits": torch.cat([each[1] for each in found])[order],
+        "layers": found[0][2],
+        "sent": dict(zip(KINDS, np.sum([each[3] for each in found], axis=0).tolist(), strict=True)),
+    }
+
+
+def dense_network(layers: list[Any], kept: dict[Any, Tensor], degrees: dict[Any, Tensor]) -> Tensor:
+    """Logits of all movies; kept: [to, from] edges by relation that are used, and what divides the mean of each."""
+    rows = {name: torch.from_numpy(np.asarray(table.features)).double() for name, table in GRAPH.nodes.items()}
+    rows = {name: each for name, each in rows.items() if each.shape[1]}
+    for layer in layers:
+        made = {}
+        for name, stage in layer.by_type():
+            conv, total = stage.conv, stage.conv.bias
+            for place, each in enumerate(each for each in RELATIONS if each[2] == name and each[0] in rows):
+                z = rows[each[0]] @ conv.weight_of(0, place)
+                if conv.linear_aggregation:
+                    total = total + kept[each] / degrees[each].clamp(min=1e-9) @ z
+                    continue
+                heads, score = z.view(len(z), conv.attention_heads, -1), 0.0
+                if name in rows:
+                    score = (rows[name] @ conv.attention_dst[place])[:, None]
+                score = score + (heads * conv.attention_src[place]).sum(-1)[None]
+                power = kept[each][:, :, None] * nn.functional.leaky_relu(score, 0.2).exp()
+                mixed = [divided(power[:, :, head]) @ heads[:, head] for head in range(conv.attention_heads)]
+                total = total + torch.cat(mixed, dim=1)
+            if name in rows:
+                total = total + rows[name] @ stage.skips["rows"]
+            total = total.expand(SIZES[name][0], -1)
+            made[name] = total if stage.norm is None else torch.relu(stage.norm(total))
+        rows = made
+    return rows["movie"]
+
+
+def by_hand(settings: TrainSettings, kept: dict[Any, Tensor], degrees: dict[Any, Tensor]) -> tuple[list[float], Tensor]:
+    """Losses and logits of gradient descent on the whole graph, with autograd on dense matrices."""
+    schema = schema_of(hetero_parts(GRAPH, 1)[0])
+    layers: list[Any] = [each.double() for each in build_network(HeteroArchitecture(settings.model, schema, 3), seed=1)]
+    labels, train, losses = torch.from_numpy(GRAPH.labels), torch.arange(40) % 3 == 0, []
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    for _ in range(EPOCHS):
+        loss = nn.functional.cross_entropy(dense_network(layers, kept, degrees)[train], labels[train])
+        losses.append(float(loss))
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
+        ):
+            parameter.data -= 0.1 * (torch.zeros_like(parameter) if gradient is None else gradient)
+    return losses, dense_network(layers, kept, degrees).detach()
+
+
+def totals(kept: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    return {name: matrix.sum(1, keepdim=True) for name, matrix in kept.items()}
+
+
+@functools.cache
+def whole(model: str) -> tuple[list[float], Tensor]:
+    return by_hand(settings_of(model, 1), adjacencies(), totals(adjacencies()))
+
+
+def assert_equal(found: dict[str, Any], wanted: tuple[list[float], Tensor]) -> None:
+    np.testing.assert_allclose(found["losses"], wanted[0], rtol=1e-8)
+    torch.testing.assert_close(found["logits"], wanted[1], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
+    found = outcome(settings_of(model, num_parts, "trainer=full_graph"))
+    assert_equal(found, whole(model))
+    assert (found["sent"]["embeddings"] > 0) == (num_parts > 1)
+
+
+@pytest.mark.parametrize("degrees", ["local", "global"])
+@pytest.mark.parametrize("model", MODELS)
+def test_local_equals_one_process_without_the_cut_edges(model: str, degrees: str) -> None:
+    settings = settings_of(model, 4, "trainer=local", f"local.degrees={degrees}")
+    parts = random_assignment(GRAPH, 4)
+    kept = {name: matrix * torch.from_numpy(parts[name[2]][:, None] == parts[name[0]])
+            for name, matrix in adjacencies().items()}  # fmt: skip
+    found = outcome(settings)
+    assert_equal(found, by_hand(settings, kept, totals(kept if degrees == "local" else adjacencies())))
+    assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
+
+
+def test_plain_bytes_are_those_by_hand() -> None:
+    """Of persons, studios and sequels one layer's rows forth and back; the parameters' gradients."""
+    settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
+    found = outcome(settings)
+    assert_equal(found, whole("sage"))
+    halo = {name: sum(part.nodes[name].num_halo for part in hetero_parts(GRAPH, 2)) for name in SIZES}
+    one_pass = 8 * 8 * sum(halo[name] for name in found["layers"][0].types)  # float64
+    parameters = sum(parameter.numel() for layer in found["layers"] for parameter in layer.parameters())
+    assert found["sent"]["features"] == 8 * sum(halo[name] * width for name, (_, width) in SIZES.items())
+    assert found["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass  # the last: the final test
+    assert found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 64  # the last counts go alone
+    assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 8)
+    exact = outcome(settings_of("sage", 2, "trainer=full_graph"))
+    assert exact["sent"]["embeddings"] < found["sent"]["embeddings"]
