@@ -11,13 +11,14 @@ import numpy as np
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
+from partitioning.hetero.types import HeteroPartition
 from partitioning.sites import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.partitions import open_directory, with_parts_found
 from retexo.config.settings import REACHES, Settings, TrainSettings
-from retexo.estimate.baselines import Sizes, baseline_bytes
+from retexo.estimate.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.estimate.memory import worker_memory
-from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic
+from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic, network_of
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
 from retexo.worker.graph import Part, check, check_directory, read_part
@@ -82,11 +83,13 @@ def _of_formulas(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part], plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Bytes of other ways to train, and memory; of heterogeneous graphs there is the plain exchange alone."""
-    partitions = [part for part in parts if isinstance(part, Partition)]
-    if not partitions:
-        baselines = {name: {"plain lazy exchange": plain.total(number)} for name, number in rounds.items()}
+    """Bytes of other ways to train, and memory, which of heterogeneous graphs is not known."""
+    hetero = [part for part in parts if isinstance(part, HeteroPartition)]
+    if hetero:
+        network: Any = network_of(settings, directory, parts)
+        baselines = {name: hetero_baseline_bytes(plain, hetero, network, number) for name, number in rounds.items()}
         return {"baselines": baselines, "memory_bytes": []}
+    partitions = [part for part in parts if isinstance(part, Partition)]
     architecture = architecture_of(settings, directory, partitions)
     sizes = Sizes.of(settings, partitions, architecture)
     return {

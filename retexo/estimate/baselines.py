@@ -7,19 +7,24 @@ all parameters are added up by a ring all-reduce.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from partitioning.directory.types import Partition
+from partitioning.hetero.types import HeteroPartition
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import TrafficEstimate
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import write_weights
+from retexo.nn.hetero import HeteroArchitecture, build_network
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, build_stages
 
+END_TO_END: dict[str, Any] = {"own_half": False, "inputs": "previous", "passes": "activation"}
 SAMPLING_RATE = 0.1
 """Of boundary node sampling, as its authors use it."""
 
@@ -42,8 +47,7 @@ class Sizes:
 
     @classmethod
     def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
-        model = replace(architecture.model, own_half=False, inputs="previous", passes="activation")  # end to end: none
-        stages = build_stages(replace(architecture, model=model), settings.seed)
+        stages = build_stages(replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed)
         heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
         everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
         parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
@@ -73,6 +77,24 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     edges += 0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
     edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
+
+
+def hetero_baseline_bytes(
+    plain: TrafficEstimate, parts: Sequence[HeteroPartition], architecture: HeteroArchitecture, rounds: Sequence[int]
+) -> dict[str, int]:
+    """The same of a heterogeneous graph: of each type the rows that a layer reads of the one before."""
+    model = replace(architecture.model, **END_TO_END)
+    layers: Any = build_network(replace(architecture, model=model), seed=0)
+    halo = {name: sum(part.nodes[name].num_halo for part in parts) for name in architecture.schema.widths}
+    vectors = 0
+    for before, layer in pairwise(layers):
+        read = {each[0] for each in architecture.schema.relations if each[2] in layer.types}
+        vectors += sum(halo[name] for name in before.types if name in read)
+    parameters = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
+    gradients = 2 * (len(parts) - 1) * 4 * parameters
+    features = sum(4 * halo[name] * width for name, width in architecture.schema.widths.items())
+    each_epoch = 2 * 4 * model.hidden_dim * vectors + gradients
+    return {"plain lazy exchange": plain.total(rounds), "full graph, end to end": features + max(rounds) * each_epoch}
 
 
 def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:

@@ -111,6 +111,32 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
         run.predict(next((tmp_path / "plain").iterdir()))
 
 
+@pytest.mark.parametrize("trainer", ["full_graph", "local"])
+def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
+    """A run, what app=plan says of it, its scores again, and its predictions from Python and by the command."""
+    given = "model=rgcn", f"trainer={trainer}", "exchange=plain" if trainer == "full_graph" else "exchange=exact"
+    given = (*given, "stopping=none", "num_layers=3")
+    summary = train.run(settings(parts, "train", *given), tmp_path / "run")
+    trained, kinds = f"checkpoint_dir={tmp_path}/run", summary["bytes"]["by_kind"]
+    again = evaluate.run(settings(parts, "evaluate", trained), tmp_path / "evaluate")
+    table = load_run(tmp_path / "run").predict(next(parts.iterdir()))
+    assert table.embeddings.shape == (40, 12)
+    assert np.isfinite(table.probabilities).all()
+    predict.run(settings(parts, "predict", trained, "predict.format=npy"), tmp_path / "predict")
+    written = read_table(tmp_path / "predict" / "predictions.npy")
+    np.testing.assert_array_equal(written["class"], table.classes)
+    if trainer == "local":
+        assert kinds["features"] == kinds["embeddings"] == 0
+        return
+    assert again["test"] == summary["test"]
+    assert float((table.classes == GRAPH.labels)[2::3].mean()) == pytest.approx(summary["test"]["accuracy"])
+    planned = plan.run(settings(parts, "plan", *given[2:], "model=rgcn", "gradient=sync"), tmp_path / "plan")
+    predicted = planned["baselines"]["limit"]["full graph, end to end"]
+    one_pass = kinds["embeddings"] // (2 * 5 + 1)  # five epochs forth and back, and the final test
+    tail = 5 * 2 * 2 * 4 * 8  # the last floats of a round's message
+    assert kinds["features"] + kinds["embeddings"] + kinds["gradients"] == predicted + one_pass + tail
+
+
 def test_sign(parts: Path, tmp_path: Path) -> None:
     summary = train.run(settings(parts, "train", "model=rgcn", "trainer=sign"), tmp_path / "run")
     assert len(summary["rounds"]) == 1
