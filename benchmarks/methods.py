@@ -17,6 +17,8 @@ features before the weights, embeddings 256 or, in the last wave, C wide.
 """
 
 import contextlib
+import hashlib
+import json
 import math
 import tempfile
 from collections import defaultdict
@@ -96,20 +98,32 @@ def run_all(run_seed: Callable[[int], dict[str, Any]], seeds: range, processes: 
 
 
 def run_methods(
-    seed: int, *, data: list[str], model: str, methods: dict[str, str], folder: Path, run: Callable[[Settings], Any]
+    seed: int,
+    *,
+    data: list[str],
+    model: str,
+    methods: dict[str, str],
+    folder: Path,
+    run: Callable[[Settings], Any],
+    keep: Path,
 ) -> dict[str, Any]:
-    """summary.json by method; what a trainer refuses is left out."""
+    """summary.json by method; what a trainer refuses is left out. keep: folder of those that were run before."""
     common.be_silent()
     overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
     found: dict[str, Any] = {}
     made: set[int] = set()
     for method, options in methods.items():
+        kept = keep / f"{hashlib.sha256(repr((data, model, seed, method, options)).encode()).hexdigest()[:20]}.json"
+        if kept.exists():
+            found[method] = json.loads(kept.read_text())
+            continue
         settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
         if settings.partition.num_partitions not in made:
             common.partition(settings)
             made.add(settings.partition.num_partitions)
         with contextlib.suppress(InputError):
             found[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
+            kept.write_text(json.dumps(found[method]))
     return found
 
 
@@ -172,6 +186,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
     parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
     parser.add_argument("--threads", action="store_true", help="workers are threads: a third of the time, same bytes")
+    parser.add_argument("--keep", type=Path, help="a folder of finished runs, which are not run again")
     parser.add_argument("--processes", type=int, default=1, help="seeds at a time, a process each")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
@@ -187,7 +202,10 @@ def main() -> None:
             print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")
             with tempfile.TemporaryDirectory() as folder:
                 run = common.train_in_threads if arguments.threads else partial(common.train, folder=folder)
-                run_seed = partial(run_methods, data=data, model=model, methods=methods, folder=Path(folder), run=run)
+                keep = arguments.keep or Path(folder)
+                run_seed = partial(
+                    run_methods, data=data, model=model, methods=methods, folder=Path(folder), run=run, keep=keep
+                )
                 found = run_all(run_seed, seeds, arguments.processes)
                 print(table(found, with_test=arguments.comparison != "choose").to_string(), flush=True)
                 if arguments.comparison == "bytes":

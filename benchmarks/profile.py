@@ -1,0 +1,53 @@
+"""Where the time of a run goes, per worker: its start, the exchange, and what a round consists of.
+
+    python benchmarks/profile.py [--options distributed.backend=sockets +experiment=retexo ...] [--rounds 100]
+
+A run as users start it (Cora and GCN, 4 random parts and workers, so many rounds a layer without stopping), but
+for workers that note the time of the functions named in profiled_worker.py, of each without that of others within
+it. Means over the workers: seconds on the wall and of the CPU (gloo's own threads not included); of what a round
+repeats, milliseconds a round.
+"""
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import common
+import pandas as pd
+import profiled_worker
+
+from retexo.apps import train as train_app
+from retexo.config.compose import compose
+
+
+def main() -> None:
+    parser = common.parser(__doc__, options=[])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--model", default="gcn")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        fixed = [f"partition_dir={folder}", "app=train", "stopping=none", f"num_rounds=[{arguments.rounds}]"]
+        config = f"node_classification_{arguments.model}"
+        settings = compose([*common.CORA, *fixed, *arguments.options], config)
+        common.partition(settings)
+        train_app.main = profiled_worker.main
+        begin = time.time()
+        run_dir = Path(folder) / "run"
+        summary = train_app.run(settings, run_dir)
+        profiles = [json.loads(path.read_text()) for path in sorted(run_dir.glob("profile-*.json"))]
+    rounds = sum(summary["rounds"])
+    print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; {rounds} rounds;", *arguments.options)
+    print(f"workers start after {min(each['started'] for each in profiles) - begin:.2f} s, train for "
+          f"{summary['seconds']['train']:.2f}; phases", summary["seconds"]["phase"])  # fmt: skip
+    table = pd.DataFrame({clock: pd.DataFrame([each[clock] for each in profiles]).mean() for clock in ("wall", "cpu")})
+    table = table.reindex([*profiled_worker.WATCHED, "rest"]).dropna()
+    repeated = table.index.str.startswith(("round", "sums", "messages"))
+    for clock in ("wall", "cpu"):
+        table[f"{clock} ms a round"] = (1000 * table[clock] / rounds).where(repeated)
+    print(table.round(2).to_string(na_rep=""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A worker of app=train that notes where its time goes: what benchmarks/profile.py starts in place of the usual one."""
+
+import functools
+import json
+import threading
+import time
+from collections import defaultdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from retexo.comm import collectives, process_group, sockets
+from retexo.comm.sockets import Streams
+from retexo.exchange import layer_exchange
+from retexo.nn import accumulate
+from retexo.trainers import layerwise
+from retexo.training import message, objective, update
+from retexo.training import reduction as reductions
+from retexo.worker import context, train
+from retexo.worker.train import TrainJob
+
+WATCHED: dict[str, list[tuple[Any, str]]] = {
+    "read the part": [(train, "read_graph")],
+    "plan": [(context, "make_plan")],
+    "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
+    "exchange: decode": [(layer_exchange, "decode_into"), (accumulate.Accumulator, "add")],
+    "aggregate": [(layerwise, "make_layer_objective")],
+    "embed": [(layerwise, "_embed")],
+    "round: gradient": [(update.SynchronousSGD, "compute"), (update.LocalSGD, "compute")],
+    "round: validation": [(objective.LayerObjective, "val_counts")],
+    "round: compression": [(reductions.DenseReduction, "reduce"), (reductions.PowerSGDReduction, "reduce")],
+    "round: optimiser": [(update.SynchronousSGD, "apply"), (update.LocalSGD, "apply")],
+    "sums: add up, encode": [(collectives.Communicator, "all_reduce")],
+    "messages": [(process_group.GlooTransport, "swap"), (sockets.SocketTransport, "swap")],
+    "round: rest": [(message.Message, "reduce_update")],
+}
+
+
+class Stopwatch:
+    """Seconds of named calls, without those of other named calls within them: on the wall, and of this thread's CPU."""
+
+    def __init__(self) -> None:
+        self.wall: defaultdict[str, float] = defaultdict(float)
+        self.cpu: defaultdict[str, float] = defaultdict(float)
+        self._running = ["rest"]
+        self._since = time.perf_counter(), time.thread_time()
+        self._thread = threading.get_ident()
+
+    def timed(self, name: str, function: Any) -> Any:
+        """The function, whose calls by this thread are counted under the name."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return function(*args, **kwargs)
+            self._note()
+            self._running.append(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._note()
+                self._running.pop()
+
+        return call
+
+    def _note(self) -> None:
+        now = time.perf_counter(), time.thread_time()
+        self.wall[self._running[-1]] += now[0] - self._since[0]
+        self.cpu[self._running[-1]] += now[1] - self._since[1]
+        self._since = now
+
+
+def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
+    """As retexo.worker.train.main; writes profile-RANK.json into the run directory."""
+    started, watch = time.time(), Stopwatch()
+    for name, places in WATCHED.items():
+        for owner, attribute in places:
+            setattr(owner, attribute, watch.timed(name, getattr(owner, attribute)))
+    train.main(rank, job, parent, streams)
+    content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
+    (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content))
