@@ -1,4 +1,4 @@
-"""A worker of app=train that notes where its time goes: what benchmarks/profile.py starts in place of the usual one."""
+"""A worker of app=train that notes where its time goes: what benchmarks/profile_run.py starts in place of the usual one."""
 
 import functools
 import json
@@ -71,10 +71,16 @@ class Stopwatch:
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """As retexo.worker.train.main; writes profile-RANK.json into the run directory."""
-    started, watch = time.time(), Stopwatch()
+    started, watch, run = time.time(), Stopwatch(), train.run
     for name, places in WATCHED.items():
         for owner, attribute in places:
             setattr(owner, attribute, watch.timed(name, getattr(owner, attribute)))
+
+    def noting(*args: Any) -> dict[str, Any]:
+        result = run(*args)
+        content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
+        (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content))
+        return result
+
+    setattr(train, "run", noting)  # noqa: B010
     train.main(rank, job, parent, streams)
-    content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
-    (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content))

@@ -8,17 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm import wire
 from retexo.comm.masks import PairwiseMasks, from_words, to_words
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Transport
-
-BLOCK = 128
-"""Values of a sum in int8 that share a scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +26,7 @@ class ReduceInput:
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
     wire: torch.dtype | None = None
-    """The type that travels, if not the tensor's: bfloat16, or int8 with a scale for each BLOCK values.
+    """The type that travels, if not the tensor's: bfloat16, or int8 (see retexo.comm.wire).
 
     Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
     """
@@ -127,44 +125,40 @@ class Communicator:
 
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
-        chunks = [[_chunk(summand, rank, self.world_size) for summand in summands] for rank in everyone]
-        shares = [
-            [
-                0 if rank in summand.zero_ranks else size
-                for summand, size in zip(summands, chunks[self.rank], strict=True)
-            ]
+        bounds = [[_bounds(summand, rank, self.world_size) for summand in summands] for rank in everyone]
+        sizes = [
+            [wire.num_bytes(summand.dtype, end - first) for summand, (first, end) in zip(summands, chunks, strict=True)]
+            for chunks in bounds
+        ]
+        sent = [
+            (summand.dtype, wire.encode(summand.tensor.detach().cpu(), summand.dtype), column)
+            for summand, column in zip(summands, zip(*bounds, strict=True), strict=True)
+            if self.rank not in summand.zero_ranks
+        ]
+        outgoing = [
+            wire.join([piece for dtype, whole, chunks in sent for piece in wire.chunk(whole, dtype, *chunks[rank])])
             for rank in everyone
         ]
-        outgoing = [torch.cat(pieces) for pieces in zip(*map(self._chunks_of, summands), strict=True)]
-        received = self._split(outgoing, shares, tag)
-        sums = [
-            _add_up(summand, column, size)
-            for summand, column, size in zip(summands, zip(*received, strict=True), chunks[self.rank], strict=True)
-        ]
-        answers = self._split([torch.cat(sums)] * self.world_size, chunks, tag)
-        for rank, pieces in enumerate(answers):
-            for summand, piece in zip(summands, pieces, strict=True):
-                first, end = _bounds(summand, rank, self.world_size)
-                summand.tensor[first:end] = _values(piece, summand.dtype)
+        own = list(zip(summands, sizes[self.rank], strict=True))
+        shares = [[0 if rank in summand.zero_ranks else size for summand, size in own] for rank in everyone]
+        received = zip(*self._swap(outgoing, shares, tag), strict=True)
+        counts = [end - first for first, end in bounds[self.rank]]
+        sums = [piece for each in zip(summands, received, counts, strict=True) for piece in _sum(*each)]
+        for chunks, pieces in zip(bounds, self._swap([wire.join(sums)] * self.world_size, sizes, tag), strict=True):
+            for summand, (first, end), piece in zip(summands, chunks, pieces, strict=True):
+                summand.tensor[first:end] = wire.decode(piece, summand.dtype, end - first)
 
-    def _chunks_of(self, summand: ReduceInput) -> list[Tensor]:
-        """This worker's share as bytes, by the rank that adds a chunk of it up."""
-        if self.rank in summand.zero_ranks:
-            return [torch.empty(0, dtype=torch.uint8)] * self.world_size
-        bounds = [_bounds(summand, rank, self.world_size) for rank in range(self.world_size)]
-        return _as_bytes(summand.tensor.detach().cpu(), summand.dtype, bounds)
+    def _swap(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[list[wire.ByteArray]]:
+        """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
+        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], tag)
+        return [wire.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
 
     def rounded(self, summand: ReduceInput) -> Tensor:
         """The share as the others receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
-        (whole,) = _as_bytes(summand.tensor.detach().cpu(), summand.dtype, [(0, summand.tensor.numel())])
-        return _values(whole, summand.dtype).to(summand.tensor)
-
-    def _split(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[tuple[Tensor, ...]]:
-        """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
-        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], tag)
-        return [torch.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
+        encoded, count = wire.encode(summand.tensor.detach().cpu(), summand.dtype), summand.tensor.numel()
+        return wire.decode(np.concatenate(encoded), summand.dtype, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
@@ -177,50 +171,17 @@ class Communicator:
 
 def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]:
     """First element, and the end, of the chunk that a rank adds up; whole blocks, where these share a scale."""
-    size, step = summand.tensor.numel(), BLOCK if summand.dtype == torch.int8 else 1
+    size, step = summand.tensor.numel(), wire.BLOCK if summand.dtype == torch.int8 else 1
     steps = -(-size // step)
     return min(size, steps * rank // world_size * step), min(size, steps * (rank + 1) // world_size * step)
 
 
-def _chunk(summand: ReduceInput, rank: int, world_size: int) -> int:
-    """Bytes of the chunk that a rank adds up."""
-    first, end = _bounds(summand, rank, world_size)
-    scales = -(-(end - first) // BLOCK) * SCALE_BYTES if summand.dtype == torch.int8 else 0
-    return (end - first) * summand.dtype.itemsize + scales
-
-
-def _add_up(summand: ReduceInput, shares: tuple[Tensor, ...], size: int) -> Tensor:
-    """The sum of a chunk, `size` bytes, from the shares in the order of ranks; zero ranks have none."""
-    shares = tuple(share for share in shares if len(share))
-    if not shares:
-        return torch.zeros(size, dtype=torch.uint8)
-    first, *others = (_values(share, summand.dtype) for share in shares)
-    total = first.to(summand.tensor.dtype, copy=True)
-    for values in others:
-        total += values
-    return _as_bytes(total, summand.dtype, [(0, len(total))])[0]
-
-
-def _as_bytes(values: Tensor, dtype: torch.dtype, bounds: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Values [n] in the type that travels, uint8, chunk by chunk (see _bounds); of int8 its scales come last."""
-    if dtype != torch.int8:
-        whole = values.to(dtype).contiguous()
-        return [whole[first:end].view(torch.uint8) for first, end in bounds]
-    blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
-    codes, scales = to_int8(blocks)
-    codes, scales = codes.view(-1).view(torch.uint8), scales.view(-1)
-    return [
-        torch.cat((codes[first:end], scales[first // BLOCK : -(-end // BLOCK)].view(torch.uint8)))
-        for first, end in bounds
-    ]
-
-
-def _values(buffer: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse; of a copy where a view of another type does not begin at a multiple of its size."""
-    if dtype != torch.int8:
-        aligned = buffer if buffer.storage_offset() % dtype.itemsize == 0 else buffer.clone()
-        return aligned.view(dtype)
-    num_blocks = -(-len(buffer) // (BLOCK + SCALE_BYTES))
-    codes, scales = torch.split(buffer, [len(buffer) - num_blocks * SCALE_BYTES, num_blocks * SCALE_BYTES])
-    blocks = torch.nn.functional.pad(codes.view(torch.int8), (0, -len(codes) % BLOCK)).view(-1, BLOCK)
-    return (blocks * scales.clone().view(-1, SCALE_BYTES).view(torch.float32)).view(-1)[: len(codes)]
+def _sum(summand: ReduceInput, shares: Sequence[wire.ByteArray], count: int) -> Sequence[wire.ByteArray]:
+    """The sum of a chunk of so many values, from the shares in the order of ranks; zero ranks have none."""
+    values = [wire.decode(share, summand.dtype, count) for share in shares if len(share)]
+    if not values:
+        return [np.zeros(wire.num_bytes(summand.dtype, count), np.uint8)]
+    total = values[0].to(summand.tensor.dtype, copy=True)
+    for each in values[1:]:
+        total += each
+    return wire.encode(total, summand.dtype)

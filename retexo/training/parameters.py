@@ -19,6 +19,9 @@ from retexo.nn.matrix import Matrix, used_columns
 from retexo.training.graph_info import SETUP, digest_to_int
 from retexo.training.objective import Objective
 
+NEARLY_ALL = 0.98
+"""Share of used rows from which all are sent: to pick the others out and put them back takes longer."""
+
 
 @dataclass(frozen=True, eq=False)
 class ParameterSlice:
@@ -27,7 +30,7 @@ class ParameterSlice:
     place: slice
     shape: torch.Size
     used: Tensor | None
-    """Rows [F, ...] that can have a gradient, int64 ascending; None for all."""
+    """Rows [F, ...] that can have a gradient, int64 ascending; None for (nearly) all."""
     reads_inputs: bool
     """Whether `used` was looked at: a weight [F, D] of the layer's inputs."""
 
@@ -50,7 +53,9 @@ class FlatParameters:
             parameter.data = self.values[place].view(parameter.shape)
             parameter.grad = gradient[place].view(parameter.shape)
             rows = (used or {}).get(parameter)
-            some = None if rows is None or bool(rows.all()) else rows.nonzero()[:, 0].to(gradient.device)
+            some = (
+                None if rows is None or rows.float().mean() >= NEARLY_ALL else rows.nonzero()[:, 0].to(gradient.device)
+            )
             self.slices.append(ParameterSlice(place, parameter.shape, some, rows is not None))
             first = place.stop
 

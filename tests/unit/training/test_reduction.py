@@ -9,9 +9,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.collectives import BLOCK, Communicator, ReduceInput
+from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic import MessageTag
+from retexo.comm.wire import BLOCK
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.parameters import FlatParameters, used_rows

@@ -1,6 +1,6 @@
 """Where the time of a run goes, per worker: its start, the exchange, and what a round consists of.
 
-    python benchmarks/profile.py [--options distributed.backend=sockets +experiment=retexo ...] [--rounds 100]
+    python benchmarks/profile_run.py [--options distributed.backend=sockets +experiment=retexo ...] [--rounds 100]
 
 A run as users start it (Cora and GCN, 4 random parts and workers, so many rounds a layer without stopping), but
 for workers that note the time of the functions named in profiled_worker.py, of each without that of others within
@@ -8,6 +8,7 @@ it. Means over the workers: seconds on the wall and of the CPU (gloo's own threa
 repeats, milliseconds a round.
 """
 
+# Not profile.py: that would take the place of the standard library's module, which torch imports by way of cProfile.
 import json
 import os
 import tempfile

@@ -1,0 +1,30 @@
+"""The bytes of a sum's values: chunks come back as they were cut, each as long as told."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retexo.comm import wire
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8])
+@given(count=st.integers(0, 5 * wire.BLOCK), blocks=st.lists(st.integers(0, 5), max_size=4), offset=st.integers(0, 9))
+def test_chunks_hold_the_values(dtype: torch.dtype, count: int, blocks: list[int], offset: int) -> None:
+    values = torch.arange(-count, count, 2, dtype=torch.float32 if dtype == torch.int8 else torch.float64) / 8
+    encoded = wire.encode(values, dtype)
+    ends = sorted({0, count, *(min(count, each * wire.BLOCK) for each in blocks)})
+    decoded = []
+    for first, end in itertools.pairwise(ends):
+        pieces = wire.chunk(encoded, dtype, first, end)
+        size = wire.num_bytes(dtype, end - first)
+        # What comes from a peer begins anywhere in a buffer, not at a multiple of the values' size.
+        _, content = wire.split(wire.join([np.zeros(offset, np.uint8), *pieces]), [offset, size])
+        decoded.append(wire.decode(content, dtype, end - first))
+    found = torch.cat([torch.empty(0), *decoded]).double()
+    scale = values.abs().amax() / 127 if count and dtype == torch.int8 else 0
+    expected = values.to(torch.float32 if dtype == torch.int8 else dtype).double()
+    assert (found - expected).abs().le(scale / 2 + 1e-6).all()
