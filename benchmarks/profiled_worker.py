@@ -1,4 +1,4 @@
-"""A worker of app=train that notes where its time goes: what benchmarks/profile_run.py starts in place of the usual one."""
+"""A worker of app=train that notes where its time goes; benchmarks/profile_run.py starts it in the place of others."""
 
 import functools
 import json

@@ -101,9 +101,7 @@ class ColumnSettings(Checked):
 class DatasetSettings(Checked):
     """Which graph, from where."""
 
-    task: str = setting(
-        "task._target_", TASKS[0], "or task=link_prediction: links; classes of nodes", one_of(*TASKS)
-    )
+    task: str = setting("task._target_", TASKS[0], "or task=link_prediction: links; classes of nodes", one_of(*TASKS))
     name: str = setting("dataset_name", "reddit", "the data set, see README.md")
     dir: str = setting(
         "dataset_dir", "../retexo-datasets/", "folder of downloaded data sets", per_node=True, compared=False
