@@ -19,7 +19,7 @@ from typing import Any
 
 from retexo.cluster import rendezvous
 from retexo.cluster.rendezvous import Node
-from retexo.cluster.streams import with_local_streams
+from retexo.cluster.streams import with_doors, with_local_streams
 from retexo.cluster.ticker import ticker
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.cluster_settings import ClusterSettings
@@ -131,6 +131,9 @@ def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, nod
     pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
     handed_over = ExitStack()
     streams = with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
+    doors: dict[int, socket.socket] = {}
+    if node.reopening is not None:
+        streams, doors = with_doors(streams, handed_over)
     processes = [
         context.Process(target=target, args=(rank, job, sender, streams.get(rank)), name=f"rank {rank}", daemon=True)
         for rank, (_, sender) in pipes.items()
@@ -144,6 +147,8 @@ def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, nod
         handed_over.close()  # so that a worker notices when the other end of a stream has ended
         for _, sender in pipes.values():
             sender.close()
+        if node.reopening is not None:
+            node.reopening.start(doors)
         started = zip(processes, pipes.items(), strict=True)
         watch = Watch({rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}, node)
         try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.comm.tls import Tls
@@ -25,6 +25,9 @@ MAX_ACCEPTED_AT_ONCE = 8
 """fewer than the limits: what a new connection sent with its first packet is read before it can be dropped"""
 MAX_WARNINGS = 20
 """rejected connections that are logged one by one"""
+
+
+Other = TypeVar("Other", Channel, socket.socket)
 
 
 class Listener(Protocol):
@@ -50,8 +53,8 @@ class PendingConnections:
         self._num_rejected = 0
 
     def wait(
-        self, timeout: float, others: Sequence[Channel] = ()
-    ) -> tuple[list[tuple[Channel, dict[str, Any]]], list[Channel]]:
+        self, timeout: float, others: Sequence[Other] = ()
+    ) -> tuple[list[tuple[Channel, dict[str, Any]]], list[Other]]:
         """First messages that came within `timeout` seconds, with their channels, and those of `others` to be read.
 
         Their channels are the caller's from then on.

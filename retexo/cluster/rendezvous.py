@@ -36,6 +36,7 @@ from retexo.cluster.interfaces import loopback
 from retexo.cluster.pending import Listener, PendingConnections
 from retexo.cluster.places import BY_HUB, master_place, open_place, split
 from retexo.cluster.streams import StreamsByRank
+from retexo.cluster.take_up import Key, Reopening, dialled
 from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import Rendezvous, serving_store
 from retexo.comm.tls import Tls
@@ -51,6 +52,10 @@ CONNECT_TIMEOUT = 20.0
 """seconds within which the nodes besides node 0 have to connect to each other"""
 
 
+Addresses = Mapping[int, tuple[str, int]]
+"""Where other nodes are reached: address and port, or BY_HUB and the node."""
+
+
 @dataclass
 class Node:
     """This node, connected to all others."""
@@ -62,6 +67,8 @@ class Node:
     """Connections to the other nodes, by node."""
     streams: StreamsByRank | None = None
     """To workers of other nodes; None where these connect by gloo."""
+    reopening: Reopening | None = None
+    """By which broken ones are taken up again; None with one node, and with gloo."""
 
     @property
     def rank(self) -> int:
@@ -106,17 +113,16 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         )
         participant = Participant(cluster, place.interface, own, place.listener, tls, hub)
         node = _coordinate(participant, stack) if is_first else _join(participant)
-        place.listener.close()
+        if node.reopening is None:
+            place.listener.close()
+        else:
+            stack.callback(node.reopening.end)
         for channel in node.links.values():
             stack.callback(channel.close)
         per_node = cluster.parts_per_node
         node = replace(node, rendezvous=replace(node.rendezvous, credentials=credentials, parts_per_node=per_node))
         logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, place.interface)
         yield node
-
-
-Key = tuple[int, ...]
-"""A connection between two nodes: the number of the one that opens it; of a stream, the ranks of its ends, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,18 +144,31 @@ class Participant:
             return connect(address, port, timeout, tls, node)
         return connect_by(partial(self.hub.reach, port), timeout, tls, node)
 
-    def node(self, secret: str, store: str, found: Mapping[Key, Channel]) -> Node:
-        """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty."""
+    def node(self, secret: str, store: str, found: Mapping[Key, Channel], addresses: Addresses) -> Node:
+        """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty. addresses: of the other nodes."""
         run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
         address, port = split(store) if store else ("", 0)
         rendezvous = _rendezvous(self.cluster, self.interface, run_id, address=address, port=port)
+        rendezvous = replace(rendezvous, secret=secret, link_timeout=self.cluster.heartbeat_timeout)
         links = {key[0]: channel for key, channel in found.items() if len(key) == 1}
-        node = Node(self.cluster, run_id, rendezvous, links, _no_streams(self.cluster))
+        reopening = None if self.cluster.backend == "gloo" else self.reopening(secret, addresses)
+        node = Node(self.cluster, run_id, rendezvous, links, _no_streams(self.cluster), reopening)
         for key, channel in found.items():
             if node.streams is not None and len(key) == 3:
                 own, other = (key[1], key[2]) if key[1] in self.own.ranks else (key[2], key[1])
                 node.streams.setdefault(own, {})[other] = channel.detach()
         return node
+
+    def reopening(self, secret: str, addresses: Addresses) -> Reopening:
+        timeout = self.cluster.heartbeat_timeout
+
+        def dial(node: int, key: Key) -> Channel:
+            channel = self.connect(*addresses[node], timeout, self.tls if len(key) == 1 else None, node)
+            fresh = secrets.token_hex(16)
+            return dialled(channel, {"proof": _proof(secret, key, fresh), "from": key, "fresh": fresh}, timeout)
+
+        node_of = self.cluster.node_of
+        return Reopening(self.listener, self.tls, dial, partial(_key_of, secret=secret), self.own.node, node_of)
 
     def keys_of(self, other: int) -> set[Key]:
         """The connections that another node has with this one; the one with the higher number opens them."""
@@ -184,7 +203,9 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise TrainingError(problem)
-    return participant.node(secret, store, accepted | {(node,): link for node, link in coordinator.joined.items()})
+    addresses = {int(node): split(address) for node, address in coordinator.addresses.items()}
+    joined = {(node,): link for node, link in coordinator.joined.items()}
+    return participant.node(secret, store, accepted | joined, addresses)
 
 
 def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
@@ -209,9 +230,10 @@ def _join(participant: Participant) -> Node:
         channel, reply = _ask_to_join(participant, where, port)
         _check_reply(reply, own, place)
         secret, store, addresses = _parse_start(reply)
-        found = _connect_peers(participant, secret, {0: (where, port), **addresses}, channel)
+        addresses[0] = where, port
+        found = _connect_peers(participant, secret, addresses, channel)
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
-        return participant.node(secret, store, found)
+        return participant.node(secret, store, found, addresses)
     except ChannelClosed as error:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
@@ -265,9 +287,7 @@ def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
         raise TrainingError(printable(reply["problem"]))
 
 
-def _connect_peers(
-    participant: Participant, secret: str, addresses: Mapping[int, tuple[str, int]], first: Channel
-) -> dict[Key, Channel]:
+def _connect_peers(participant: Participant, secret: str, addresses: Addresses, first: Channel) -> dict[Key, Channel]:
     """Connect every two nodes: only these two can notice that the network between them fails."""
     cluster, own = participant.cluster, participant.own
     found: dict[Key, Channel] = {(0,): first}
@@ -315,15 +335,18 @@ def _accept(
 
 def _key_of(message: Mapping[str, Any], secret: str) -> Key:
     """Of a connection's first message; () where it is none of this run."""
-    key, proof = message.get("from"), message.get("proof")
+    key, proof, fresh = message.get("from"), message.get("proof"), str(message.get("fresh", ""))
     if not (isinstance(key, list) and all(type(each) is int for each in key) and isinstance(proof, str)):
         return ()
-    return tuple(key) if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key)).encode()) else ()
+    return tuple(key) if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key), fresh).encode()) else ()
 
 
-def _proof(secret: str, key: Key) -> str:
-    """What only nodes know that node 0 has told the run's secret; each is good for one connection."""
-    return hmac.digest(secret.encode(), json.dumps(key).encode(), "sha256").hex()
+def _proof(secret: str, key: Key, fresh: str = "") -> str:
+    """What only nodes know that node 0 has told the run's secret; each is good for one connection.
+
+    fresh: drawn for one that takes the place of another.
+    """
+    return hmac.digest(secret.encode(), (json.dumps(key) + fresh).encode(), "sha256").hex()
 
 
 def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:

@@ -31,6 +31,17 @@ def with_local_streams(ranks: Sequence[int], remote: StreamsByRank, stack: ExitS
     return {rank: dict(sorted(own.items())) for rank, own in streams.items()}
 
 
+def with_doors(streams: dict[int, Streams], stack: ExitStack) -> tuple[dict[int, Streams], dict[int, socket.socket]]:
+    """The streams with the door of each worker at its own rank (retexo.comm.repair), and the parent's ends of these."""
+    pairs = {rank: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for rank in streams}
+    for _, inner in pairs.values():
+        stack.callback(inner.close)
+    return (
+        {rank: {**own, rank: pairs[rank][1]} for rank, own in streams.items()},
+        {rank: outer for rank, (outer, _) in pairs.items()},
+    )
+
+
 def _allow_files(count: int) -> None:
     """Raise this process's limit of open files as far as it needs and may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from retexo.cluster.channel import Channel, ChannelClosed, printable
+from retexo.cluster.channel import Channel, ChannelClosed, Disconnected, printable
 from retexo.cluster.failure import KINDS, ROOT_CAUSES, Failure, read_failure
 from retexo.cluster.handshake import name_of
 from retexo.cluster.heartbeat import ProcessMonitor, Stopwatch, interval
@@ -77,14 +77,21 @@ class Watch:
     def __init__(self, workers: dict[int, Worker], node: Node) -> None:
         self._workers, self._node = workers, node
         self._links: dict[int, Channel] = dict(node.links)
+        self._others = set(node.links)
+        """Nodes that are not lost; a link may be broken for a while."""
+        self._said: dict[int, list[dict[str, Any]]] = {other: [] for other in node.links}
+        """To each, but for heartbeats: over a new link it is said again, and does no harm twice."""
         self._lost: list[Channel] = []
         self._own = node.rank
         self._timeout = node.cluster.heartbeat_timeout
         self._seconds_silent = dict.fromkeys(self._links, 0.0)
+        self._broken: dict[int, str] = {}
+        """Why the last link to a node broke."""
         self._phases = dict.fromkeys(self._links, "start")
         self._failures: list[Failure] = []
         self._deadline = float("inf")
         self._done: set[int] = set()
+        self._bye: set[int] = set()
         self._all_done = False
         self._decision: str | None = None
         """What node 0 says the cause is."""
@@ -101,6 +108,7 @@ class Watch:
             self._check_heartbeats(stopwatch.elapsed())
             self._check_done()
             self._check_failed()
+        self._linger()
         return {rank: worker.outcome["result"] for rank, worker in self._workers.items() if worker.outcome}
 
     def announce_stop(self, why: str) -> None:
@@ -113,12 +121,15 @@ class Watch:
     def _read(self, timeout: float) -> None:
         running = [worker for worker in self._workers.values() if worker.outcome is None]
         sources = {worker.receiver: worker for worker in running}
-        links = {channel: other for other, channel in self._links.items()}
-        ready: list[Any] = connection.wait([*sources, *links], max(0.0, timeout))  # type: ignore[list-item]
+        links: dict[Any, int] = {channel: other for other, channel in self._links.items()}
+        bell = [self._node.reopening.bell] if self._node.reopening else []
+        ready: list[Any] = connection.wait([*sources, *links, *bell], max(0.0, timeout))
         for source in ready:
             if source in sources:
                 self._read_worker(sources[source])
-            else:
+            elif source in bell:
+                self._take_up()
+            elif self._links.get(links[source]) is source:
                 self._read_node(links[source])
 
     def _read_worker(self, worker: Worker) -> None:
@@ -144,7 +155,10 @@ class Watch:
         try:
             messages = self._links[other].receive()
         except ChannelClosed as error:
-            self._node_lost(other, str(error))
+            if self._node.reopening is not None and isinstance(error, Disconnected):
+                self._reopen(other, str(error))
+            else:
+                self._node_lost(other, str(error))
             return
         self._seconds_silent[other] = 0.0
         for message in messages:
@@ -161,9 +175,41 @@ class Watch:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
             self._decision = printable(message["end"])
+        if "bye" in message:
+            self._bye.add(other)
+
+    def _reopen(self, other: int, why: str) -> None:
+        """The link broke: whether the node is lost is known once it was silent for long enough."""
+        self._links.pop(other).close()
+        self._broken[other] = why
+        self._ask_for(other)
+
+    def _ask_for(self, other: int) -> None:
+        assert self._node.reopening is not None
+        self._node.reopening.ask(other, (max(self._own, other),))
+
+    def _take_up(self) -> None:
+        """Go on over the new links that came."""
+        reopening = self._node.reopening
+        assert reopening is not None
+        reopening.bell.recv(64)
+        while not reopening.links.empty():
+            other, channel = reopening.links.get()
+            if other not in self._others:
+                channel.close()
+                continue
+            if other in self._links:
+                self._links.pop(other).close()
+            self._links[other] = channel
+            logger.info("%s: the link was taken up again", self._name(other))
+            for message in self._said[other]:
+                with suppress(ChannelClosed):
+                    channel.send(message)
 
     def _node_lost(self, other: int, why: str) -> None:
-        self._lost.append(self._links.pop(other))
+        self._others.remove(other)
+        if other in self._links:
+            self._lost.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
         self._add_failure(Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._in_phase(other)}"))
 
@@ -175,10 +221,13 @@ class Watch:
                     worker.outcome = {}
                     self._worker_failed(worker, "death", str(worker.monitor))
                     worker.process.kill()  # a stopped process would not end otherwise
-        for other in list(self._links):
+        for other in list(self._others):
             self._seconds_silent[other] += seconds
             if self._seconds_silent[other] > self._timeout:
-                self._node_lost(other, f"no heartbeat for {self._seconds_silent[other]:.0f} s")
+                why = self._broken.get(other, "no heartbeat") if other not in self._links else "no heartbeat"
+                self._node_lost(other, f"{why} for {self._seconds_silent[other]:.0f} s")
+            elif self._node.reopening is not None and self._seconds_silent[other] > self._timeout / 2:
+                self._ask_for(other)  # cut, maybe, and nobody was told
 
     # --- what goes out, and the end ---
 
@@ -191,6 +240,9 @@ class Watch:
     def _send(self, message: dict[str, Any], only: int | None = None) -> None:
         """Send to all nodes, or to one; one that is gone shows by its missing heartbeats."""
         links = [channel for node, channel in self._links.items() if only in (None, node)]
+        for node in self._others if "beat" not in message else ():
+            if only in (None, node):
+                self._said[node].append(message)
         for channel in (*links, *self._lost):  # a lost node may only have been stopped
             with suppress(ChannelClosed):
                 channel.send(message)
@@ -199,7 +251,7 @@ class Watch:
         """Note a failure, of the node `source` or seen here; node 0 decides on the cause, the others wait for that."""
         self._failures.append(failure)
         wait = 0.0 if failure.kind in ROOT_CAUSES else CAUSE_WAIT
-        if self._own != 0 and source is None and 0 in self._links:
+        if self._own != 0 and source is None and 0 in self._others:
             self._send({"failed": asdict(failure.for_others())}, only=0)
             wait = 2 * CAUSE_WAIT + 1
         if failure.kind == "ended":
@@ -230,9 +282,20 @@ class Watch:
             if self._own not in self._done:
                 self._done.add(self._own)
                 self._send({"done": True}, only=0)
-        elif self._done >= self._links.keys():
+        elif self._done >= self._others:
             self._send({"finished": True})
             self._all_done = True
+
+    def _linger(self) -> None:
+        """Node 0 stays until the others know that all are done, should a link break just then."""
+        if self._node.reopening is None:
+            return
+        if self._own != 0:
+            self._send({"bye": True}, only=0)
+        else:
+            deadline = time.monotonic() + self._timeout
+            while not self._bye >= self._others and (seconds := deadline - time.monotonic()) > 0:
+                self._read(min(seconds, interval(self._timeout)))
 
     def _raise_cause(self) -> None:
         """Raise TrainingError with the cause; node 0 sends it to the others."""

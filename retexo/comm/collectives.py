@@ -51,6 +51,11 @@ class Communicator:
         """With them every sum hides its shares (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
 
+    @property
+    def sent_again(self) -> int:
+        """Bytes that this worker sent once more, because a connection between nodes broke; the meter has them once."""
+        return self._transport.sent_again
+
     def all_to_all(
         self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag, *, consume: bool = False
     ) -> list[Tensor]:

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from retexo.comm.credentials import Credentials
-from retexo.comm.sockets import Streams, socket_transport
+from retexo.comm.links import Link
+from retexo.comm.repair import Repairs
+from retexo.comm.sockets import SocketTransport, Streams, socket_transport
 from retexo.comm.tls import Tls, secure_stream
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
@@ -42,6 +44,10 @@ class Rendezvous:
     """By which streams between nodes are encrypted; None: they are not."""
     parts_per_node: int = 0
     """Several nodes: ranks of each."""
+    secret: str = field(default="", repr=False)
+    """Several nodes: what only those of this run know."""
+    link_timeout: float = 15.0
+    """seconds for which a link between nodes may be broken"""
 
     @property
     def identity(self) -> str:
@@ -55,20 +61,25 @@ def connected(
     """The transport of a worker until the end of its run; streams: None for gloo."""
     if streams is None:
         return process_group(rendezvous, rank)
-    return socket_transport(rank, _secured(rendezvous, rank, streams), rendezvous.timeout)
+    return socket_transport(_over_sockets(rendezvous, rank, dict(streams)))
 
 
-def _secured(rendezvous: Rendezvous, rank: int, streams: Streams) -> Streams:
-    """The streams, those to other nodes with TLS; in the order of peers, so that no circle of workers waits."""
-    if rendezvous.credentials is None:
-        return streams
-    tls, timeout, per_node = Tls(rendezvous.credentials), rendezvous.init_timeout, rendezvous.parts_per_node
-    return {
-        peer: stream
-        if peer // per_node == rank // per_node
-        else secure_stream(stream, tls, peer // per_node, timeout, accepted=rank < peer)
-        for peer, stream in sorted(streams.items())
+def _over_sockets(rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]) -> SocketTransport:
+    """Streams to other nodes become links; in the order of peers, so that no circle of workers waits for TLS."""
+    door, per_node = streams.pop(rank, None), rendezvous.parts_per_node
+    tls = Tls(rendezvous.credentials) if rendezvous.credentials is not None else None
+
+    def secured(peer: int, stream: socket.socket, timeout: float, accepted: bool) -> socket.socket:
+        return secure_stream(stream, tls, peer // per_node, timeout, accepted=accepted) if tls else stream
+
+    remote = [peer for peer in sorted(streams) if per_node and peer // per_node != rank // per_node]
+    links = {
+        peer: Link(peer, secured(peer, streams.pop(peer), rendezvous.init_timeout, rank < peer)) for peer in remote
     }
+    repairs = None
+    if door is not None:
+        repairs = Repairs(rank, links, door, rendezvous.secret, rendezvous.link_timeout, secured)
+    return SocketTransport(rank, streams, rendezvous.timeout, links, repairs)
 
 
 @contextlib.contextmanager
@@ -94,6 +105,7 @@ class GlooTransport:
 
     rank: int
     world_size: int
+    sent_again = 0
 
     def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
         """See Transport.swap; all is copied into one block, and the list emptied."""

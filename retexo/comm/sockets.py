@@ -1,51 +1,61 @@
-"""Sockets between the workers of a run, plain or with TLS: a stream for each pair, and one loop over all of them.
+"""Sockets between the workers of a run: a stream for each pair, and one loop over all of them.
 
-A message is its length in bytes, 8 of them in little-endian order, and then the values.
+Between workers of one node, which nothing can come between, a message is its length in bytes, 8 of them in
+little-endian order, and then the values. Between nodes see retexo.comm.links.
 """
 
 import select
 import socket
-import ssl
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from retexo.comm.links import HEADER, Link, check_length
+from retexo.comm.repair import Repairs
 from retexo.comm.transport import PeerLost
 
-HEADER = struct.Struct("<Q")
-RECORD = 1 << 14
-"""bytes of the largest record of TLS"""
-CHUNK = 16 * RECORD
-"""bytes that TLS is given at once"""
 Streams = Mapping[int, socket.socket]
-"""The connections of one worker to all others, by rank."""
+"""The connections of one worker to all others, by rank; at its own, where there are other nodes, the door to its parent
+(retexo.comm.repair)."""
 
 
 @contextmanager
-def socket_transport(rank: int, streams: Streams, timeout: float) -> Iterator["SocketTransport"]:
-    """The transport of a worker, whose streams are closed at the end."""
+def socket_transport(transport: "SocketTransport") -> Iterator["SocketTransport"]:
+    """A worker's transport, whose connections are closed at the end."""
     try:
-        yield SocketTransport(rank, streams, timeout)
+        yield transport
+        transport.finish()
     finally:
-        for stream in streams.values():
-            stream.close()
+        transport.close()
 
 
 class SocketTransport:
     """A worker's end, as a retexo.comm.transport.Transport."""
 
-    def __init__(self, rank: int, streams: Streams, timeout: float) -> None:
-        """timeout: seconds without a byte after which a peer counts as lost."""
-        self.rank, self.world_size = rank, len(streams) + 1
-        self._streams, self._timeout = streams, timeout
+    def __init__(
+        self,
+        rank: int,
+        streams: Streams,
+        timeout: float,
+        links: Mapping[int, Link] | None = None,
+        repairs: Repairs | None = None,
+    ) -> None:
+        """streams: to workers of this node. timeout: seconds without a byte after which a peer counts as lost."""
+        self._links, self._repairs, self._streams, self._timeout = links or {}, repairs, streams, timeout
+        self.rank, self.world_size = rank, len(streams) + len(self._links) + 1
         for stream in streams.values():
-            stream.setblocking(False)
-            if stream.family != socket.AF_UNIX:
-                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            limit = struct.pack("ll", int(timeout), int(timeout % 1 * 1e6))
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            stream.setblocking(True)
+
+    @property
+    def sent_again(self) -> int:
+        """Bytes that went a second time because a connection broke."""
+        return sum(link.sent_again for link in self._links.values())
 
     def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
         """See Transport.swap."""
@@ -53,95 +63,139 @@ class SocketTransport:
         received = [torch.empty(size, dtype=dtype) for size in from_sizes]
         received[self.rank] = to_peers[self.rank].clone()
         transfers = [
-            (_TlsTransfer if isinstance(stream, ssl.SSLSocket) else _Transfer)(
-                peer, stream, to_peers[peer], received[peer]
-            )
+            _Transfer(peer, stream, _bytes_of(to_peers[peer]), _bytes_of(received[peer]))
             for peer, stream in self._streams.items()
         ]
+        for peer, link in self._links.items():
+            link.begin(_bytes_of(to_peers[peer]), _bytes_of(received[peer]))
         to_peers.clear()
-        self._run({transfer.stream.fileno(): transfer for transfer in transfers})
+        for transfer in transfers:
+            transfer.send()
+        if self._links or any(transfer.to_send for transfer in transfers):
+            self._run([*transfers, *self._links.values()])
+        else:  # nobody waits for this worker: a call for each message, instead of `poll` and a call
+            for transfer in transfers:
+                transfer.receive(self._timeout)
+        for link in self._links.values():
+            link.end()
         return received
 
-    def _run(self, transfers: dict[int, "_Transfer"]) -> None:
+    def finish(self) -> None:
+        """Stay until the workers of other nodes have all that this one sent."""
+        if self._repairs is None:
+            return
+        self._repairs.closing = True
+        try:
+            self.swap([torch.empty(0)] * self.world_size, [0] * self.world_size)
+        except PeerLost:
+            if not all(link.all_acknowledged for link in self._links.values()):
+                raise
+
+    def close(self) -> None:
+        if self._repairs is not None:
+            self._repairs.end()
+        for stream in (*self._streams.values(), *(link.stream for link in self._links.values())):
+            stream.close()
+
+    def _run(self, waiting: Sequence["_Transfer | Link"]) -> None:
         """Send and receive whatever can be, until all is done."""
-        poll = select.poll()
-        ready = [(descriptor, select.POLLOUT) for descriptor in transfers]
-        while transfers:
-            for descriptor, events in ready:
-                transfer = transfers[descriptor]
-                transfer.step(events)
+        ready, moved = waiting, time.monotonic()
+        looked = moved
+        while True:
+            for transfer in ready:
+                transfer.step()
+            waiting = [transfer for transfer in waiting if not transfer.done]
+            if not waiting:
+                return
+            for link in self._links.values():
+                if link.broken_since is not None:
+                    if self._repairs is None:
+                        raise PeerLost(f"rank {link.peer}: {link.why}")
+                    self._repairs.ask(link)
+            ready, now = self._wait(waiting), time.monotonic()
+            moved = now if ready else moved
+            if now - moved >= self._timeout:
+                peers = ", ".join(str(transfer.peer) for transfer in waiting)
+                raise PeerLost(f"no byte from rank {peers} for {self._timeout:g} s")
+            if self._repairs is not None and now - looked >= self._repairs.interval:
+                self._repairs.check([transfer for transfer in waiting if isinstance(transfer, Link)])
+                looked = now
+
+    def _wait(self, waiting: Sequence["_Transfer | Link"]) -> Sequence["_Transfer | Link"]:
+        """Those that can go on; none after a while."""
+        poll, seconds, repairs = select.poll(), self._timeout, self._repairs
+        at = {transfer.descriptor: transfer for transfer in waiting}
+        for descriptor, transfer in at.items():
+            if descriptor >= 0:
                 poll.register(descriptor, transfer.events)
-                if not transfer.events:  # what comes next belongs to the next message
-                    poll.unregister(descriptor)
-                    del transfers[descriptor]
-            if transfers:
-                ready = poll.poll(1000 * self._timeout)
-                if not ready:
-                    peers = ", ".join(str(transfer.peer) for transfer in transfers.values())
-                    raise PeerLost(f"no byte from rank {peers} for {self._timeout:g} s")
+        if repairs is not None:
+            poll.register(repairs.bell, select.POLLIN)
+            seconds = min(seconds, repairs.interval)
+        ready = [descriptor for descriptor, _ in poll.poll(1000 * seconds)]
+        if repairs is not None and repairs.bell.fileno() in ready:
+            repairs.bell.recv(64)
+            return waiting
+        return [at[descriptor] for descriptor in ready]
 
 
 class _Transfer:
-    """A message to a peer, and the one that comes from it."""
+    """A message to a worker of this node, and the one that comes from it."""
 
-    def __init__(self, peer: int, stream: socket.socket, outgoing: Tensor, incoming: Tensor) -> None:
-        self.peer, self.stream = peer, stream
-        self._outgoing, self._incoming = _bytes_of(outgoing), _bytes_of(incoming)
-        self._expected, self._header = len(self._incoming), bytearray(HEADER.size)
-        self._to_send = [memoryview(HEADER.pack(len(self._outgoing))), self._outgoing]
-        self._to_come = [memoryview(self._header), self._incoming]
+    def __init__(self, peer: int, stream: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
+        self.peer, self._stream = peer, stream
+        self._expected, self._header = len(incoming), bytearray(HEADER.size)
+        self.to_send = [memoryview(HEADER.pack(len(outgoing))), outgoing]
+        self._to_come = [memoryview(self._header), incoming]
+
+    @property
+    def done(self) -> bool:
+        return not self.to_send and not self._to_come
+
+    @property
+    def descriptor(self) -> int:
+        return self._stream.fileno()
 
     @property
     def events(self) -> int:
         """What `poll` has to wait for."""
-        return (select.POLLOUT if self._to_send else 0) | (select.POLLIN if self._to_come else 0)
+        return (select.POLLOUT if self.to_send else 0) | (select.POLLIN if self._to_come else 0)
 
-    def step(self, events: int) -> None:
+    def step(self) -> None:
         """Send and receive what can be without waiting; PeerLost at the end of the stream."""
+        self.send()
+        if self._to_come:
+            self._receive(socket.MSG_DONTWAIT)
+
+    def send(self) -> None:
+        """As much as the stream takes."""
         try:
-            if events & ~select.POLLIN and self._to_send:
-                self._send()
-            if events & ~select.POLLOUT and self._to_come:
-                self._receive()
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if self.to_send:
+                _advance(self.to_send, self._stream.sendmsg(self.to_send, (), socket.MSG_DONTWAIT))
+        except BlockingIOError:
             pass
         except OSError as error:
             raise PeerLost(f"rank {self.peer}: {error.strerror}") from error
 
-    def _send(self) -> None:
-        _advance(self._to_send, self.stream.sendmsg(self._to_send))
+    def receive(self, timeout: float) -> None:
+        """All of it."""
+        while self._to_come:
+            if not self._receive(0):
+                raise PeerLost(f"no byte from rank {self.peer} for {timeout:g} s")
 
-    def _receive(self) -> None:
-        self._came(self.stream.recvmsg_into(self._to_come)[0])
-
-    def _came(self, count: int) -> None:
+    def _receive(self, flags: int) -> int:
+        """How many bytes came."""
+        try:
+            count = self._stream.recvmsg_into(self._to_come, 0, flags)[0]
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise PeerLost(f"rank {self.peer}: {error.strerror}") from error
         if not count:
             raise PeerLost(f"rank {self.peer} closed its connection")
         _advance(self._to_come, count)
-        self._check_header()
-
-    def _check_header(self) -> None:
         if len(self._to_come) < 2:
-            (announced,) = HEADER.unpack(self._header)
-            assert announced == self._expected, f"rank {self.peer} sends {announced} bytes, not {self._expected}"
-
-
-class _TlsTransfer(_Transfer):
-    """The same where the stream has TLS, which gives out a record at a time, and sends whole chunks."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        start = RECORD - HEADER.size  # one record, and one packet, for a short message
-        joined = b"".join((self._to_send[0], self._outgoing[:start]))
-        self._to_send = [memoryview(joined), *([self._outgoing[start:]] if len(self._outgoing) > start else [])]
-
-    def _send(self) -> None:
-        while self._to_send:  # once it would wait, TLS wants the same chunk again
-            _advance(self._to_send, self.stream.send(self._to_send[0][:CHUNK]))
-
-    def _receive(self) -> None:
-        while self._to_come:  # until it would wait: what TLS holds of a record, poll does not see
-            self._came(self.stream.recv_into(self._to_come[0]))
+            check_length(self.peer, self._header, self._expected)
+        return count
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -27,6 +27,8 @@ class ThreadGroup:
 class ThreadTransport:
     """One thread's end, as a retexo.comm.transport.Transport."""
 
+    sent_again = 0
+
     def __init__(self, rank: int, group: ThreadGroup) -> None:
         self.rank, self.world_size = rank, len(group.messages)
         self._group = group

@@ -19,6 +19,11 @@ class Transport(Protocol):
     @property
     def world_size(self) -> int: ...
 
+    @property
+    def sent_again(self) -> int:
+        """Bytes that went a second time because a connection broke."""
+        ...
+
     def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each, by rank.
 

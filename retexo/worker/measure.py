@@ -18,12 +18,13 @@ def measurements(
     """Seconds, memory and bytes of all workers, at rank 0; the last messages of a run. peaks: resident, private."""
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
     slowest = comm.gather(phases, MessageTag("metrics"))
-    memory = comm.gather(torch.tensor(peaks), MessageTag("metrics"))
+    numbers = comm.gather(torch.tensor([*peaks, comm.sent_again]), MessageTag("metrics"))
     phase = dict(zip(PHASES, slowest.amax(dim=0).tolist(), strict=True)) if len(slowest) else {}
     return {
         "seconds": {"train": seconds, "phase": phase},
-        "peak_memory_bytes": memory[:, 0].tolist(),
-        "peak_private_bytes": memory[:, 1].tolist(),
+        "peak_memory_bytes": numbers[:, 0].tolist(),
+        "peak_private_bytes": numbers[:, 1].tolist(),
+        "sent_again_bytes": numbers[:, 2].tolist(),
         "bytes": traffic_summary(comm, num_layers),
     }
 

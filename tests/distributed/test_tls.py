@@ -28,6 +28,7 @@ from retexo.apps import credentials as authority
 from retexo.cluster import handshake, places, rendezvous
 from retexo.cluster.handshake import PROTOCOL
 from retexo.comm.credentials import read_credentials
+from retexo.comm.links import Link
 from retexo.comm.process_group import connected
 from retexo.comm.sockets import SocketTransport
 from retexo.comm.tls import Tls, secure_stream
@@ -363,7 +364,8 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
             for node, stream in enumerate((near, end))
         ]
         streams = [each.result(20) for each in ends]
-        transports = [SocketTransport(node, {1 - node: stream}, 10.0) for node, stream in enumerate(streams)]
+        links = [{1 - node: Link(1 - node, stream)} for node, stream in enumerate(streams)]
+        transports = [SocketTransport(node, {}, 10.0, own) for node, own in enumerate(links)]
         spoil.set()
         swaps = [pool.submit(each.swap, [torch.ones(50)] * 2, [50] * 2) for each in transports]
         errors = [str(each.exception(20)) for each in swaps]

@@ -334,7 +334,7 @@ def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_pat
 
 FIELDS = {
     "status", "run_id", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes",
-    "peak_memory_bytes", "peak_private_bytes", "partition_digest", "resumed",
+    "peak_memory_bytes", "peak_private_bytes", "sent_again_bytes", "partition_digest", "resumed",
 }  # fmt: skip
 
 

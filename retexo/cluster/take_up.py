@@ -1,0 +1,126 @@
+"""Connections between nodes that broke are opened again for as long as the run lasts (distributed.backend=sockets).
+
+Of two nodes the one that opened a connection does so again: for its own link to the other node, and for the streams of
+its workers, who ask by their doors (retexo.comm.repair).
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from retexo.cluster.channel import Channel, ChannelClosed, Disconnected
+from retexo.cluster.pending import Listener, PendingConnections
+from retexo.comm.repair import DOOR
+from retexo.comm.tls import Tls
+from retexo.errors import TrainingError
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[int, ...]
+"""A connection between two nodes: the number of the one that opens it; of a stream, the ranks of its ends, too."""
+
+
+class Reopening:
+    """Of a node; in a thread, until `end`."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        tls: Tls | None,
+        dial: Callable[[int, Key], Channel],
+        key_of: Callable[[Mapping[str, Any]], Key],
+        own: int,
+        node_of: Callable[[int], int],
+    ) -> None:
+        """dial: opens a connection to a node. key_of: which one comes in, () for none of this run."""
+        self._pending = PendingConnections(listener, tls)
+        self._dial, self._key_of, self._own, self._node_of = dial, key_of, own, node_of
+        self._doors: dict[socket.socket, int] = {}
+        """Of the workers, by rank."""
+        self.links: SimpleQueue[tuple[int, Channel]] = SimpleQueue()
+        """New ones to other nodes."""
+        self.bell, self._ring = socket.socketpair()
+        """Can be read when there are such."""
+        self._dialling: set[tuple[int, Key]] = set()
+        self._used: set[Any] = set()
+        """What was drawn for the connections that were taken."""
+        self._ended = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def start(self, doors: Mapping[int, socket.socket]) -> None:
+        self._doors = {door: rank for rank, door in doors.items()}
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended = True
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ask(self, node: int, key: Key) -> None:
+        """Open a connection anew, if it is this node's to do so."""
+        if key[0] == self._own and (node, key) not in self._dialling:
+            self._dialling.add((node, key))
+            threading.Thread(target=self._open, args=(node, key), daemon=True).start()
+
+    def _open(self, node: int, key: Key) -> None:
+        try:
+            self._arrived(node, key, self._dial(node, key))
+        except (OSError, TrainingError) as error:
+            logger.info("node %d was not reached again: %s", node, error)
+        finally:
+            self._dialling.discard((node, key))
+
+    def _arrived(self, node: int, key: Key, channel: Channel) -> None:
+        if len(key) == 1:
+            self.links.put((node, channel))
+            self._ring.send(b"\0")
+            return
+        for door, rank in self._doors.items():
+            if rank in key[1:]:
+                (peer,) = {*key[1:]} - {rank}
+                stream = channel.detach()
+                with suppress(OSError):  # this worker has ended
+                    socket.send_fds(door, [DOOR.pack(peer, key[0] == self._own)], [stream.fileno()])
+                stream.close()
+
+    def _serve(self) -> None:
+        while not self._ended:
+            first, ready = self._pending.wait(0.2, list(self._doors))
+            for channel, message in first:
+                self._admit(channel, message)
+            for door in ready:
+                request = door.recv(DOOR.size)
+                if request:
+                    self._ask_for(self._doors[door], DOOR.unpack(request)[0])
+                else:
+                    del self._doors[door]
+        self._pending.close()
+
+    def _ask_for(self, rank: int, peer: int) -> None:
+        node = self._node_of(peer)
+        if node < self._own:
+            self.ask(node, (self._own, rank, peer))
+
+    def _admit(self, channel: Channel, message: Mapping[str, Any]) -> None:
+        key, fresh = self._key_of(message), message.get("fresh")
+        known = bool(key) and key[0] != self._own and (len(key) == 3 or channel.speaks_for(key[0]))
+        if not known or not fresh or fresh in self._used:
+            self._pending.reject(channel, "not a node of this run, or what one has said before")
+            return
+        self._used.add(fresh)
+        with suppress(ChannelClosed):
+            channel.send({"again": True})
+            self._arrived(key[0], key, channel)
+
+
+def dialled(channel: Channel, hello: Mapping[str, Any], timeout: float) -> Channel:
+    """A connection whose other end has taken it for what `hello` says; Disconnected where it has not."""
+    channel.send(dict(hello))
+    if "again" not in channel.receive_one(timeout):
+        channel.close()
+        raise Disconnected("it was turned away")
+    return channel
