@@ -233,7 +233,7 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
     known = np.concatenate((np.arange(first, end), halo))
     check_no_leak(directory.path / f"part{part}", known[checked.src.numpy()], known[checked.dst.numpy()], links)
-    return replace(checked, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
+    return replace(checked, first_id=first, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
@@ -326,6 +326,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         unresolved_halo=None,
         asked_for=None,
         links=None,
+        first_id=0,
         **checked,
         **edge_data,
     )

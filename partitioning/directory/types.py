@@ -103,6 +103,8 @@ class Partition:
     links: Mapping[str, Tensor] | None = None
     """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
     test_neg; and `pool`, [M, 2] the same in all parts: nodes, and how many training pairs each is the end of."""
+    first_id: int = 0
+    """Of the inner nodes there, with links."""
 
     @property
     def multilabel(self) -> bool:

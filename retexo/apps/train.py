@@ -10,7 +10,7 @@ from typing import Any
 from retexo.apps import resume
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, print_rows
+from retexo.apps.summary import byte_rows, link_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.settings import Settings
@@ -60,6 +60,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
         summary = {
+            **({"baselines": directory.meta.links["baselines"]} if directory.meta and directory.meta.links else {}),
             "status": "running",
             "run_id": node.run_id,
             "versions": versions(),
@@ -81,8 +82,17 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     else:
-        print(f"node {cluster.node_rank}: done, test accuracy {result['test']['accuracy']:.4f}; node 0 has the results")
+        scored = ", ".join(f"{name} {value:.4f}" for name, value in list(result.get("test", {}).items())[:1])
+        print(f"node {cluster.node_rank}: done, test {scored}; node 0 has the results")
     return summary
+
+
+def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
+    val, test = summary["val"], summary["test"]
+    return {
+        "accuracy (validation, test)": f"{val['accuracy']:.4f}, {test['accuracy']:.4f}",
+        "F1 on test (micro, macro)": f"{test['micro_f1']:.4f}, {test['macro_f1']:.4f}",
+    }
 
 
 def _reason(error: BaseException) -> str:
@@ -101,8 +111,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
     seconds, counted = summary["seconds"], summary["bytes"]
     rows = {
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
-        "accuracy (validation, test)": f"{summary['val']['accuracy']:.4f}, {summary['test']['accuracy']:.4f}",
-        "F1 on test (micro, macro)": f"{summary['test']['micro_f1']:.4f}, {summary['test']['macro_f1']:.4f}",
+        **(link_rows(summary) if settings.train.task.links else _class_rows(summary)),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
         "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",

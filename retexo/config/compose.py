@@ -137,6 +137,7 @@ def load(
     own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
     others = {
         "num_partitions": values["num_partitions"],  # ClusterSettings has it, too
+        "learns": values["task._target_"],  # DatasetSettings has it
         "launcher_env": launcher_env,
         "run_key": environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
         "arguments": (f"--config-name={config_name}", *own, *overrides),

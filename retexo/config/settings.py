@@ -17,7 +17,7 @@ from partitioning.setting_fields import (
     setting,
     settings_dataclass,
 )
-from partitioning.settings import PartitionSettings
+from partitioning.settings import LINKS, PartitionSettings
 from retexo.config.cluster_settings import ClusterSettings, seconds
 
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
@@ -64,6 +64,35 @@ class ModelSettings(Checked):
         one_of("activation", "aggregate"), earlier="activation",
     )  # fmt: skip
     options: dict[str, Any] = setting("model.*", {}, "what only this model has, see below")
+
+
+@settings_dataclass
+class TaskSettings(Checked):
+    """How links are learned."""
+
+    learns: str
+    """The setting task._target_."""
+    dim: int = setting("task.dim", 64, "links: width of what is scored", at_least(1), at_most(MAX_WIDTH))
+    scorer: str = setting("task.scorer", "dot", "of two embeddings", one_of("dot", "distmult", "mlp"))
+    negatives: int = setting(
+        "task.negatives", 256, "nodes that a pair is told from in a step: half uniform ones, half ends of others",
+        at_least(2), at_most(MAX_WIDTH),
+    )  # fmt: skip
+    pool: int = setting(
+        "task.pool", 4096, "random nodes that every worker has, which negatives are drawn from; 0: those it has anyway",
+        at_least(0), at_most(4096),
+    )  # fmt: skip
+    cut_edges: str = setting(
+        "task.cut_edges", "train", "pairs between two parts: the other end is sent once a layer; or they do not train",
+        one_of("train", "skip"),
+    )  # fmt: skip
+    ranked: int = setting(
+        "task.ranked", 20_000, "pairs of a set that are ranked among all nodes, about; of more a sample", at_least(1)
+    )
+
+    @property
+    def links(self) -> bool:
+        return self.learns == LINKS
 
 
 @settings_dataclass
@@ -210,6 +239,7 @@ class TrainerSettings(Checked):
 class TrainSettings(Checked):
     """All that the training of a model depends on, besides the partition."""
 
+    task: TaskSettings
     model: ModelSettings
     optimizer: OptimizerSettings
     compute: ComputeSettings

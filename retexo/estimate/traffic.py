@@ -18,7 +18,7 @@ from torch import Tensor
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.hetero.types import HeteroPartition
-from retexo.comm.collectives import Communicator, ReduceInput
+from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
@@ -27,7 +27,6 @@ from retexo.hetero import lazy as hetero_lazy
 from retexo.hetero.context import HeteroContext, of_target, schema_of
 from retexo.nn.hetero import AnyArchitecture, HeteroArchitecture, build_network, projected_width
 from retexo.nn.stage import Architecture, Stage
-from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock, Context, RunContext
 from retexo.trainers.layerwise import LayerInput, layer_exchange, make_layer_objective
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info, num_classes
@@ -35,7 +34,8 @@ from retexo.training.message import build_message
 from retexo.training.objective import LayerObjective
 from retexo.training.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.training.secure import hide_shares
-from retexo.worker.evaluate import evaluate
+from retexo.worker.context import task_of
+from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import Graph, Part, graph_of
 from retexo.worker.measure import measurements
 
@@ -100,7 +100,8 @@ def estimate_by_gradient(
 
     def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
         steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
-        answered = _dry_run(settings, directory, graph_of(parts[comm.rank]), copy.deepcopy(stages), comm, steps=steps)
+        graph = graph_of(parts[comm.rank], settings.task)
+        answered = _dry_run(settings, directory, graph, copy.deepcopy(stages), comm, steps=steps)
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
         return answered, [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
 
@@ -116,7 +117,9 @@ def architecture_of(
     classes = max(num_classes(partition, directory) for partition in partitions)
     of_edges = max(0 if partition.edge_feat is None else partition.edge_feat.shape[1] for partition in partitions)
     weighted = any(partition.edge_weight is not None for partition in partitions)
-    return Architecture.of(settings.model, width, classes, of_edges, weighted)
+    task = settings.task
+    classes = task.dim if task.links else classes
+    return Architecture.of(settings.model, width, classes, of_edges, weighted, task.scorer if task.links else "")
 
 
 def network_of(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> AnyArchitecture:
@@ -146,7 +149,7 @@ def _dry_run(
     steps: Sequence[StepMessages],
 ) -> int:
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
-    graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST)
+    graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, task=task_of(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info, "")
@@ -156,9 +159,7 @@ def _dry_run(
     else:
         assert isinstance(context, Context)
         logits = list(_dry_run_plain(context, stages, steps))
-    evaluate(context, choose_answer(context, logits, graph.powers(context))[1])
-    if graph_info.ogb_name is not None:
-        comm.all_reduce([ReduceInput(torch.zeros(1, dtype=torch.int64))], MessageTag("metrics"))
+    chosen_scores(context, stages, logits, graph.powers(context))
     measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())
 

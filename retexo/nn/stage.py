@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
 from retexo.nn.registry import build_convolution, check_model, find
+from retexo.nn.scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Architecture:
     model: ModelSettings
     num_features: int
     num_classes: int
+    scorer: str = ""
+    """Of links (retexo.nn.scorer); empty: classes of nodes."""
     num_edge_features: int = 0
     """K, that are read; weights among them where a convolution takes them so."""
 
@@ -30,15 +33,17 @@ class Architecture:
         """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
         common = asdict(self.model)
         options = common.pop("options")
-        return {**common, **options, **{name: value for name, value in vars(self).items() if name != "model"}}
+        sizes = {name: value for name, value in vars(self).items() if name != "model" and value != ""}
+        return {**common, **options, **sizes}
 
     @classmethod
     def of(
-        cls, model: ModelSettings, num_features: int, num_classes: int, num_edge_features: int, weighted: bool
+        cls, model: ModelSettings, num_features: int, num_classes: int, num_edge_features: int, weighted: bool,
+        scorer: str = "",
     ) -> Self:
         """For a graph; attention reads a weight as one more feature of an edge."""
         takes_weights = weighted and check_model(model).attention_heads > 0
-        return cls(model, num_features, num_classes, num_edge_features + takes_weights)
+        return cls(model, num_features, num_classes, scorer, num_edge_features + takes_weights)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -54,7 +59,8 @@ class Architecture:
 
         options = read(find(content["name"]).Options)
         model = ModelSettings(**read(ModelSettings), options=options)
-        return cls(model, content["num_features"], content["num_classes"], content.get("num_edge_features", 0))
+        sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
+        return cls(model, *sizes, content.get("num_edge_features", 0))
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
@@ -91,6 +97,8 @@ class Stage(nn.Module):
         self.norm = nn.LayerNorm(self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
         self.is_last, self.passes_aggregate = is_last, passes_aggregate
+        self.scorer: Any = None
+        """Of links; set by build_stages."""
 
     @property
     def trunk(self) -> nn.ModuleList:
@@ -191,6 +199,8 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
             stages.append(_build_stage(architecture, layer, stages[-1].output_dim if stages else None))
+            if architecture.scorer:
+                stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
     return stages
 
 

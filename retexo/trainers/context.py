@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,8 @@ from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.outputs.run_log import RunLog
 from retexo.training.graph_info import GraphInfo
+from retexo.training.objective import LayerObjective
 from retexo.training.recovery import Recovery
-from retexo.training.task import NodeClassification
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
@@ -55,7 +56,8 @@ class RunContext:
     """[I] or [I, C], on the device."""
     graph_info: GraphInfo
     """Of the whole graph."""
-    task: NodeClassification
+    task: Any
+    """A Task: its objective and its scores know which."""
     comm: Communicator
     device: torch.device
     log: RunLog
@@ -96,6 +98,10 @@ class Context(RunContext):
     """What the plan was made from."""
     halo_features: Tensor | None = None
     """[H, F] where every worker makes them itself; None: they are sent."""
+    make_objective: "Callable[..., LayerObjective] | None" = None
+    """What rounds train on, as layerwise.make_layer_objective; None for that."""
+    ends: Any = None
+    """retexo.trainers.links.Ends, once they are known."""
     edge_means: Tensor | None = None
     """[I, K] means of the in-edges' features, weighted as these are, 0 for none; None where the model reads none."""
 

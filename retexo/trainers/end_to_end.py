@@ -6,6 +6,7 @@ I inner nodes, F features, C classes.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import AnyPass
 from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
-from retexo.training.task import NodeClassification
+from retexo.training.objective import Objective
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero that has to enter the loss (see retexo.exchange.autograd)."""
@@ -41,7 +42,7 @@ class NetworkObjective:
     val: Forward
     train_labels: Tensor
     val_labels: Tensor
-    task: NodeClassification
+    task: Any
     graph_info: GraphInfo
     exchanges_rows: bool
     layer: int = 0
@@ -50,6 +51,9 @@ class NetworkObjective:
     @property
     def num_train(self) -> int:
         return len(self.train_labels)
+
+    def begin(self, number: int) -> None:
+        """Nothing depends on it."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         weights, matrices = self.first
@@ -65,12 +69,14 @@ class NetworkObjective:
         if not self.graph_info.num_val:
             return torch.zeros(3, dtype=torch.int64)
         self.module.eval()
-        return self.task.counts(self.val()[0], self.val_labels).sum(dim=1)
+        counts: Tensor = self.task.counts(self.val()[0], self.val_labels)
+        return counts.sum(dim=1)
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:
-    """The trained modules: all but the heads."""
-    return nn.ModuleList(stage.trunk for stage in stages)
+    """The trained modules: all but the heads; of links the last scorer, too."""
+    scorers = [] if stages[-1].scorer is None else [stages[-1].scorer]
+    return nn.ModuleList([*(stage.trunk for stage in stages), *scorers])
 
 
 def fit(
@@ -81,6 +87,7 @@ def fit(
     val: Forward,
     *,
     exchanges_rows: bool,
+    wrap: Callable[[NetworkObjective], Objective] = lambda objective: objective,
 ) -> list[int]:
     """Train to convergence; the module ends with its best validation round. Returns the number of rounds, in a list."""
     partition = context.partition
@@ -96,7 +103,7 @@ def fit(
         exchanges_rows=exchanges_rows,
     )
     with context.phase("rounds"):
-        rounds = run_rounds(objective, context.settings, context.comm, context.log)
+        rounds = run_rounds(wrap(objective), context.settings, context.comm, context.log)
     module.eval()
     return [rounds]
 
@@ -109,6 +116,7 @@ def fit_stages(
     matrices: Sequence[Matrix],
     *,
     exchanges_rows: bool,
+    wrap: Callable[[NetworkObjective], Objective] = lambda objective: objective,
 ) -> list[int]:
     """Train stages end to end and write them to the checkpoint; `train` makes the pass of each step.
 
@@ -122,6 +130,7 @@ def fit_stages(
         lambda: train().run(stages, comm, "embeddings"),
         lambda: val.run(stages, comm, "metrics"),
         exchanges_rows=exchanges_rows,
+        wrap=wrap,
     )
     for layer, stage in enumerate(stages):
         context.save_layer(layer, stage)

@@ -133,10 +133,12 @@ def make_layer_objective(
     context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
 ) -> LayerObjective:
     """What the rounds of a layer train on."""
+    if context.make_objective is not None:
+        return context.make_objective(context, layer, stage, given, sources)
 
     def labelled(mask: Tensor) -> LabelledNodes:
         nodes = (mask & (context.plan.required_layers > context.plan.num_layers)).nonzero()[:, 0]
-        return _labelled(context, stage, nodes, given, sources)
+        return labelled_nodes(context, stage, nodes, given, sources)
 
     return LayerObjective(
         layer=layer,
@@ -149,7 +151,7 @@ def make_layer_objective(
     )
 
 
-def _labelled(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
+def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
     batch_size, labels = context.settings.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.linear_aggregation else context.edges.chunks(nodes, EDGES_PER_STEP)

@@ -70,7 +70,21 @@ def check(settings: TrainSettings) -> None:
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )
+    if settings.task.links:
+        _check_links(settings, trainer)
     trainer.check(settings)
+
+
+def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
+    name, task = settings.trainer.name, settings.task
+    if trainer not in (lazy, full_graph):
+        raise InputError(f"trainer={name}: links are learned by trainer=lazy and full_graph alone; choose one of these")
+    if settings.smoothing.steps:
+        raise InputError(f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
+                         "out, or choose --config-name link_prediction_gcn, sage or gat")  # fmt: skip
+    if not check_model(settings.model).linear_aggregation and task.cut_edges == "train" and trainer is lazy:
+        raise InputError(f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of an "
+                         "end, which are not sent; set task.cut_edges=skip")  # fmt: skip
 
 
 def check_saves(settings: TrainSettings, trainer: Trainer) -> None:

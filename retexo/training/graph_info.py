@@ -40,6 +40,8 @@ class GraphInfo:
     """Whether any partition has weights of edges."""
     num_edge_features: int = 0
     """K"""
+    evaluator: str = ""
+    """Of links that OGB has a split of: hits@K or mrr."""
     holders: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
 
@@ -56,17 +58,18 @@ class GraphInfo:
 
 def agree_on_graph_info(
     comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True,
-    task: type[Task] = NodeClassification,
+    task: Task | None = None,
 ) -> GraphInfo:  # fmt: skip
     """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
 
-    settings: hex digest. training: whether training nodes are needed. InputError names the ranks that differ.
+    settings: hex digest. training: whether training nodes are needed. task: None for classes of nodes.
+    InputError names the ranks that differ.
     """
     edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
     own = [
         digest_to_int(directory.digest()),
         digest_to_int(settings),
-        *task.num_seeds(partition),
+        *(task or NodeClassification).num_seeds(partition),
         partition.features.shape[1],
         num_classes(partition, directory),
         partition.num_inner,
@@ -93,14 +96,15 @@ def agree_on_graph_info(
         num_val=totals[1],
         num_test=totals[2],
         num_features=int(everyone[:, 5].max()),
-        num_classes=int(everyone[:, 6].max()),
-        multilabel=bool(everyone[:, 8].max()),
+        num_classes=int(everyone[:, 6].max()) if task is None else task.num_classes,
+        multilabel=bool(everyone[:, 8].max()) and task is None,
         part_sizes=tuple(everyone[:, 7].tolist()),
         untrained_ranks=frozenset((everyone[:, 2] == 0).nonzero()[:, 0].tolist()),
         degrees_stored=bool((everyone[:, 9] & 1).min()),
         weighted=bool((everyone[:, 9] & 2).any()),
         num_edge_features=int(edge_widths.max()),
         holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
+        evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )
 

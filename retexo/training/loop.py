@@ -64,6 +64,7 @@ def _run_until_end(
             recovery.save_round(round_state.layer, number, round_state.state_dict())
         if message.any_stop_requested:
             raise Stopped(f"told to stop; layer {round_state.layer} is kept after {number} rounds")
+        objective.begin(number)
         message.stop_requested = recovery is not None and recovery.stop_requested()
         val_counts = objective.val_counts()
         loss = None

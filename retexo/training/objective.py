@@ -5,7 +5,7 @@ n nodes, F input width, D hidden width, C classes.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, RowIndex
 from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
-from retexo.training.task import NodeClassification, Task
+from retexo.training.task import Task
 
 
 class Objective(Protocol):
@@ -45,6 +45,9 @@ class Objective(Protocol):
     @property
     def exchanges_rows(self) -> bool:
         """Whether workers exchange rows within losses and val_counts, so that all of them have to compute these."""
+
+    def begin(self, number: int) -> None:
+        """A round begins, which what is drawn in it may depend on."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         """The first weights [F, D], and chunk by chunk what training multiplies each with, [n, F]."""
@@ -88,7 +91,8 @@ class LayerObjective:
 
     layer: int
     stage: Stage
-    task: NodeClassification
+    task: Any
+    """Here NodeClassification."""
     train: LabelledNodes
     val: LabelledNodes
     graph_info: GraphInfo
@@ -108,8 +112,16 @@ class LayerObjective:
     def num_train(self) -> int:
         return len(self.train.labels)
 
+    @property
+    def read(self) -> LabelledNodes:
+        """The nodes that go through the stage in a round."""
+        return self.train
+
+    def begin(self, number: int) -> None:
+        """Nothing depends on it."""
+
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        inputs = (self.train.inputs(place) for place in self.train.chunks)
+        inputs = (self.read.inputs(place) for place in self.read.chunks)
         return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
 
     def losses(self) -> Iterator[Tensor]:

@@ -19,7 +19,9 @@ from retexo.sites.resolve_halo import resolve_halo
 from retexo.trainers.checks import refuse_edge_data
 from retexo.trainers.context import Clock, Context, edge_means, in_edges
 from retexo.trainers.layerwise import PRECISIONS
+from retexo.trainers.links import make_link_objective
 from retexo.training.graph_info import GraphInfo
+from retexo.training.links import LinkPrediction
 from retexo.training.recovery import Recovery
 from retexo.training.task import NodeClassification
 from retexo.worker.process import choose_device
@@ -48,7 +50,7 @@ def make_context(
     plan_options = PlanOptions(
         num_layers=settings.model.num_layers + settings.smoothing.hops,
         part_sizes=graph_info.part_sizes,
-        all_nodes=graph_info.all_nodes_used,
+        all_nodes=graph_info.all_nodes_used or settings.task.links,
         partial_sums=conv.linear_aggregation,
         all_halo_rows=settings.exchange.mode == "plain",
         use=use,
@@ -78,7 +80,8 @@ def make_context(
         plan=plan,
         plan_options=plan_options,
         graph_info=graph_info,
-        task=NodeClassification(graph_info.num_classes, graph_info.multilabel),
+        task=task_of(settings) or NodeClassification(graph_info.num_classes, graph_info.multilabel),
+        make_objective=make_link_objective if settings.task.links and use == "train" else None,
         comm=comm,
         device=device,
         log=log or RunLog(Path(), 1, settings),
@@ -88,6 +91,11 @@ def make_context(
         clock=clock,
         edge_means=None if conv.attention_heads else edge_means(partition, dtype),
     )
+
+
+def task_of(settings: TrainSettings) -> LinkPrediction | None:
+    """None for classes of nodes, which follow from the labels."""
+    return LinkPrediction(settings.task.dim) if settings.task.links else None
 
 
 def layer_saver(run_dir: Path, comm: Communicator, clock: Clock) -> Callable[[int, nn.Module], None]:

@@ -1,13 +1,33 @@
 """Scores of the whole graph, from every worker's logits of its own nodes."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic import MessageTag
+from retexo.nn.stage import Answer, Stage
+from retexo.trainers.answer import Powers, choose_answer
 from retexo.trainers.context import RunContext
+from retexo.trainers.ranking import choose_links, link_scores
 from retexo.training.task import Score, ogb_correct, score
+
+Scores = dict[str, dict[str, float]]
+"""By set; of links no training scores."""
+
+
+def chosen_scores(
+    context: Any, stages: Sequence[Stage], logits: Sequence[Tensor], powers_of: Powers
+) -> tuple[Answer, Scores]:
+    """What a trained network answers, chosen by validation, and its scores; logits: [I, C] of the last stages."""
+    if context.settings.task.links:
+        answer = choose_links(context, stages, logits)
+        return answer, link_scores(context, stages, logits, answer)
+    answer, chosen = choose_answer(context, logits, powers_of)
+    return answer, {name: asdict(each) for name, each in final_scores(context, chosen).items()}
 
 
 def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:

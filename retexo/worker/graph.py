@@ -5,13 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.types import HeteroPartition
 from retexo.comm.collectives import Communicator
-from retexo.config.settings import TrainSettings
+from retexo.config.settings import TaskSettings, TrainSettings
 from retexo.exchange.plan import Use
 from retexo.hetero import context as hetero_context
 from retexo.hetero import registry as hetero_registry
@@ -50,6 +52,11 @@ def check(settings: TrainSettings) -> None:
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
     """InputError for a model of plain graphs on a heterogeneous one, and the reverse."""
+    links = directory.meta is not None and bool(directory.meta.links)
+    if settings.task.links != links:
+        known_as = {True: "link_prediction", False: "node_classification"}
+        raise InputError(f"{directory.path}: {'pairs' if links else 'no pairs'} of nodes are split there; choose "
+                         f"task={known_as[links]}, or partition with task={known_as[not links]}")  # fmt: skip
     relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
     if relational != hetero:
         known = (name for name in CONVOLUTIONS if check_model(default_model(name, 1, 1)).relational == hetero)
@@ -73,8 +80,9 @@ class PlainGraph:
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         return Architecture.of(
-            settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
-        )
+            settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted,
+            settings.task.scorer if settings.task.links else "",
+        )  # fmt: skip
 
     def make_context(
         self, settings: TrainSettings, info: GraphInfo, comm: Communicator, conv: Convolution, **given: Any
@@ -162,14 +170,29 @@ def read_part(directory: PartitionDirectory, rank: int) -> Part:
     return directory.read_hetero(rank) if isinstance(directory, HeteroDirectory) else directory.read(rank)
 
 
-def graph_of(part: Part) -> Graph:
-    return PlainGraph(part) if isinstance(part, Partition) else HeteroGraph(part)
+def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:
+    """task: None for classes of nodes."""
+    if isinstance(part, HeteroPartition):
+        return HeteroGraph(part)
+    return PlainGraph(part if task is None or not task.links else _of_links(part, task))
 
 
-def read_graph(directory: PartitionDirectory, rank: int, trained: Checkpoint | None = None) -> Graph:
+def _of_links(part: Partition, task: TaskSettings) -> Partition:
+    """With all nodes as such that rounds need; pairs that do not train are left out."""
+    assert part.links is not None
+    train = part.links["train"]
+    if task.cut_edges == "skip":
+        train = train[(train[:, 1] >= part.first_id) & (train[:, 1] < part.first_id + part.num_inner)]
+    mask = torch.ones(part.num_inner, dtype=torch.bool)
+    return replace(part, links={**part.links, "train": train}, train_mask=mask)
+
+
+def read_graph(
+    directory: PartitionDirectory, rank: int, trained: Checkpoint | None = None, task: TaskSettings | None = None
+) -> Graph:
     """This worker's part; with a checkpoint its classes are numbered as in training."""
     part = read_part(directory, rank)
-    return graph_of(part if trained is None else as_trained(part, directory, trained))
+    return graph_of(part if trained is None else as_trained(part, directory, trained), task)
 
 
 def make_inference_context(

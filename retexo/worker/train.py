@@ -17,15 +17,15 @@ from retexo.nn.hetero import AnyArchitecture, build_network
 from retexo.nn.stage import Answer
 from retexo.outputs.checkpoint import save_model
 from retexo.outputs.run_log import RunLog
-from retexo.trainers.answer import choose_answer
 from retexo.trainers.context import Clock
 from retexo.trainers.registry import Trainer
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.recovery import Recovery, state_dir
 from retexo.training.secure import hide_shares
+from retexo.worker.context import task_of
 from retexo.worker.disclosure import disclosing
-from retexo.worker.evaluate import final_scores
+from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
@@ -61,7 +61,7 @@ def run(
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
-        graph = read_graph(job.directory, rank)
+        graph = read_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
@@ -70,7 +70,9 @@ def run(
     ):
         start = time.perf_counter()
         comm = disclosure.comm
-        graph_info = agree_on_graph_info(comm, graph.partition, job.directory, job.settings_digest)
+        graph_info = agree_on_graph_info(
+            comm, graph.partition, job.directory, job.settings_digest, task=task_of(settings)
+        )
         architecture = graph.architecture(settings, graph_info)
         stages = build_network(architecture, settings.seed)
         check_same_parameters(comm, stages)
@@ -91,14 +93,13 @@ def run(
             logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
-            answer, logits = choose_answer(context, trained.logits, powers_of)
-            scores = final_scores(context, logits)
+            answer, scores = chosen_scores(context, stages, trained.logits, powers_of)
         seconds = time.perf_counter() - start
         if rank == 0:
             clock.progress.enter("checkpoint")
             _save_model(job, architecture, trainer, answer, multilabel=graph_info.multilabel)
         return {
-            **{name: asdict(value) for name, value in scores.items()},
+            **scores,
             "rounds": trained.rounds,
             "resumed": {"layer": layer, "round": number} if settings.resume else None,
             **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),

@@ -1,0 +1,244 @@
+"""Link prediction: what rounds train on. Both ends of a pair are computed where its source lies.
+
+A source's owner gets the aggregated input of each end that lies elsewhere, once a layer, and of a pool of random nodes
+that all workers have; so rounds send gradients and counts alone. I inner nodes, R ends of other parts, F input width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retexo.comm.traffic import MessageTag
+from retexo.exchange.autograd import make_halo_exchange
+from retexo.exchange.layer_exchange import LayerExchange
+from retexo.exchange.plan import TRAIN_WAVE, ExchangePlan, plan_of
+from retexo.exchange.selection import LocalRows
+from retexo.nn.block import Sources
+from retexo.nn.convolution import Inputs
+from retexo.nn.matrix import as_matrix, dense
+from retexo.nn.scorer import Scorer
+from retexo.nn.stage import Stage
+from retexo.trainers import layerwise
+from retexo.trainers.context import Context
+from retexo.trainers.end_to_end import Forward, NetworkObjective
+from retexo.trainers.layerwise import LayerInput
+from retexo.training.links import VALIDATED, LinkSeeds
+from retexo.training.objective import LabelledNodes, LayerObjective
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Nodes of other parts that this worker computes, too."""
+
+    ids: Tensor
+    """int64 [R] ascending, in the partitioned graph."""
+    plan: ExchangePlan
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """[R, F] what skips of later layers read, too, by its name."""
+
+    def receive(self, context: Context, layer: int, rows: Tensor) -> Tensor:
+        """Of rows [I, F] of every worker those of the ends, [R, F]."""
+        precision = layerwise.PRECISIONS[context.settings.exchange.precision[layer]]
+        local = LocalRows.unprojected(rows.to(context.features.dtype), None, precision)
+        held = LayerExchange(self.plan, layer, local, context.comm).run(TRAIN_WAVE).unprojected
+        return held.values[held.halo].to(rows)
+
+
+def ends_of(context: Context, *, linear: bool) -> Ends:
+    """Agree on them once, before the first layer; linear: whether a row is all that a layer aggregates of a node."""
+    if context.ends is None:
+        part, links, sizes = context.partition, _links(context), context.graph_info.part_sizes
+        bounds = torch.tensor([0, *np.cumsum(sizes)])
+        wanted = torch.zeros(0, dtype=torch.int64)
+        if linear and context.settings.task.cut_edges == "train" and part.num_inner:
+            wanted = torch.cat((links["train"][:, 1], _validated(links["val"])[:, 1], _pool(context)[:, 0]))
+            wanted = torch.unique(wanted)
+        ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
+        owner = torch.searchsorted(bounds, ids, right=True) - 1
+        count = len(ids)
+        edges = replace(
+            part, src=part.num_inner + torch.arange(count), dst=torch.zeros(count, dtype=torch.int64), num_halo=count,
+            halo_owner=owner, halo_index=ids - bounds[owner], edge_weight=None, edge_feat=None,
+        )  # fmt: skip
+        options = replace(context.plan_options, partial_sums=False)
+        required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
+        context.ends = Ends(ids, plan_of(edges, options, required, context.comm))
+    ends: Ends = context.ends
+    return ends
+
+
+def _links(context: Context) -> dict[str, Tensor]:
+    assert context.partition.links is not None
+    return dict(context.partition.links)
+
+
+def _pool(context: Context) -> Tensor:
+    return _links(context)["pool"][: context.settings.task.pool]
+
+
+def _validated(rows: Tensor) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:VALIDATED]]
+
+
+def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
+    """This worker's pairs, as far as both ends are at hand."""
+    links, task, part = _links(context), context.settings.task, context.partition
+    first, num_nodes = part.first_id, sum(context.graph_info.part_sizes)
+
+    def numbers(ids: Tensor) -> Tensor:
+        """-1 for a node that is not at hand."""
+        place = torch.searchsorted(ends.ids, ids.contiguous()).clamp(max=max(0, len(ends.ids) - 1))
+        known = ends.ids[place] == ids if len(ends.ids) else torch.zeros_like(ids, dtype=torch.bool)
+        inner = (ids >= first) & (ids < first + part.num_inner)
+        return torch.where(inner, ids - first, torch.where(known, place + part.num_inner, -1))
+
+    train, val = numbers(links["train"]), numbers(_validated(links["val"]))
+    pool = _pool(context)
+    drawn_from, weight = numbers(pool[:, 0]), pool[:, 1]
+    if not len(pool) or bool((drawn_from < 0).any()):  # without a pool: all at hand
+        drawn_from = torch.arange(part.num_inner + len(ends.ids))
+        weight = torch.bincount(train[:, 1].clamp(min=0), minlength=len(drawn_from))
+    return LinkSeeds(
+        train[(train >= 0).all(dim=1)], val[(val >= 0).all(dim=1)], drawn_from, weight.to(context.features.dtype),
+        len(drawn_from) / max(1, num_nodes), task.negatives // 2, context.settings.batch_size, context.settings.seed,
+        layer,
+    )  # fmt: skip
+
+
+# --- layer by layer --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LinkObjective(LayerObjective):
+    """One layer's stage; `train` are the inner nodes."""
+
+    hand: LabelledNodes | None = None
+    """Inner nodes, then ends."""
+    seeds: LinkSeeds | None = None
+
+    @property
+    def num_train(self) -> int:
+        return 0 if self.seeds is None else len(self.seeds.train)
+
+    def begin(self, number: int) -> None:
+        assert self.seeds is not None
+        self.seeds.begin(number)
+
+    @property
+    def read(self) -> LabelledNodes:
+        assert self.hand is not None
+        return self.hand
+
+    def losses(self) -> Iterator[Tensor]:
+        assert self.seeds is not None
+        self.stage.train()
+        yield self.seeds.loss(self._embedded(), self.stage.scorer)
+
+    @torch.no_grad()
+    def val_counts(self) -> Tensor:
+        assert self.seeds is not None
+        self.stage.eval()
+        return self.seeds.val_counts(self._embedded(), self.stage.scorer)
+
+    def _embedded(self) -> Tensor:
+        """[I + R, D]"""
+        assert self.hand is not None
+        none = next(self.stage.parameters()).new_zeros(0, self.stage.output_widths[1])
+        return torch.cat([none, *(self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks)])
+
+
+def make_link_objective(
+    context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
+) -> LinkObjective:
+    """Of all inner nodes, and of the ends of this worker's pairs, whose inputs are received here."""
+    part, nothing = context.partition, torch.zeros(0, dtype=torch.int64)
+    nodes = torch.arange(part.num_inner)
+    linear = stage.conv.linear_aggregation
+    train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
+    hand = train
+    ends = ends_of(context, linear=linear)
+    if linear and context.settings.task.cut_edges == "train":
+        own = train.inputs(slice(None)) if len(nodes) else None
+        inputs = _with_ends(context, ends, layer, stage, own)
+        hand = LabelledNodes.of(torch.arange(len(nodes) + len(ends.ids)), train.labels, inputs)
+    return LinkObjective(
+        layer, stage, context.task, train, LabelledNodes.of(nothing, context.labels[:0], None), context.graph_info,
+        hand=hand, seeds=make_seeds(context, ends, layer),
+    )  # fmt: skip
+
+
+def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inputs | None) -> Inputs | None:
+    """The inputs of the inner nodes with the ends' after them; a worker without nodes exchanges, too."""
+    widths = [weight.shape[0] for weight in stage.first_weights]
+    parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
+    names = [*("rows", "sum")[len(stage.skips) - len(parts) :], *stage.skips]
+    made = []
+    for name, matrix in zip(names, parts, strict=True):
+        key = {"rows": "features", "sum": "aggregate"}.get(name, name) if layer == 0 else name
+        rows = dense(matrix).cpu().to(context.features.dtype)
+        received = ends.kept.get(key)
+        if received is None:
+            received = ends.receive(context, layer, rows)
+        if key not in ("rows", "sum"):  # which are this layer's alone
+            ends.kept[key] = received
+        made.append(as_matrix(torch.cat((rows, received)).to(context.device)))
+    if own is None:
+        return None
+    count = len(own.matrices)
+    inputs = replace(own, matrices=tuple(made[:count]), skips=tuple(made[count:]), num_rows=made[0].shape[0])
+    return inputs.in_bf16() if own.bf16 else inputs
+
+
+# --- end to end ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LinkNetworkObjective(NetworkObjective):
+    """A whole network; `train` and `val` embed all inner nodes."""
+
+    seeds: LinkSeeds | None = None
+    scorer: Scorer | None = None
+
+    @property
+    def num_train(self) -> int:
+        return 0 if self.seeds is None else len(self.seeds.train)
+
+    def begin(self, number: int) -> None:
+        assert self.seeds is not None
+        self.seeds.begin(number)
+
+    def losses(self) -> Iterator[Tensor]:
+        assert self.seeds is not None
+        assert self.scorer is not None
+        self.module.train()
+        embedded, zero = self.train()
+        yield self.seeds.loss(embedded, self.scorer) + zero
+
+    @torch.no_grad()
+    def val_counts(self) -> Tensor:
+        assert self.seeds is not None
+        assert self.scorer is not None
+        self.module.eval()
+        return self.seeds.val_counts(self.val()[0], self.scorer)
+
+
+def network_objective(context: Context, stage: Stage, objective: NetworkObjective) -> LinkNetworkObjective:
+    """An objective for links in place of one for nodes; stage: the last. Embeddings of ends are sent in each round."""
+    ends, layer = ends_of(context, linear=True), context.settings.model.num_layers - 1
+    swap = make_halo_exchange(ends.plan, layer, None, context.features.new_zeros(0, device=context.device))
+
+    def with_ends(run: Forward, kind: str) -> Forward:
+        def forward() -> tuple[Tensor, Tensor]:
+            rows, before = run()
+            received, zero = swap.run(rows, before, context.comm, MessageTag(kind, layer))
+            return torch.cat((rows, received)), zero
+
+        return forward
+
+    kept = {each.name: getattr(objective, each.name) for each in fields(objective)}
+    kept |= {"train": with_ends(objective.train, "embeddings"), "val": with_ends(objective.val, "metrics")}
+    kept |= {"exchanges_rows": True, "seeds": make_seeds(context, ends, 0), "scorer": stage.scorer}
+    return LinkNetworkObjective(**kept)

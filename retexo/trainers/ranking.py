@@ -1,0 +1,283 @@
+"""How well pairs are told from others: MRR, Hits@K and AUC, from counts that are added up over the workers.
+
+A pair (u, v) is ranked among all nodes that u has no edge to in any set. The embedding of u goes to every worker, which
+counts those of its own nodes that score more than v; so no list of all nodes is ever held, and what comes back are
+counts. A rank is the mean of the best and the worst that equal scores allow, as OGB's evaluator has it. AUC is against
+the fixed pairs of the partition directory, and so is what OGB asks for of its own graphs.
+
+I inner nodes, q pairs of one worker that are ranked at a time, D width of all embeddings of a node, A answers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retexo.comm.collectives import ReduceInput
+from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm.traffic import MessageTag
+from retexo.nn.stage import Answer, Stage
+from retexo.trainers.context import Context
+
+QUERIES = 1 << 10
+"""Pairs of a worker that are ranked at a time."""
+CELLS = 1 << 21
+"""Scores that are there at a time, of each stage."""
+ONE = 1 << 32
+"""Reciprocal ranks are added up in these parts of one."""
+HITS = (10, 20, 50)
+TAG = MessageTag("predictions")
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """The embeddings of this worker's nodes, as all workers see them."""
+
+    context: Context
+    stages: Sequence[Stage]
+    rows: Tensor
+    """[I, D] of the stages side by side."""
+    answers: Sequence[tuple[int, ...]]
+    """[A] places of the stages whose scores are averaged."""
+
+    @classmethod
+    def of(
+        cls, context: Context, stages: Sequence[Stage], logits: Sequence[Tensor], answers: Sequence[Answer]
+    ) -> "Embedded":
+        """logits: of the last stages, [I, C] each. Where rows are rounded these are, too: eight bits, a scale each."""
+        last = list(stages)[len(stages) - len(logits) :]
+        places = [tuple(stage - len(stages) + len(last) for stage in each.stages) for each in answers]
+        rows = torch.cat([each.cpu() for each in logits], dim=1)
+        if context.settings.exchange.rounded:
+            rows = _unpacked(_packed(rows, len(last)), len(last), rows)
+        return cls(context, [stage.cpu() for stage in last], rows, places)
+
+    @property
+    def bounds(self) -> Tensor:
+        return torch.tensor([0, *np.cumsum(self.context.graph_info.part_sizes)])
+
+    def scores(self, score: Callable[[Stage, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
+        """[A, ...] from embeddings of sources and destinations; `score` is a method of a stage's scorer."""
+        width = src.shape[1] // len(self.stages)
+        pieces = zip(self.stages, torch.split(src, width, dim=1), torch.split(dst, width, dim=1), strict=True)
+        each = [score(stage, *ends) for stage, *ends in pieces]
+        return torch.stack([sum(each[place] for place in answer) / len(answer) for answer in self.answers])  # type: ignore[misc]
+
+    def pairs(self, src: Tensor, dst: Tensor) -> Tensor:
+        """[A, q]"""
+        return self.scores(lambda stage, *ends: stage.scorer.pairs(*ends), src, dst)
+
+    def against(self, src: Tensor, dst: Tensor) -> Tensor:
+        """[A, q, n]"""
+        return self.scores(lambda stage, *ends: stage.scorer.against(*ends), src, dst)
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """The embeddings [n, D] of any nodes, by their ids in the partitioned graph, int64 [n]; all workers call it."""
+        comm, bounds = self.context.comm, self.bounds
+        wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
+        owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
+        counts = torch.bincount(owner, minlength=comm.world_size)
+        lists = list(torch.split(torch.from_numpy(wanted) - bounds[owner], counts.tolist()))
+        sizes = [int(each) for each in comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)]
+        asked = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
+        size = self._row_bytes
+        replies = [self._packed(self.rows[each.long()]) for each in asked]
+        received = comm.all_to_all(replies, [count * size for count in counts.tolist()], TAG, consume=True)
+        return self._unpacked(torch.cat(received))[torch.from_numpy(inverse)]
+
+    def everywhere(self, tensor: Tensor) -> list[Tensor]:
+        """Of every worker its tensor, [n_w, ...], at every worker."""
+        comm = self.context.comm
+        sizes = comm.all_gather(torch.tensor([tensor.numel()]), TAG)[:, 0].tolist()
+        received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, TAG)
+        return [each.view(-1, *tensor.shape[1:]) for each in received]
+
+    @property
+    def _row_bytes(self) -> int:
+        count = len(self.stages)
+        width = self.rows.shape[1]
+        return width + SCALE_BYTES * count if self.context.settings.exchange.rounded else width * self.rows.itemsize
+
+    def _packed(self, rows: Tensor) -> Tensor:
+        rounded = self.context.settings.exchange.rounded
+        return _packed(rows, len(self.stages)) if rounded else rows.contiguous().view(-1).view(torch.uint8)
+
+    def _unpacked(self, data: Tensor) -> Tensor:
+        if self.context.settings.exchange.rounded:
+            return _unpacked(data, len(self.stages), self.rows)
+        return data.clone().view(self.rows.dtype).view(-1, self.rows.shape[1])
+
+
+def _packed(rows: Tensor, count: int) -> Tensor:
+    """Rows [n, D] as bytes: codes, then a scale for each of `count` parts of a row."""
+    codes, scales = to_int8(rows.reshape(len(rows) * count, -1))
+    both = codes.view(len(rows), -1).view(torch.uint8), scales.view(-1, count).view(torch.uint8)
+    return torch.cat(both, dim=1).view(-1)
+
+
+def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
+    width, scale_bytes = like.shape[1], SCALE_BYTES * count
+    codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
+    values = codes.contiguous().view(torch.int8).view(len(codes) * count, -1)
+    return (values * scales.clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
+
+
+def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
+    """The stage, or the mean of the last ones, with the best MRR of validation pairs."""
+    num_layers = len(stages)
+    candidates = [Answer((num_layers - 1,))]
+    if context.settings.readout == "validation" and context.graph_info.num_val and len(logits) > 1:
+        numbers = range(num_layers)
+        candidates = [Answer((each,)) for each in numbers]
+        candidates += [Answer(tuple(range(each, num_layers))) for each in numbers[:-1]]
+    if len(candidates) == 1:
+        return candidates[0]
+    ranked = ranks(Embedded.of(context, stages, logits, candidates), "val")
+    return candidates[int(torch.tensor([each["mrr"] for each in ranked]).argmax())]
+
+
+def link_scores(
+    context: Context, stages: Sequence[Stage], logits: Sequence[Tensor], answer: Answer
+) -> dict[str, dict[str, float]]:
+    """The scores of validation and test pairs that a run reports."""
+    embedded = Embedded.of(context, stages, logits, [answer])
+    sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
+    return {part: {**ranks(embedded, part)[0], **against_fixed(embedded, part)} for part, size in sizes.items() if size}
+
+
+def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
+    """MRR and Hits@K of the pairs of a set, or of a sample of them, by answer."""
+    context, links = embedded.context, _links(embedded)
+    comm, rows = context.comm, links[part]
+    generator = torch.Generator().manual_seed(context.settings.seed)
+    rows = rows[torch.randperm(len(rows), generator=generator)[: -(-context.settings.task.ranked // comm.world_size)]]
+    known = _Known(embedded)
+    totals = torch.zeros(len(embedded.answers), 1 + len(HITS), dtype=torch.int64)
+    most = int(comm.all_gather(torch.tensor([len(rows)]), TAG).max())
+    for first in range(0, most, QUERIES):
+        some = rows[first : first + QUERIES]
+        source = embedded.rows[some[:, 0] - context.partition.first_id]
+        own = embedded.pairs(source, embedded.fetch(some[:, 1]))
+        above = _above(embedded, known, some, source, own)
+        rank = 1 + above.double().sum(dim=2) / 2
+        hits = [(rank <= k).sum(dim=1) for k in HITS]
+        totals += torch.stack([(ONE / rank).round().long().sum(dim=1), *hits], dim=1)
+    count = torch.tensor([len(rows)])
+    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(count)], MessageTag("metrics"))
+    pairs = max(1, int(count))
+    shares = totals.double() / pairs
+    names = ["mrr", *(f"hits@{k}" for k in HITS)]
+    shares[:, 0] /= ONE
+    return [{**dict(zip(names, each, strict=True)), "ranked": pairs} for each in shares.tolist()]
+
+
+def _above(embedded: Embedded, known: "_Known", rows: Tensor, source: Tensor, own: Tensor) -> Tensor:
+    """For each pair [A, q, 2] how many nodes of the graph score more than it, and how many at least as much."""
+    comm = embedded.context.comm
+    queries = embedded.everywhere(embedded._packed(source).view(-1, embedded._row_bytes))
+    wanted = embedded.everywhere(own.T.contiguous())
+    dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
+    sources = embedded.everywhere(rows[:, 0].to(dtype))
+    held = embedded.everywhere(known.held_out(rows[:, 0]).to(dtype))
+    answers = []
+    for query, score, ids, others in zip(queries, wanted, sources, held, strict=True):
+        rows_of = embedded._unpacked(query.reshape(-1))
+        answers.append(_count(embedded, known, rows_of, score.T, ids.long(), others.long()))
+    sizes = [len(rows) * 2 * len(embedded.answers)] * comm.world_size
+    received = comm.all_to_all([each.flatten() for each in answers], sizes, TAG)
+    return torch.stack([each.view(len(embedded.answers), len(rows), 2) for each in received]).long().sum(dim=0)
+
+
+def _count(embedded: Embedded, known: "_Known", source: Tensor, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
+    """Of this worker's nodes, int32 [A, q, 2]; without those that a source, of int64 [q], has an edge to."""
+    place, node = known.of_sources(ids, others)
+    total = torch.zeros(len(embedded.answers), len(ids), 2, dtype=torch.int32)
+    step = max(1, CELLS // max(1, len(ids) * len(embedded.answers)))
+    for first in range(0, len(embedded.rows), step):
+        scores = embedded.against(source, embedded.rows[first : first + step])
+        inside = (node >= first) & (node < first + step)
+        scores[:, place[inside], node[inside] - first] = -torch.inf
+        total[:, :, 0] += (scores > own[:, :, None]).sum(dim=2)
+        total[:, :, 1] += (scores >= own[:, :, None]).sum(dim=2)
+    return total
+
+
+class _Known:
+    """Which nodes have an edge from which: those of this part's edges, and of its pairs."""
+
+    def __init__(self, embedded: Embedded) -> None:
+        part, links = embedded.context.partition, _links(embedded)
+        halo = embedded.bounds[part.halo_owner] + part.halo_index
+        ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
+        self.first, self.count = part.first_id, part.num_inner
+        self._held = torch.cat((links["val"], links["test"]))
+        self._held = self._held[self._held[:, 0].argsort(stable=True)]
+        order = ids[part.src.long()].argsort(stable=True)
+        self._source, self._node = ids[part.src.long()][order], part.dst.long()[order]
+
+    def held_out(self, sources: Tensor) -> Tensor:
+        """[p, 2] place of a source, and another node that a pair of it has; its own owner knows these."""
+        place, at = _matches(self._held[:, 0].contiguous(), sources)
+        return torch.stack((place, self._held[at, 1]), dim=1)
+
+    def of_sources(self, ids: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of sources and inner nodes that do not count for them: the source itself, known ends."""
+        place, at = _matches(self._source, ids)
+        places = torch.cat((place, others[:, 0], torch.arange(len(ids))))
+        nodes = torch.cat((self._node[at], others[:, 1] - self.first, ids - self.first))
+        inner = (nodes >= 0) & (nodes < self.count)
+        return places[inner], nodes[inner]
+
+
+def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Place in `wanted`, and place in `ascending`, of all equal numbers."""
+    begin, end = (torch.searchsorted(ascending, wanted, right=right) for right in (False, True))
+    counts = end - begin
+    place = torch.repeat_interleave(torch.arange(len(wanted)), counts)
+    return place, torch.arange(len(place)) - torch.repeat_interleave(counts.cumsum(0) - counts - begin, counts)
+
+
+def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
+    """AUC against the fixed pairs, and what OGB's evaluator says of its own graphs."""
+    links, comm = _links(embedded), embedded.context.comm
+    positive, negative = _all_scores(embedded, links[part]), _all_scores(embedded, links[f"{part}_neg"])
+    everyone = torch.cat(embedded.everywhere(positive))
+    ordered = negative.sort().values
+    wins = sum(torch.searchsorted(ordered, everyone, right=right).sum() for right in (False, True))
+    counts = torch.tensor([int(wins), len(negative)])
+    comm.all_reduce([ReduceInput(counts)], MessageTag("metrics"))
+    pairs = len(everyone) * int(counts[1])
+    found = {"auc": int(counts[0]) / 2 / pairs if pairs else float("nan")}
+    name = embedded.context.graph_info.evaluator
+    if name == "mrr":
+        several = negative.view(len(positive), -1)
+        rank = 1 + ((several > positive[:, None]).sum(dim=1) + (several >= positive[:, None]).sum(dim=1)) / 2
+        total = torch.tensor([int((ONE / rank.double()).round().sum())])
+        comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))
+        found["ogb mrr"] = int(total) / ONE / max(1, len(everyone))
+    elif name:
+        k = int(name.split("@")[1])
+        best = torch.cat(embedded.everywhere(ordered.flip(0)[:k])).sort(descending=True).values
+        hits = torch.tensor([int((positive > best[k - 1]).sum()) if len(best) >= k else len(positive)])
+        comm.all_reduce([ReduceInput(hits)], MessageTag("metrics"))
+        found[f"ogb {name}"] = int(hits) / max(1, len(everyone))
+    return found
+
+
+def _all_scores(embedded: Embedded, rows: Tensor) -> Tensor:
+    """Of the first answer, [n]; a piece of the pairs at a time."""
+    most = int(embedded.context.comm.all_gather(torch.tensor([len(rows)]), TAG).max())
+    found = [embedded.rows.new_zeros(0)]
+    for first in range(0, most, 32 * QUERIES):
+        some = rows[first : first + 32 * QUERIES]
+        source = embedded.rows[some[:, 0] - embedded.context.partition.first_id]
+        found.append(embedded.pairs(source, embedded.fetch(some[:, 1]))[0])
+    return torch.cat(found)
+
+
+def _links(embedded: Embedded) -> dict[str, Tensor]:
+    links = embedded.context.partition.links
+    assert links is not None
+    return dict(links)
