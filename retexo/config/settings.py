@@ -175,7 +175,7 @@ class ExchangeSettings(Checked):
         one_of("exact", "plain"), is_group=True,
     )  # fmt: skip
     precision: tuple[str, ...] = setting(
-        "exchange.precision", ["int8", "int4"],
+        "exchange.precision", ["int4"],
         "of the rows of each layer, as one or a list; fp32 is exact, int8 and int4 have a scale per row",
         one_of("fp32", "bf16", "int8", "int4"), per_layer=True, earlier=["fp32"],
     )  # fmt: skip

@@ -193,7 +193,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
     """Other sums would be other numbers in four bits, so that the run's waves are its own."""
     directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
     settings = train_settings("hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", *MODELS[model])
-    assert settings.exchange.precision == ("int8", "int4")
+    assert settings.exchange.precision == ("int4", "int4")
 
     def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)

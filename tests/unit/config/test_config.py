@@ -80,7 +80,7 @@ def test_defaults() -> None:
     gradient, exchange = train.gradient, train.exchange
     assert (gradient.mode, gradient.local_epochs) == ("sync", 1)
     assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int8")
-    assert (exchange.mode, exchange.precision, train.stopping.patience) == ("exact", ("int8", "int4"), 20)
+    assert (exchange.mode, exchange.precision, train.stopping.patience) == ("exact", ("int4", "int4"), 20)
     assert (train.model.own_half, train.model.inputs, train.model.passes) == (True, "all", "aggregate")
     assert (train.readout, train.smoothing.steps, train.smoothing.reach) == ("validation", 5, "computed")
     exact = compose(["+experiment=exact"]).train
