@@ -1,7 +1,7 @@
 """One reachable port for all nodes (distributed.hub): a hub that joins TCP connections, and cannot read or change them.
 
-Every node opens connections only. One that waits to be reached has a link to the hub, over TLS, with its certificate.
-One that wants to reach it asks the hub over such a link, too; each of the two gets a token for one use, and opens a
+A node without distributed.inbound_port opens connections only. One that waits to be reached has a link to the hub, over
+TLS, with its certificate. One that wants to reach it asks the hub over such a link, too; each of the two gets a token for one use, and opens a
 plain connection with it. The hub joins these two, and the nodes run their own TLS through them (retexo.comm.tls). So
 the hub knows who talks to whom, and how much.
 """
@@ -11,19 +11,21 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from retexo.cluster.channel import Channel, ChannelClosed, Disconnected, connect
-from retexo.cluster.pending import PendingConnections
+from retexo.cluster.pending import HubLost, PendingConnections
 from retexo.comm.tls import Tls
-from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 20.0
 """within which both ends have to come"""
+RENEW_SECONDS = 1.0
 PIECE = 1 << 16
 
 
@@ -35,7 +37,7 @@ class Hub:
     port: int
     tls: Tls
     node: int
-    """The hub's place among the members: behind all nodes."""
+    """The hub's place among the members: behind all nodes, or 0."""
 
     def reach(self, node: int, timeout: float) -> socket.socket:
         """A connection to another node; Disconnected where that does not wait at the hub."""
@@ -58,8 +60,12 @@ class HubListener:
 
     def __init__(self, hub: Hub, timeout: float) -> None:
         self._hub = hub
-        self._link = connect(hub.address, hub.port, timeout, hub.tls, hub.node)
-        self._link.send({"listen": True})
+        self._link = self._wait_there(timeout)
+
+    def _wait_there(self, timeout: float) -> Channel:
+        link = connect(self._hub.address, self._hub.port, timeout, self._hub.tls, self._hub.node)
+        link.send({"listen": True})
+        return link
 
     def fileno(self) -> int:
         return self._link.fileno()
@@ -68,11 +74,11 @@ class HubListener:
         """It never waits for somebody to come."""
 
     def accept(self) -> tuple[socket.socket, None]:
-        """As of a socket; BlockingIOError where nobody has come, TrainingError where the hub has ended."""
+        """As of a socket; BlockingIOError where nobody has come, HubLost where the hub has ended."""
         try:
             messages = self._link.receive()
         except ChannelClosed as error:
-            raise TrainingError(f"the hub {self._hub.address}:{self._hub.port} has ended: {error}") from error
+            raise HubLost(f"the hub {self._hub.address}:{self._hub.port} has ended: {error}") from error
         if not messages:
             raise BlockingIOError
         (message,) = messages  # each is a record of TLS, of which one is read at a time
@@ -80,8 +86,52 @@ class HubListener:
         stream.send({"token": message.get("incoming")})
         return stream.detach(), None
 
+    def renew(self) -> None:
+        """Once the hub was lost; OSError where it is not there yet."""
+        link = self._wait_there(RENEW_SECONDS)
+        self._link.close()
+        self._link = link
+
     def close(self) -> None:
         self._link.close()
+
+
+class OwnHub:
+    """The hub within node 0, in a thread; in place of a listening socket: who reaches node 0 is accepted."""
+
+    def __init__(self, listener: socket.socket, tls: Tls) -> None:
+        self._arrived: SimpleQueue[socket.socket] = SimpleQueue()
+        self._bell, self._ring = socket.socketpair()
+        self._bell.setblocking(False)
+        self._listener, self._ended = listener, False
+        self._server = HubServer(listener, tls, self._arrive)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ended:
+            self._server.step(0.2)
+
+    def _arrive(self, stream: socket.socket) -> None:
+        self._arrived.put(stream)
+        self._ring.send(b"\0")
+
+    def fileno(self) -> int:
+        return self._bell.fileno()
+
+    def setblocking(self, flag: bool, /) -> None:
+        """It never waits for somebody to come."""
+
+    def accept(self) -> tuple[socket.socket, None]:
+        """As of a socket; BlockingIOError where nobody has come."""
+        self._bell.recv(1)
+        return self._arrived.get(), None
+
+    def close(self) -> None:
+        self._ended = True
+        self._thread.join()
+        for each in (self._listener, self._bell, self._ring):
+            each.close()
 
 
 # --- the hub itself --------------------------------------------------------------------------------------------------
@@ -100,8 +150,11 @@ class Pair:
 class HubServer:
     """Joins connections until it is ended."""
 
-    def __init__(self, listener: socket.socket, tls: Tls) -> None:
-        self._pending = PendingConnections(listener, tls)
+    def __init__(
+        self, listener: socket.socket, tls: Tls, arrive: Callable[[socket.socket], None] | None = None
+    ) -> None:
+        """arrive: of the hub within node 0, takes what is for that."""
+        self._pending, self._arrive = PendingConnections(listener, tls), arrive
         self._waiting: dict[int, Channel] = {}
         """Links of the nodes that can be reached."""
         self._tokens: dict[str, tuple[Pair, int]] = {}
@@ -136,9 +189,10 @@ class HubServer:
     def _reach(self, channel: Channel, node: int, other: int) -> None:
         pair, tokens = Pair((node, other), time.monotonic() + TOKEN_SECONDS), [secrets.token_hex(16) for _ in range(2)]
         try:
-            if other not in self._waiting:
-                raise Disconnected("it is not here")
-            self._waiting[other].send({"incoming": tokens[1]})
+            if not self._is_for_own(pair):
+                if other not in self._waiting:
+                    raise Disconnected("it is not here")
+                self._waiting[other].send({"incoming": tokens[1]})
         except ChannelClosed:
             self._waiting.pop(other, None)
             channel.send({"absent": other})
@@ -147,9 +201,15 @@ class HubServer:
             channel.send({"token": tokens[0]})
         channel.close()
 
+    def _is_for_own(self, pair: Pair) -> bool:
+        return self._arrive is not None and pair.nodes[1] == 0
+
     def _join(self, channel: Channel, pair: Pair, place: int) -> None:
         pair.ends[place] = channel
-        if len(pair.ends) == 2:
+        if self._arrive is not None and self._is_for_own(pair):
+            channel.send({"joined": True})
+            self._arrive(channel.detach())
+        elif len(pair.ends) == 2:
             pair.ends[0].send({"joined": True})
             near, far = (pair.ends[each].detach() for each in (0, 1))
             for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
@@ -158,8 +218,9 @@ class HubServer:
 
 def _pump(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:
     """Pass on what comes, until the end."""
-    source.settimeout(None)
-    target.settimeout(None)
+    for end in (source, target):
+        end.settimeout(None)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a node that vanished does not keep threads here
     count = 0
     with suppress(OSError):
         while content := source.recv(PIECE):

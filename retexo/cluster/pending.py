@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.comm.tls import Tls
+from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,10 @@ MAX_WARNINGS = 20
 
 
 Other = TypeVar("Other", Channel, socket.socket)
+
+
+class HubLost(TrainingError):
+    """The link to the hub broke."""
 
 
 class Listener(Protocol):

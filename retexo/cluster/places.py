@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from partitioning.errors import InputError
 from retexo.cluster.channel import listen
-from retexo.cluster.hub import Hub, HubListener
+from retexo.cluster.hub import Hub, HubListener, OwnHub
 from retexo.cluster.interfaces import interface_address, loopback, route_interface
 from retexo.cluster.pending import Listener
 from retexo.comm.process_group import LauncherStore
@@ -31,17 +31,42 @@ class Place:
 
 
 def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
-    """Listen, or wait at the hub."""
-    if hub is not None:
+    """Listen, or wait at the hub, or be the hub."""
+    own_port = cluster.inbound_port or 0
+    if hub is not None and cluster.node_rank == hub.node:
+        logger.info("node 0 is the hub, at %s", cluster.hub)
+        return Place(OwnHub(_listen_as_hub(cluster), hub.tls), "none", f"{BY_HUB}:0")
+    if hub is not None and not own_port:
         logger.info("node %d is reached by the hub at %s", cluster.node_rank, cluster.hub)
         try:
             return Place(HubListener(hub, cluster.init_timeout), "none", f"{BY_HUB}:{cluster.node_rank}")
         except OSError as error:
             raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
-    interface = choose_interface(cluster)
-    address = interface_address(interface, preferred=_addresses(cluster.master_addr))
-    listener = _listener(cluster, interface, address) if cluster.node_rank == 0 else listen(address, 0)
+    if hub is not None:
+        interface = cluster.interface or route_interface(hub.address, hub.port)
+        address = interface_address(interface)
+    else:
+        interface = choose_interface(cluster)
+        address = interface_address(interface, preferred=_addresses(cluster.master_addr))
+    if cluster.node_rank == 0:
+        listener = _listener(cluster, interface, address)
+    else:
+        try:
+            listener = listen(address, own_port)
+        except OSError as error:
+            where = f"cannot listen on {address}:{own_port}: {error.strerror}"
+            raise InputError(f"distributed.inbound_port={own_port}: {where}; choose a free port") from error
     return Place(listener, interface, f"{address}:{listener.getsockname()[1]}")
+
+
+def _listen_as_hub(cluster: ClusterSettings) -> socket.socket:
+    try:
+        return listen(*cluster.hub_address)
+    except OSError as error:
+        raise InputError(
+            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}; members.json has no hub behind the "
+            "nodes, so node 0 is the hub: give an address of its own, or list the hub (`retexo credentials members`)"
+        ) from error
 
 
 def choose_interface(cluster: ClusterSettings) -> str:

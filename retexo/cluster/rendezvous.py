@@ -95,7 +95,10 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         else:
             logger.warning("between the nodes nothing is encrypted: use a network that you trust (SECURITY.md)")
         tls = Tls(credentials) if credentials else None
-        hub = Hub(*cluster.hub_address, tls, cluster.num_nodes) if tls and cluster.hub else None
+        hub = None
+        if tls is not None and credentials is not None and cluster.hub is not None:
+            own_hub = len(credentials.members) == cluster.num_nodes  # nobody is listed behind the nodes
+            hub = Hub(*cluster.hub_address, tls, 0 if own_hub else cluster.num_nodes)
         is_first = cluster.node_rank == 0
         place = open_place(cluster, hub)
         stack.callback(place.listener.close)
@@ -167,16 +170,27 @@ class Participant:
             fresh = secrets.token_hex(16)
             return dialled(channel, {"proof": _proof(secret, key, fresh), "from": key, "fresh": fresh}, timeout)
 
-        node_of = self.cluster.node_of
-        return Reopening(self.listener, self.tls, dial, partial(_key_of, secret=secret), self.own.node, node_of)
+        keys_of, key_of = partial(self.keys_of, addresses=addresses), partial(_key_of, secret=secret)
+        return Reopening(self.listener, self.tls, dial, key_of, keys_of, self.own.node, self.cluster.node_of)
 
-    def keys_of(self, other: int) -> set[Key]:
-        """The connections that another node has with this one; the one with the higher number opens them."""
-        first, second = max(other, self.own.node), min(other, self.own.node)
+    def keys_of(self, other: int, addresses: Addresses) -> set[Key]:
+        """The connections that another node has with this one.
+
+        Who is reached by the hub alone opens those to who can be reached, else the one with the higher number; the
+        links to node 0 are there before it is known who can be.
+        """
+        by_hub = {node for node, (address, _) in addresses.items() if address == BY_HUB}
+        if self.own.address.startswith(BY_HUB):
+            by_hub.add(self.own.node)
+        if self.hub is not None and self.hub.node == 0:
+            by_hub.discard(0)  # it is the hub
+        pair = {self.own.node, other}
+        first = max(pair, key=lambda node: (node in by_hub, node))
+        link = (max(pair) if 0 in pair else first,)
         if self.cluster.backend == "gloo":
-            return {(first,)}
-        ranks = product(self.cluster.ranks_of(first), self.cluster.ranks_of(second))
-        return {(first,), *((first, *pair) for pair in ranks)}
+            return {link}
+        ranks = product(self.cluster.ranks_of(first), self.cluster.ranks_of(*pair - {first}))
+        return {link, *((first, *two) for two in ranks)}
 
 
 def _coordinate(participant: Participant, stack: ExitStack) -> Node:
@@ -189,7 +203,8 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
         raise InputError(coordinator.problem)
     problem: str | None
     secret, store = secrets.token_hex(16), ""
-    accepted: dict[Key, Channel] = {}
+    found: dict[Key, Channel] = {}
+    addresses = {int(node): split(address) for node, address in coordinator.addresses.items()}
     if coordinator.missing:
         absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
         problem = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
@@ -198,14 +213,13 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
             address = participant.own.address.rpartition(":")[0]
             store = f"{address}:{stack.enter_context(serving_store(address))}"
         coordinator.send_reply({"run": secret, "store": store, "nodes": coordinator.addresses})
-        accepted, problem = _accept(participant, secret, range(1, cluster.num_nodes), links=coordinator.joined)
+        found, problem = _connect_peers(participant, secret, addresses, coordinator.joined)
         problem = problem or _peer_problem(cluster, coordinator.joined)
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise TrainingError(problem)
-    addresses = {int(node): split(address) for node, address in coordinator.addresses.items()}
     joined = {(node,): link for node, link in coordinator.joined.items()}
-    return participant.node(secret, store, accepted | joined, addresses)
+    return participant.node(secret, store, found | joined, addresses)
 
 
 def _peer_problem(cluster: ClusterSettings, joined: Mapping[int, Channel]) -> str | None:
@@ -231,9 +245,10 @@ def _join(participant: Participant) -> Node:
         _check_reply(reply, own, place)
         secret, store, addresses = _parse_start(reply)
         addresses[0] = where, port
-        found = _connect_peers(participant, secret, addresses, channel)
+        found, problem = _connect_peers(participant, secret, addresses, {0})
+        channel.send({"ready": True} if problem is None else {"problem": problem})
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
-        return participant.node(secret, store, found, addresses)
+        return participant.node(secret, store, {(0,): channel, **found}, addresses)
     except ChannelClosed as error:
         raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
 
@@ -287,35 +302,36 @@ def _check_reply(reply: Mapping[str, Any], own: NodeInfo, place: str) -> None:
         raise TrainingError(printable(reply["problem"]))
 
 
-def _connect_peers(participant: Participant, secret: str, addresses: Addresses, first: Channel) -> dict[Key, Channel]:
-    """Connect every two nodes: only these two can notice that the network between them fails."""
+def _connect_peers(
+    participant: Participant, secret: str, addresses: Addresses, linked: Collection[int]
+) -> tuple[dict[Key, Channel], str | None]:
+    """Connect every two nodes: only these two can notice that the network between them fails.
+
+    linked: nodes whose links are there. Returns the connections, by the other node, and why one could not be made.
+    """
     cluster, own = participant.cluster, participant.own
-    found: dict[Key, Channel] = {(0,): first}
-    problem = None
-    for other in range(own.node):
-        address, port = addresses.get(other, ("", 0))
+    found: dict[Key, Channel] = {}
+    expected: set[Key] = set()
+    for other in sorted({*addresses} - {own.node}):
+        address, port = addresses[other]
+        keys = {key for key in participant.keys_of(other, addresses) if len(key) > 1 or other not in linked}
+        expected |= {key for key in keys if key[0] == other}
         try:
-            for key in sorted(participant.keys_of(other)):
-                if other or len(key) > 1:  # the link to node 0 is there
-                    tls = participant.tls if len(key) == 1 else None  # over a stream the workers have their own
-                    found[(other, *key[1:])] = channel = participant.connect(address, port, CONNECT_TIMEOUT, tls, other)
-                    channel.send({"proof": _proof(secret, key), "from": key})
+            for key in sorted(keys - expected):
+                tls = participant.tls if len(key) == 1 else None  # over a stream the workers have their own
+                found[(other, *key[1:])] = channel = participant.connect(address, port, CONNECT_TIMEOUT, tls, other)
+                channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
-            problem = f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
-            break
-    if problem is None:
-        accepted, problem = _accept(participant, secret, range(own.node + 1, cluster.num_nodes))
-        found |= accepted
-    first.send({"ready": True} if problem is None else {"problem": problem})
-    return found
+            return found, (
+                f"{own.name} cannot reach {them} at {address}:{port}: {error}; open the network between them"
+            )
+    accepted, problem = _accept(participant, secret, expected)
+    return found | accepted, problem
 
 
-def _accept(
-    participant: Participant, secret: str, nodes: range, links: Collection[int] = ()
-) -> tuple[dict[Key, Channel], str | None]:
-    """The connections from these nodes of the run, and what is missing of them. links: nodes whose links are there."""
-    expected = {key for node in nodes for key in participant.keys_of(node)} - {(node,) for node in links}
+def _accept(participant: Participant, secret: str, expected: set[Key]) -> tuple[dict[Key, Channel], str | None]:
+    """The connections that other nodes open, and what is missing of them."""
     found: dict[Key, Channel] = {}
     pending, deadline = PendingConnections(participant.listener, participant.tls), time.monotonic() + CONNECT_TIMEOUT
     while expected - found.keys() and time.monotonic() < deadline:

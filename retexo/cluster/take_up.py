@@ -13,7 +13,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from retexo.cluster.channel import Channel, ChannelClosed, Disconnected
-from retexo.cluster.pending import Listener, PendingConnections
+from retexo.cluster.hub import HubListener
+from retexo.cluster.pending import HubLost, Listener, PendingConnections
 from retexo.comm.repair import DOOR
 from retexo.comm.tls import Tls
 from retexo.errors import TrainingError
@@ -33,10 +34,15 @@ class Reopening:
         tls: Tls | None,
         dial: Callable[[int, Key], Channel],
         key_of: Callable[[Mapping[str, Any]], Key],
+        keys_of: Callable[[int], set[Key]],
         own: int,
         node_of: Callable[[int], int],
     ) -> None:
-        """dial: opens a connection to a node. key_of: which one comes in, () for none of this run."""
+        """dial: opens a connection to a node. key_of: which one comes in, () for none of this run.
+
+        keys_of: those with a node. node_of: the node of a rank.
+        """
+        self._listener, self._keys_of = listener, keys_of
         self._pending = PendingConnections(listener, tls)
         self._dial, self._key_of, self._own, self._node_of = dial, key_of, own, node_of
         self._doors: dict[socket.socket, int] = {}
@@ -60,11 +66,12 @@ class Reopening:
         if self._thread.is_alive():
             self._thread.join()
 
-    def ask(self, node: int, key: Key) -> None:
-        """Open a connection anew, if it is this node's to do so."""
-        if key[0] == self._own and (node, key) not in self._dialling:
-            self._dialling.add((node, key))
-            threading.Thread(target=self._open, args=(node, key), daemon=True).start()
+    def ask(self, node: int, *ranks: int) -> None:
+        """Open the link to a node anew, or the stream of these two ranks, if it is this node's to do so."""
+        for key in self._keys_of(node):
+            if key[0] == self._own and {*key[1:]} == {*ranks} and (node, key) not in self._dialling:
+                self._dialling.add((node, key))
+                threading.Thread(target=self._open, args=(node, key), daemon=True).start()
 
     def _open(self, node: int, key: Key) -> None:
         try:
@@ -89,21 +96,23 @@ class Reopening:
 
     def _serve(self) -> None:
         while not self._ended:
-            first, ready = self._pending.wait(0.2, list(self._doors))
+            try:
+                first, ready = self._pending.wait(0.2, list(self._doors))
+            except HubLost:
+                assert isinstance(self._listener, HubListener)
+                with suppress(OSError):
+                    self._listener.renew()
+                continue
             for channel, message in first:
                 self._admit(channel, message)
             for door in ready:
                 request = door.recv(DOOR.size)
                 if request:
-                    self._ask_for(self._doors[door], DOOR.unpack(request)[0])
+                    peer, _ = DOOR.unpack(request)
+                    self.ask(self._node_of(peer), self._doors[door], peer)
                 else:
                     del self._doors[door]
         self._pending.close()
-
-    def _ask_for(self, rank: int, peer: int) -> None:
-        node = self._node_of(peer)
-        if node < self._own:
-            self.ask(node, (self._own, rank, peer))
 
     def _admit(self, channel: Channel, message: Mapping[str, Any]) -> None:
         key, fresh = self._key_of(message), message.get("fresh")

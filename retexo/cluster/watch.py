@@ -186,7 +186,7 @@ class Watch:
 
     def _ask_for(self, other: int) -> None:
         assert self._node.reopening is not None
-        self._node.reopening.ask(other, (max(self._own, other),))
+        self._node.reopening.ask(other)
 
     def _take_up(self) -> None:
         """Go on over the new links that came."""

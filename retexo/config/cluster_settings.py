@@ -54,9 +54,15 @@ class ClusterSettings(Checked):
     )  # fmt: skip
     hub: str | None = setting(
         "distributed.hub", None,
-        "ADDRESS:PORT of app=hub, by which a node is reached that has no port of its own; all nodes or none",
+        "ADDRESS:PORT of app=hub, or of node 0, if members.json has no hub; by it a node is reached that has no "
+        "distributed.inbound_port; all nodes or none",
         Check(lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None, "must be ADDRESS:PORT"),
         per_node=True, compared=False,
+    )  # fmt: skip
+    inbound_port: int | None = setting(
+        "distributed.inbound_port", None,
+        "port at which others can reach this node (not node 0); null: with a hub, none; else the system's choice",
+        within(1, 65535), per_node=True, compared=False,
     )  # fmt: skip
     master_addr: str = setting(
         "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
@@ -107,6 +113,9 @@ class ClusterSettings(Checked):
         if self.hub is not None and not self.encrypted:
             raise InputError(f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
                              "distributed.backend=sockets and distributed.credentials")  # fmt: skip
+        if self.inbound_port is not None and self.node_rank == 0:
+            raise InputError(f"distributed.inbound_port={self.inbound_port}: node 0 is reached at "
+                             "distributed.master_port, or at the hub; leave it out there")  # fmt: skip
         wanted = "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
         if self.backend == "gloo" and (self.tls or self.credentials is not None):
             raise InputError(f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts")

@@ -18,7 +18,7 @@ from support import make_credentials, run_main
 
 pytest.importorskip("cryptography")
 
-from test_rendezvous import SETTINGS, attend, cluster
+from test_rendezvous import SETTINGS, attend, cluster, free_port
 from test_tls import SITES, client_context, stream_to
 
 from partitioning.errors import InputError
@@ -119,6 +119,55 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
     assert not any(each[:20] in through or each.hex()[:40].encode() in through for each in canaries)
 
 
+def met(clusters: list[Any]) -> list[dict[int, str]]:
+    """Nodes that meet and swap; of each, by the other worker, the address that its stream comes from or goes to."""
+
+    def work(node: int) -> dict[int, str]:
+        with rendezvous.connect_nodes(clusters[node], SETTINGS, "abc") as here:
+            assert set(here.links) == {0, 1, 2} - {node}
+            for link in here.links.values():
+                link.send({"from": node})
+            assert {link.receive_one(20)["from"] for link in here.links.values()} == set(here.links)
+            assert here.streams is not None
+            assert set(here.streams[node]) == set(here.links)
+            ports = {peer: each.getpeername()[1] for peer, each in here.streams[node].items()}
+            ports |= {~peer: each.getsockname()[1] for peer, each in here.streams[node].items()}
+            with connected(here.rendezvous, node, here.streams[node]) as transport:
+                received = transport.swap([torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3)
+                assert [int(each) for each in received] == [10 * peer + node for peer in range(3)]
+            return ports
+
+    with ThreadPoolExecutor(3) as pool:
+        return [future.result(60) for future in [pool.submit(work, node) for node in range(3)]]
+
+
+@pytest.mark.parametrize("reachable", [1, 2])
+def test_two_nodes_of_which_one_can_be_reached_need_no_hub(
+    reachable: int, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others meet by it; who cannot be reached opens the stream, whatever its number."""
+    monkeypatch.setattr(places, "listen", lambda address, port: socket.create_server((address, port)))
+    port = free_port()
+    ports = met([served.cluster(node, inbound_port=port if node == reachable else None) for node in range(3)])
+    other = 3 - reachable
+    assert ports[0][reachable] == ports[other][reachable] == port
+    assert ports[0][other] == ports[other][0] == served.port
+    assert ports[reachable][~0] == ports[reachable][~other] == port
+
+
+def test_node_0_is_the_hub_where_no_other_is_listed(tmp_path: Path) -> None:
+    folder, port = make_credentials(tmp_path / "keys", *SITES)[0].parent, free_port()
+    there = Served(folder, port, [])
+    ports = met([there.cluster(node) for node in range(3)])
+    assert ports[1][2] == ports[2][1] == port
+    assert ports[1][0] == ports[2][0] == port
+    assert ports[0][~1] == ports[0][~2] == port, "node 0 has them by way of itself"
+    with socket.create_server(("127.0.0.1", port)):
+        kind, said = attend(there.cluster(0))
+    assert kind == "InputError"
+    assert "members.json has no hub behind the nodes, so node 0 is the hub" in said
+
+
 def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
     with ThreadPoolExecutor(3) as pool:
         late = [pool.submit(attend, served.cluster(node)) for node in (1, 2)]
@@ -184,6 +233,8 @@ def test_a_hub_that_ends_is_named(folder: Path) -> None:
 
 
 def test_settings_of_a_hub(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"node 0 is reached at distributed\.master_port, or at the hub"):
+        cluster(0, 1, inbound_port=5)
     with pytest.raises(InputError, match="a hub joins encrypted connections only"):
         cluster(0, 1, hub="a:1")
     ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path)
