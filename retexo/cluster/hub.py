@@ -1,9 +1,9 @@
 """One reachable port for all nodes (distributed.hub): a hub that joins TCP connections, and cannot read or change them.
 
-A node without distributed.inbound_port opens connections only. One that waits to be reached has a link to the hub, over
-TLS, with its certificate. One that wants to reach it asks the hub over such a link, too; each of the two gets a token for one use, and opens a
-plain connection with it. The hub joins these two, and the nodes run their own TLS through them (retexo.comm.tls). So
-the hub knows who talks to whom, and how much.
+A node without distributed.inbound_port opens connections only. One that waits to be reached has a link to the hub,
+over TLS, with its certificate. One that wants to reach it asks the hub over such a link, too; each of the two gets a
+token for one use, and opens a plain connection with it. The hub joins these two, and the nodes run their own TLS
+through them (retexo.comm.tls). So the hub knows who talks to whom, and how much.
 """
 
 import logging
