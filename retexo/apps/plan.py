@@ -49,7 +49,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     start = time.perf_counter()
     settings = with_parts_found(settings)
     directory = open_directory(settings)
-    if type(directory) is SiteFolders and len(directory.local_sites) == 1 < directory.num_parts:
+    if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
+        check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
     settings = replace(settings, train=replace(settings.train, max_rows_shared=None))  # nothing is asked for in earnest
     parts = range(directory.num_parts)

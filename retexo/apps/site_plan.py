@@ -5,52 +5,59 @@ holds where each edge between sites has its reverse, as in an undirected graph; 
 any case.
 """
 
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from partitioning.directory.types import Partition
 from partitioning.sites import SiteFolders
 from retexo.apps.summary import print_rows
 from retexo.config.settings import TrainSettings
-from retexo.estimate.traffic import architecture_of
+from retexo.estimate.traffic import network_of
 from retexo.exchange.coding.values import value_bytes
-from retexo.nn.stage import build_stages
+from retexo.nn.hetero import HeteroArchitecture, build_network, projected_width
 from retexo.outputs.files import write_json
 from retexo.trainers.layerwise import PRECISIONS
+from retexo.worker.graph import Part, read_part
 
 
 def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[str, Any]:
     """Print it, write plan.json into run_dir, and return what that says."""
     (site,) = directory.local_sites
-    partition = directory.read(site.rank)
-    architecture = architecture_of(settings, directory, [partition])
-    stages = build_stages(architecture, settings.seed)
-    widths = [architecture.num_features, *(stage.output_widths[0] for stage in stages[:-1])]
-    src_owner = partition.halo_owner[partition.src[partition.src >= partition.num_inner] - partition.num_inner]
-    targets = partition.dst[partition.src >= partition.num_inner]
+    part = read_part(directory, site.rank)
+    tables = _tables(part)
+    architecture = network_of(settings, directory, [part])
+    stages = build_network(architecture, settings.seed)
+    if isinstance(architecture, HeteroArchitecture):
+        widths = [projected_width(stages[0])] * (len(stages) - 1)
+    else:
+        widths = [stage.output_widths[0] for stage in stages[:-1]]
+    precisions = [PRECISIONS[precision] for precision in settings.exchange.precision]
+    embedding_bytes = sum(
+        value_bytes(*each) for each in zip(widths, repeat(torch.float32), precisions[1:], strict=False)
+    )
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
         if peer != site.rank:
-            nodes = len(set(targets[src_owner == peer].tolist()))
-            if settings.max_rows_shared is not None:
-                limit = settings.max_rows_shared
-                nodes = min(nodes, int(limit * partition.num_inner if limit < 1 else limit))
-            kept = zip(widths, settings.exchange.precision, strict=True)
-            row_bytes = [value_bytes(width, torch.float32, PRECISIONS[precision]) for width, precision in kept]
+            nodes = [each.asked_of(peer, settings.max_rows_shared) for each in tables]
+            rows = zip(nodes, tables, strict=True)
             by_site[name] = {
-                "ids_asked_for": int((partition.halo_owner == peer).sum()),
-                "edges_told": int((src_owner == peer).sum()),
-                "own_nodes_with_rows": nodes,
+                "ids_asked_for": sum(int((each.halo_owner == peer).sum()) for each in tables),
+                "edges_told": sum(int((each.src_owner == peer).sum()) for each in tables),
+                "own_nodes_with_rows": sum(nodes),
                 "bytes_at_most": {
-                    "features": nodes * row_bytes[0],
-                    "embeddings": nodes * sum(row_bytes[1:]),
-                    "predictions": nodes * settings.smoothing.steps * architecture.num_classes * 4,
+                    "features": sum(n * value_bytes(each.width, torch.float32, precisions[0]) for n, each in rows),
+                    "embeddings": sum(nodes) * embedding_bytes,
+                    "predictions": sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4,
                 },
             }
     result = {
         "site": site.name,
-        "nodes": partition.num_inner,
+        "nodes": sum(each.num_inner for each in tables),
         "sums_hide_shares": settings.gradient.secure,
         "parameters": sum(parameter.numel() for stage in stages for parameter in stage.parameters()),
         "to": by_site,
@@ -58,6 +65,43 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     write_json(run_dir / "plan.json", result)
     _print(result, settings, run_dir)
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The nodes of one type, or of a plain graph."""
+
+    num_inner: int
+    width: int
+    halo_owner: Tensor
+    """[H]"""
+    src_owner: Tensor
+    """[E] of the edges from other sites into these nodes, of all relations."""
+    targets: Tensor
+    """[E] their destinations."""
+
+    def asked_of(self, peer: int, limit: float | None) -> int:
+        """Own nodes that a site may want rows of."""
+        nodes = len(set(self.targets[self.src_owner == peer].tolist()))
+        return nodes if limit is None else min(nodes, int(limit * self.num_inner if limit < 1 else limit))
+
+
+def _tables(part: Part) -> list[_Table]:
+    if isinstance(part, Partition):
+        between = part.src >= part.num_inner
+        owner = part.halo_owner[part.src[between] - part.num_inner]
+        return [_Table(part.num_inner, part.features.shape[1], part.halo_owner, owner, part.dst[between])]
+    found = []
+    for name, nodes in part.nodes.items():
+        owners, targets = [nodes.halo_owner[:0]], [nodes.halo_owner[:0]]
+        for (source, _, to), edges in part.relations.items():
+            if to == name:
+                begin = part.nodes[source].num_inner
+                owners.append(part.nodes[source].halo_owner[edges.src[edges.src >= begin] - begin])
+                targets.append(edges.dst[edges.src >= begin])
+        width = nodes.features.shape[1]
+        found.append(_Table(nodes.num_inner, width, nodes.halo_owner, torch.cat(owners), torch.cat(targets)))
+    return found
 
 
 def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> None:

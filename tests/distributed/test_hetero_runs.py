@@ -195,5 +195,23 @@ def test_sites(parts: Path, tmp_path: Path) -> None:
         train.run(of_sites("train", "sites.max_rows_shared=1"), tmp_path / "few")
     for name in ("north", "south"):
         shutil.rmtree(tmp_path / "sites" / name)
-    with pytest.raises(InputError, match="no folder of site north"):
-        plan.run(of_sites("plan"), tmp_path / "plan")
+    alone = plan.run(of_sites("plan"), tmp_path / "plan")
+    part = find([*parts.iterdir()], 3).read_hetero(1)
+    assert alone["nodes"] == sum(nodes.num_inner for nodes in part.nodes.values())
+    wanted = {"ids": 0, "edges": 0, "nodes": 0, "features": 0}
+    for (source, *_), edges in part.relations.items():  # edges from north, which has rank 0
+        halo = edges.src[edges.src >= part.nodes[source].num_inner] - part.nodes[source].num_inner
+        wanted["edges"] += int((part.nodes[source].halo_owner[halo] == 0).sum())
+    for kind, nodes in part.nodes.items():
+        wanted["ids"] += int((nodes.halo_owner == 0).sum())
+        asked: set[int] = set()
+        for (source, _, to), edges in part.relations.items():
+            first = part.nodes[source].num_inner
+            owner = torch.cat((torch.full((first,), 9), part.nodes[source].halo_owner))
+            asked |= set(edges.dst[owner[edges.src] == 0].tolist()) if to == kind else set()
+        wanted["nodes"] += len(asked)
+        wanted["features"] += len(asked) * nodes.features.shape[1] * 4
+    told = alone["to"]["north"]
+    found = [told["ids_asked_for"], told["edges_told"], told["own_nodes_with_rows"], told["bytes_at_most"]["features"]]
+    assert found == list(wanted.values())
+    assert told["bytes_at_most"]["embeddings"] > 0
