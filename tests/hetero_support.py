@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from support import Masks, provenance, thirds
+from support import Masks, dgl, provenance, thirds
 
 from partitioning.directory.read import find
 from partitioning.hetero.directory import HeteroDirectory, write
@@ -24,6 +25,9 @@ RELATIONS: dict[EdgeType, int] = {
     ("movie", "sequel_of", "movie"): 12,
 }
 """And edges of each relation."""
+
+
+WEIGHTED = ("person", "directs", "movie")
 
 
 def random_hetero(
@@ -138,3 +142,28 @@ def write_hetero_sites(
         (base / site / "site.json").write_text(json.dumps({**agreed, "site": site}))
         np.savez(base / site / "part.npz", **arrays)  # type: ignore[arg-type]
     return [base / name for name in names]
+
+
+def partitioned_by_dgl(
+    folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
+) -> HeteroDirectory:
+    """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the relation WEIGHTED."""
+    counts = {name: table.num_nodes for name, table in graph.nodes.items()}
+    ends = {each: tuple(map(torch.from_numpy, (edges.src, edges.dst))) for each, edges in graph.relations.items()}
+    g = dgl.heterograph(ends, counts)
+    for name, table in graph.nodes.items():
+        if table.features.shape[1]:
+            g.nodes[name].data["feat"] = torch.from_numpy(table.features)
+        g.nodes[name].data["orig_id"] = torch.from_numpy(table.node_ids)
+    of_target = {"label": graph.labels, **thirds(len(graph.labels))}
+    g.nodes["movie"].data.update({name: torch.from_numpy(array) for name, array in of_target.items()})
+    g.edges["directs"].data["w"] = torch.from_numpy(graph.relations[WEIGHTED].edge_weight)
+    parts = random_assignment(graph, 3)
+    order = [int(g.get_ntype_id(name)) for name in sorted(counts, key=g.get_ntype_id)]
+    whole = torch.from_numpy(np.concatenate([parts[g.ntypes[at]] for at in order]))
+    partition = dgl.distributed.partition
+    monkeypatch.setattr(partition, "metis_partition_assignment", lambda *_args, **_kw: whole)
+    dgl.distributed.partition_graph(g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops)
+    found = find([folder], 3)
+    assert isinstance(found, HeteroDirectory)
+    return found

@@ -50,6 +50,7 @@ CASES = {
     "rgat": ("model=rgat", "heads=2", "num_layers=3", "+experiment=exact", "batch_size=60"),
     "plain": ("model=rgcn", "num_layers=2", "+experiment=exact", "exchange=plain"),
 }
+ROUNDED = {"bf16": (*CASES["sage"], "exchange.precision=bf16")}
 
 
 class Losses:
@@ -78,7 +79,7 @@ def network(settings: TrainSettings, part: HeteroPartition) -> list[Stage]:
 
 def outcome(case: str, num_parts: int, parts: list[HeteroPartition] | None = None) -> dict[str, Any]:
     """Losses of every round, logits of each layer and smoothed answers of all movies; parts: others than usual."""
-    settings = train_settings(*COMMON, *CASES[case], f"num_partitions={num_parts}")
+    settings = train_settings(*COMMON, *(CASES | ROUNDED)[case], f"num_partitions={num_parts}")
     parts = parts or hetero_parts(GRAPH, num_parts)
     stages, sizes = network(settings, parts[0]), known_sizes(parts)
 
@@ -122,6 +123,14 @@ def test_parts_equal_one(case: str, num_parts: int) -> None:
         for own, other in zip(several[name], one[name], strict=True):
             torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
     torch.testing.assert_close(several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True)
+
+
+def test_rounded_rows() -> None:
+    """With exchange.precision=bf16 other parts' rows are rounded, a worker's own are not."""
+    found, one = outcome("bf16", 4), alone("sage")
+    np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-2)
+    assert np.abs(found["losses"] - one["losses"]).max() > 1e-7
+    np.testing.assert_array_equal(alone("bf16")["losses"], one["losses"])
 
 
 @pytest.mark.parametrize("case", ["rgcn", "plain"])

@@ -4,15 +4,24 @@ import json
 import shutil
 from collections import Counter
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hetero_support import random_assignment, random_hetero, write_hetero, write_hetero_sites
-from support import random_graph, thirds, write_partitions
+from hetero_support import (
+    WEIGHTED,
+    partitioned_by_dgl,
+    random_assignment,
+    random_hetero,
+    write_hetero,
+    write_hetero_sites,
+)
+from support import need_dgl, random_graph, thirds, write_partitions
 from test_resume import assert_same_run, dies_at
+from test_secure_run import in_the_open
 
 from partitioning.directory.read import find
 from partitioning.errors import InputError
@@ -32,6 +41,7 @@ CASES = [
     ("model=hetero_sage", "+experiment=exact", "num_layers=3"),
     ("model=rgat", "heads=2", "gradient=local", "local_epochs=2"),
     ("model=rgcn", "exchange=plain", "exchange.precision=fp32"),
+    ("model=hetero_sage", "+experiment=exact", "exchange.precision=bf16"),
 ]
 
 
@@ -167,7 +177,27 @@ def test_refusals(parts: Path, tmp_path: Path) -> None:
     assert json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"] == "movie"
 
 
-def test_sites(parts: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(find_spec("cryptography") is None, reason="needs the extra sites")
+def test_masks_change_no_bit(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "model=rgcn", "gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"
+    secure = train.run(settings(parts, "train", *given), tmp_path / "secure")
+    monkeypatch.setattr(train, "main", in_the_open)
+    in_open = train.run(settings(parts, "train", *given), tmp_path / "open")
+    for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
+        assert len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")}) == 1
+    assert secure["bytes"]["by_kind"] == in_open["bytes"]["by_kind"]
+
+
+def test_on_parts_that_dgl_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores again by app=evaluate."""
+    need_dgl()
+    partitioned_by_dgl(tmp_path / "dgl" / "toy-random-vol-3", random_hetero(weighted=[WEIGHTED]), monkeypatch)
+    summary = train.run(settings(tmp_path / "dgl", "train", "model=rgcn", "+experiment=exact"), tmp_path / "run")
+    given = f"checkpoint_dir={tmp_path}/run", "+experiment=exact"
+    assert evaluate.run(settings(tmp_path / "dgl", "evaluate", *given), tmp_path / "again")["test"] == summary["test"]
+
+
+def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command: what the directory of the same assignment gives, rows to those who asked, and scores again."""
     write_hetero_sites(tmp_path / "sites", GRAPH, thirds(40), random_assignment(GRAPH, 3), ["north", "east", "south"])
 
@@ -191,6 +221,19 @@ def test_sites(parts: Path, tmp_path: Path) -> None:
         sum(entry["num_bytes"] for entry in planned if entry["kind"] == "setup")
         == (summary["bytes"]["by_kind"]["setup"])
     )
+    predict.run(of_sites("predict", f"checkpoint_dir={tmp_path}/run", "predict.format=npy"), tmp_path / "predict")
+    table = load_run(tmp_path / "wanted").predict(next(parts.iterdir()))
+    written = read_table(tmp_path / "predict" / "predictions.npy")
+    np.testing.assert_array_equal(written["id"], table.ids)
+    np.testing.assert_array_equal(written["class"], table.classes)
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 60))
+        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
+            train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "died")
+    resumed = train.run(of_sites("train", "sites.max_rows_shared=100", "resume=auto"), tmp_path / "died")
+    assert resumed["test"] == summary["test"]
+    for name in ("layer0.safetensors", "layer1.safetensors"):
+        assert len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("died", "run")}) == 1
     with pytest.raises(TrainingError, match=r"sites\.max_rows_shared=1\S*: .* asks for"):
         train.run(of_sites("train", "sites.max_rows_shared=1"), tmp_path / "few")
     for name in ("north", "south"):

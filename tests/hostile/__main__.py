@@ -27,7 +27,7 @@ from typing import Any
 
 from faults import SIGNALS, WRITERS, signalled, written_twice
 from hand import HAND, by_hand
-from hetero import make_hetero, tables, types
+from hetero import make_hetero, tables, typed_sites, types
 from inputs import Input, checkpoint, data, defaults, make_bases, nodes, ours, resume, settings, sites, theirs, training
 from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
@@ -40,7 +40,7 @@ from retexo.cluster import launch
 SHARES: dict[str, int] = {
     "settings": 500, "training": 100, "npz": 180, "csv": 90, "parquet": 70, "npy": 90, "bin": 60, "ours": 170,
     "theirs": 50, "checkpoint": 120, "sites": 120, "resume": 90, "nodes": 10,
-    "tables": 50, "types": 50,
+    "tables": 50, "types": 50, "typed sites": 60,
 }  # fmt: skip
 """Inputs of each kind; those of LISTS come on top."""
 LISTS: dict[str, tuple[Sequence[Any], Callable[[int, Path], Input]]] = {
@@ -50,6 +50,7 @@ GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
     **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")}, "settings": settings,
     "training": training, "ours": ours, "theirs": theirs, "checkpoint": checkpoint, "sites": sites, "resume": resume,
     "nodes": nodes, "tables": tables, "types": types,
+    "typed sites": typed_sites,
 }  # fmt: skip
 
 

@@ -7,8 +7,17 @@ from random import Random
 import mutations as mutate
 import numpy as np
 import torch
-from hetero_support import SIZES, random_hetero, reassembled, write_hetero
-from inputs import Input, seal
+from hetero_support import (
+    RELATIONS,
+    SIZES,
+    random_assignment,
+    random_hetero,
+    reassembled,
+    write_hetero,
+    write_hetero_sites,
+)
+from inputs import TRAIN, Input, same_files, seal
+from processes import main
 from support import dgl, thirds
 
 from partitioning.directory.read import find
@@ -16,6 +25,7 @@ from partitioning.hetero.directory import HeteroDirectory
 
 CUT = ("app=partition_data", "dataset_name=file", "dataset_file=films", "num_partitions=2", "partition_dir=parts",
        "split=fraction", "split.train=0.5", "split.val=0.2", "split.test=0.3", "hydra.run.dir=out")  # fmt: skip
+OF_SITES = (*TRAIN, "dataset_name=parts", "dataset_file=typed", "num_partitions=2", "model=rgcn")
 NAMES = ("films", "parts", "split", "relation", "type")
 
 
@@ -43,6 +53,8 @@ def make_hetero(base: Path) -> None:
         else:
             table.to_csv(file.with_name(f"{file.name}.csv"), index=False)
     write_hetero(base / "types", graph, 2)
+    write_hetero_sites(base / "typed", graph, thirds(len(graph.labels)), random_assignment(graph, 2), ["a", "b"])
+    main((*OF_SITES, "hydra.run.dir=typed-run"))
     ends = {each: tuple(map(torch.from_numpy, (edges.src, edges.dst))) for each, edges in graph.relations.items()}
     g = dgl.heterograph(ends, {name: count for name, (count, _) in SIZES.items()})
     for name in ("movie", "person"):
@@ -67,6 +79,38 @@ def tables(rng: Random, base: Path) -> Input:
     shutil.copytree(base / "films", "films")
     said = mutate.damage(Path("films").resolve(), rng)
     return Input(", ".join(said), CUT, readable, NAMES)
+
+
+def typed_sites(rng: Random, base: Path) -> Input:
+    """Folders of two sites of a heterogeneous graph, with odd arrays or damaged files."""
+    shutil.copytree(base / "typed", "typed")
+    judge, names = same_files("typed-run", base, "checkpoint/*.safetensors"), ("typed", "site")
+    if rng.random() < 0.5:
+        return Input(", ".join(mutate.damage(Path("typed").resolve(), rng)), OF_SITES, judge, names)
+    path = Path("typed", rng.choice("ab"), "part.npz")
+    arrays = dict(np.load(path))
+    said = f"{mutate.edit_arrays(arrays, rng)} of {path.parent.name} {mutate.save_npz(path, arrays, rng)}"
+    return Input(said, OF_SITES, lambda: None if are_sites() else "no parts of a graph", names)
+
+
+def are_sites() -> bool:
+    """Nobody has another's node, and edges end in own nodes and begin where their owners say."""
+    held = [dict(np.load(Path("typed", name, "part.npz"))) for name in "ab"]
+    ids = [
+        {name: arrays[f"{name}/node_id"].tolist() for name in SIZES if f"{name}/node_id" in arrays} for arrays in held
+    ]
+    for name in SIZES:
+        of_type = [number for own in ids for number in own.get(name, ())]
+        if len(set(of_type)) < len(of_type):
+            return False
+    for own, arrays in zip(ids, held, strict=True):
+        for source, relation, to in RELATIONS:
+            src, dst, owner = (arrays.get(f"{source}__{relation}__{to}/{end}", np.empty(0)).tolist()
+                               for end in ("src", "dst", "src_owner"))  # fmt: skip
+            pairs = zip(src, dst, owner, strict=True)
+            if not all(end in own[to] and begin in ids[int(at)][source] for begin, end, at in pairs):
+                return False
+    return True
 
 
 def types(rng: Random, base: Path) -> Input:

@@ -226,11 +226,11 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
     how = rng.choice(["", "", "", "", "twice", "no array", "header"]) if rng is not None else ""
     if how:
         with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings(action="ignore"):
-            content = {
-                "twice": lambda: archive.read("label.npy"), "no array": lambda: b"text",
-                "header": lambda: archive.read("label.npy").replace(b"(40,)", rng and rng.choice([b"(-1,)", b"(9e9)"])),
-            }[how]()  # fmt: skip
-            archive.writestr({"twice": "label.npy", "no array": "more.txt", "header": "node_id.npy"}[how], content)
+            label = next((f"{name}.npy" for name in arrays if name.endswith("label")), f"{min(arrays)}.npy")
+            held, lie = archive.read(label), rng and rng.choice([b"(-1,)", b"(9e9)"])
+            content = {"twice": held, "no array": b"text", "header": held.replace(b"(40,)", lie)}[how]
+            ids = label.replace("label", "node_id")
+            archive.writestr({"twice": label, "no array": "more.txt", "header": ids}[how], content)
     return how
 
 

@@ -5,19 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hetero_support import hetero_parts, random_assignment, random_hetero, reassembled
-from support import dgl, need_dgl, thirds
+from hetero_support import WEIGHTED, hetero_parts, partitioned_by_dgl, random_hetero, reassembled
+from support import dgl, need_dgl
 
 from partitioning.directory.read import find
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
 from partitioning.hetero.graph_data import HeteroGraphData
-
-WEIGHTED = ("person", "directs", "movie")
 
 
 @pytest.fixture(scope="module")
@@ -28,38 +25,14 @@ def graph() -> HeteroGraphData:
 
 @pytest.fixture
 def directory(tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch) -> HeteroDirectory:
-    return partitioned(tmp_path, graph, monkeypatch)
-
-
-def partitioned(
-    folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
-) -> HeteroDirectory:
-    counts = {name: table.num_nodes for name, table in graph.nodes.items()}
-    ends = {each: tuple(map(torch.from_numpy, (edges.src, edges.dst))) for each, edges in graph.relations.items()}
-    g = dgl.heterograph(ends, counts)
-    for name, table in graph.nodes.items():
-        if table.features.shape[1]:
-            g.nodes[name].data["feat"] = torch.from_numpy(table.features)
-        g.nodes[name].data["orig_id"] = torch.from_numpy(table.node_ids)
-    of_target = {"label": graph.labels, **thirds(len(graph.labels))}
-    g.nodes["movie"].data.update({name: torch.from_numpy(array) for name, array in of_target.items()})
-    g.edges["directs"].data["w"] = torch.from_numpy(graph.relations[WEIGHTED].edge_weight)
-    parts = random_assignment(graph, 3)
-    order = [int(g.get_ntype_id(name)) for name in sorted(counts, key=g.get_ntype_id)]
-    whole = torch.from_numpy(np.concatenate([parts[g.ntypes[at]] for at in order]))
-    partition = dgl.distributed.partition
-    monkeypatch.setattr(partition, "metis_partition_assignment", lambda *_args, **_kw: whole)
-    dgl.distributed.partition_graph(g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops)
-    found = find([folder], 3)
-    assert isinstance(found, HeteroDirectory)
-    return found
+    return partitioned_by_dgl(tmp_path, graph, monkeypatch)
 
 
 @pytest.mark.parametrize("halo_hops", [1, 2])
 def test_the_parts_are_those_of_the_graph(
     tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
 ) -> None:
-    directory = partitioned(tmp_path, graph, monkeypatch, halo_hops)
+    directory = partitioned_by_dgl(tmp_path, graph, monkeypatch, halo_hops)
     parts, ours = [directory.read_hetero(part) for part in range(3)], hetero_parts(graph, 3)
     found, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
     assert found["edges"] == expected["edges"]
