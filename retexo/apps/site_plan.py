@@ -19,7 +19,7 @@ from retexo.apps.summary import print_rows
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import network_of
 from retexo.exchange.coding.values import value_bytes
-from retexo.nn.hetero import HeteroArchitecture, build_network, projected_width
+from retexo.nn.hetero import HeteroArchitecture, build_network
 from retexo.outputs.files import write_json
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.worker.graph import Part, read_part
@@ -31,9 +31,9 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     part = read_part(directory, site.rank)
     tables = _tables(part)
     architecture = network_of(settings, directory, [part])
-    stages = build_network(architecture, settings.seed)
+    stages: list[Any] = build_network(architecture, settings.seed)
     if isinstance(architecture, HeteroArchitecture):
-        widths = [projected_width(stages[0])] * (len(stages) - 1)
+        widths = [max(each.width for each in stage.conv.groups[-1]) for stage in stages[1:]]
     else:
         widths = [stage.output_widths[0] for stage in stages[:-1]]
     precisions = [PRECISIONS[precision] for precision in settings.exchange.precision]

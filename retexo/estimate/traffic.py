@@ -189,8 +189,10 @@ def _dry_run_hetero(context: HeteroContext, stages: Sequence[Stage], steps: Sequ
             exchanges = hetero_lazy.layer_exchanges(context, layer, stage, given)
         for each in exchanges.values():
             each.run(INFER_WAVE)
-        types, width = context.schema.passing(layer, len(stages)), projected_width(stages[0])
-        given = replace(given, rows={name: _no_zeros(len(context.required[name]), width) for name in types})
+        widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+        passed = context.schema.passed_widths(layer, widths, projected_width(stage))
+        types = context.schema.passing(layer, len(stages))
+        given = replace(given, rows={name: _no_zeros(len(context.required[name]), passed[name]) for name in types})
         yield _no_zeros(len(given.features), stage.output_widths[1])
 
 

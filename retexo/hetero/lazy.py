@@ -101,14 +101,15 @@ def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) ->
 def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput) -> dict[str, LayerExchange]:
     """The exchange of each type's rows; those of the first layer that the target does not read may go after weights."""
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
-    read = {name[0] for name in context.schema.inputs(layer)}
+    schema = context.schema
+    unread = schema.near(layer) - {name[0] for name in schema.inputs(layer)}
     exchanges = {}
     for name, rows in given.rows.items():
         local = LocalRows.unprojected(rows, None, precision)
-        if layer == 0 and name not in read and context.settings.model.num_layers > 1:
+        if name in unread and context.settings.model.num_layers > 1:
 
             def project(rows: Matrix, name: str = name) -> Tensor:
-                return dense(rows @ projections(stage, context.schema)[name].cpu())
+                return dense(rows @ projections(stage, schema, layer)[name].cpu())
 
             local = LocalRows(rows, None, project, projected_width(stage), precision)
         exchanges[name] = LayerExchange(context.plans[name], layer, local, context.comm)
@@ -188,7 +189,7 @@ def _embed(
     """Exchange the remaining rows; logits of all of the target's nodes that are needed, and what types pass on."""
     layer, stage, target = objective.layer, objective.stage, context.schema.target
     stage.eval()
-    weights = projections(stage, context.schema) if layer == 0 else {}
+    weights = projections(stage, context.schema, layer)
     hidden, logits = (given.features.new_full((len(given.features), each), torch.nan) for each in stage.output_widths)
     others = context.required[target] > layer
     others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
@@ -207,7 +208,8 @@ def _embed(
         for some, inputs in chain(labelled, rest):
             hidden[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
             if target in rows:
-                rows[target][some] = _passed(context, layer, given, some, inputs, weights).to(logits).cpu()
+                passed = _passed(context, layer, given, some, inputs, weights).to(logits).cpu()
+                rows[target][some, : passed.shape[1]] = passed
     return HeteroOutput(rows, hidden, logits)
 
 
@@ -219,15 +221,15 @@ def _passed(
     context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, inputs: Inputs, weights: Mapping[str, Tensor]
 ) -> Tensor:
     """[n, D] of the target's nodes, from what its relations bring."""
-    raw = context.schema.inputs(0)
+    raw, last = context.schema.inputs(0), context.schema.inputs(layer)
+    brought = [dense(matrix) for matrix in inputs.matrices[len(raw) if layer else 0 :]]
     if not layer:
-        products = [given.means[name][nodes].to(context.device) @ weights[name[0]] for name in raw]
-        return torch.stack(products).sum(dim=0)
-    brought = [dense(matrix) for matrix in inputs.matrices[len(raw) :]]
-    if inputs.blocks:
+        brought = [given.means[name][nodes].to(context.device) for name in raw]
+    elif inputs.blocks:
         pairs = zip(inputs.blocks, brought, strict=True)
         brought = [edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs]
-    return torch.stack(brought).sum(dim=0)
+    products = [rows.to(weights[name[0]]) @ weights[name[0]] for name, rows in zip(last, brought, strict=True)]
+    return torch.stack(products).sum(dim=0)
 
 
 def _exchange_rest(
@@ -239,10 +241,12 @@ def _exchange_rest(
     layer, target = objective.layer, context.schema.target
     types = context.schema.passing(layer, context.settings.model.num_layers)
     passing = {name: (context.required[name] > layer).nonzero()[:, 0] for name in types if name != target}
-    width = next(iter((weights or given.rows).values())).shape[1]
+    widths, projected = {name: rows.shape[1] for name, rows in given.rows.items()}, projected_width(objective.stage)
+    columns = context.schema.columns(layer, widths, projected)
+    passed = context.schema.passed_widths(layer, widths, projected)
     means: Means = {}
     sources: dict[str, Sources] = {}
-    made = {name: given.features.new_zeros(len(context.required[name]), width) for name in types}
+    made = {name: given.features.new_zeros(len(context.required[name]), passed[name]) for name in types}
     for name, rows in given.rows.items():
         with context.phase("embed"):
             of_target = context.means(name, rows, {target: nodes})
@@ -256,8 +260,8 @@ def _exchange_rest(
                 of_target.add(sources[name])
                 of_others.add(sources[name])
         means |= of_target.found()
-        for (_, _, to), mean in of_others.found().items():
-            made[to][passing[to]] += mean.cpu()
+        for each, mean in of_others.found().items():
+            made[each[2]][passing[each[2]], columns[each]] += mean.cpu()
     return means, made, sources
 
 

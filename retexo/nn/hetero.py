@@ -6,11 +6,11 @@ s, A_r the mean over a relation's in-edges, and r = (s, r, target) all relations
     stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))                  logits = h V + c
     stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
 
-    q_t = sum over relations (s, r, t) of A_r X_s P_s        in later layers   q_t = sum of A_r q_s
+    q_t = [sum over near relations (s, r, t) of A_r X_s P_s ; A_r X_s for each far one]       later with q_s for X_s
 
-q is what layers pass on: means along paths of relations of what a stage has learnt to read of the features.
-P_s is W_own for the target, and the sum of W_r over the relations from s to the target; a type farther away, which no
-trained weight reads, has a random projection (Johnson and Lindenstrauss; no bytes, each worker draws it).
+q is what layers pass on: means along paths of relations of what a stage has learnt to read. P_s is W_own for the
+target, and the sum of W_r (later U_r) over the relations from s to the target. A type farther away, which no trained
+weight reads yet, is far: its rows are passed on as they are, and a later stage learns what to read of them.
 
 F_t width of a type's features, 0 for none; D width of a group, which q has too; C classes, L layers.
 """
@@ -74,11 +74,29 @@ class Schema:
         sources = self.sources(layer)
         return [each for each in self.into(self.target) if each[0] in sources]
 
-    @property
-    def far(self) -> list[str]:
-        """Types with features that no relation brings to the target."""
-        near = {self.target, *(each[0] for each in self.into(self.target))}
-        return [name for name, width in self.widths.items() if width and name not in near]
+    def near(self, layer: int) -> set[str]:
+        """Types with rows in a layer that its stage has weights for."""
+        own = {self.target} if layer == 0 and self.widths[self.target] else set()
+        return own | {each[0] for each in self.inputs(layer)}
+
+    def columns(self, layer: int, widths: Mapping[str, int], projected: int) -> dict[EdgeType, slice]:
+        """Where what each relation brings stands in q of its destination; widths: of the layer's rows, projected: D."""
+        near, found = self.near(layer), {}
+        for name in self.sources(layer + 1):
+            into = [each for each in self.into(name) if each[0] in widths]
+            end = projected if any(each[0] in near for each in into) else 0
+            for each in into:
+                first = 0 if each[0] in near else end
+                found[each] = slice(first, first + (projected if each[0] in near else widths[each[0]]))
+                end = max(end, found[each].stop)
+        return found
+
+    def passed_widths(self, layer: int, widths: Mapping[str, int], projected: int) -> dict[str, int]:
+        """Of q by type, made in a layer."""
+        found: dict[str, int] = {}
+        for each, place in self.columns(layer, widths, projected).items():
+            found[each[2]] = max(found.get(each[2], 0), place.stop)
+        return found
 
 
 @dataclass(frozen=True)
@@ -125,6 +143,9 @@ class TypedLayer(nn.Module):
     h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))        of the last without these
     """
 
+    scorer = None
+    """Of links there are none yet."""
+
     def __init__(self, stages: Mapping[str, Stage]) -> None:
         super().__init__()
         self.types = tuple(stages)
@@ -158,7 +179,8 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
             if architecture.model.inputs == "all":
-                stages.append(_build_stage(architecture, layer))
+                stages.append(_build_stage(architecture, layer, rows))
+                rows = architecture.schema.passed_widths(layer, rows, projected_width(stages[-1]))
             else:
                 stages.append(_build_typed(architecture, layer, rows))
                 rows = dict.fromkeys(stages[-1].types, architecture.model.hidden_dim)
@@ -183,21 +205,17 @@ def _build_typed(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     return TypedLayer(made)
 
 
-def _build_stage(architecture: HeteroArchitecture, layer: int) -> Stage:
+def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
+    """rows: the width of each type's."""
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
-    passed_width, width = (_group_width(architecture, number) for number in (0, layer))
+    width = _group_width(architecture, layer)
     raw = tuple(RelationInput(each[0], schema.widths[each[0]]) for each in schema.inputs(0))
-    passed = tuple(RelationInput("passed", passed_width) for _ in schema.inputs(layer)) if layer else ()
+    passed = tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer)) if layer else ()
     groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
-    stage = Stage(conv, architecture.num_classes, skips=skips)  # type: ignore[arg-type]
-    if layer == 0:
-        for number, name in enumerate(schema.far):
-            scale = passed_width**-0.5
-            stage.register_buffer(f"far{number}", torch.randn(schema.widths[name], passed_width) * scale)
-    return stage
+    return Stage(conv, architecture.num_classes, skips=skips)  # type: ignore[arg-type]
 
 
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
@@ -216,13 +234,13 @@ def projected_width(stage: Stage) -> int:
 
 
 @torch.no_grad()
-def projections(stage: Stage, schema: Schema) -> dict[str, Tensor]:
-    """P_s of each type with features, [F_s, D], by the first stage."""
-    found: dict[str, Tensor] = {name: getattr(stage, f"far{number}") for number, name in enumerate(schema.far)}
+def projections(stage: Stage, schema: Schema, layer: int) -> dict[str, Tensor]:
+    """P_s of each near type, [F_s, D], by a layer's stage."""
+    found: dict[str, Tensor] = {}
     assert isinstance(stage.conv, RelationalConvolution)
-    for place, (source, _, _) in enumerate(schema.inputs(0)):
-        weight = stage.conv.weight_of(0, place)
+    for place, (source, _, _) in enumerate(schema.inputs(layer)):
+        weight = stage.conv.weight_of(len(stage.conv.groups) - 1, place)
         found[source] = found[source] + weight if source in found else weight
-    if "features" in stage.skips:
+    if layer == 0 and "features" in stage.skips:
         found[schema.target] = stage.skips["features"]
     return {name: weight.detach() for name, weight in found.items()}

@@ -38,7 +38,12 @@ class Architecture:
 
     @classmethod
     def of(
-        cls, model: ModelSettings, num_features: int, num_classes: int, num_edge_features: int, weighted: bool,
+        cls,
+        model: ModelSettings,
+        num_features: int,
+        num_classes: int,
+        num_edge_features: int,
+        weighted: bool,
         scorer: str = "",
     ) -> Self:
         """For a graph; attention reads a weight as one more feature of an edge."""

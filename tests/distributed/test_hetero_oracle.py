@@ -206,11 +206,16 @@ def test_closed_form(case: str) -> None:
         torch.testing.assert_close(
             found["logits"][layer][known], stage.head(hidden).detach()[known], rtol=1e-8, atol=1e-10
         )
-        weight = projections(stage, schema) if layer == 0 else {}
-        sent = {name: each @ weight[name] if name in weight else each for name, each in rows.items() if each.shape[1]}
-        rows = {to: sum(mean[name] @ sent[name[0]] for name in schema.into(to) if name[0] in sent)
-                for to in schema.sources(layer + 1)}  # fmt: skip
-        assert "city" in weight or layer
+        weight = projections(stage, schema, layer)
+        rows = {name: each for name, each in rows.items() if each.shape[1]}
+        passed = {}
+        for to in schema.sources(layer + 1):
+            into = [name for name in schema.into(to) if name[0] in rows]
+            near = [mean[name] @ rows[name[0]] @ weight[name[0]] for name in into if name[0] in weight]
+            far = [mean[name] @ rows[name[0]] for name in into if name[0] not in weight]
+            passed[to] = torch.cat([*([sum(near)] if near else []), *far], dim=1)
+        rows = passed
+        assert layer or ("city" not in weight and rows["person"].shape[1] == stage.conv.width + 3)
 
 
 def test_smoothing() -> None:
