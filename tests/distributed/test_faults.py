@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -22,10 +23,11 @@ from typing import Any
 
 import psutil
 import pytest
-from support import random_graph, thirds, write_partitions
+from support import make_credentials, random_graph, thirds, write_partitions
 
 from retexo.apps import train
 from retexo.cluster.heartbeat import Progress
+from retexo.comm.credentials import read_credentials
 from retexo.comm.sockets import Streams
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
@@ -38,9 +40,11 @@ NOTICED = 20.0
 PHASES = ("rendezvous", "plan", "exchange", "round", "evaluation", "checkpoint", "embedding")
 WRITING = ("exchange", "round", "checkpoint")
 """Phases that write more than fits in what the disk has given them already."""
+BACKENDS = ("gloo", "sockets", "tls")
 USUAL = {
-    ("kill", "rendezvous"), ("stop", "plan"), ("full disk", "exchange"), ("terminate", "round"),
-    ("kill", "evaluation"), ("full disk", "checkpoint"), ("kill", "embedding"),
+    ("kill", "rendezvous", "tls"), ("stop", "plan", "sockets"), ("full disk", "exchange", "tls"),
+    ("terminate", "round", "gloo"), ("kill", "evaluation", "sockets"), ("full disk", "checkpoint", "gloo"),
+    ("kill", "embedding", "tls"),
 }  # fmt: skip
 
 
@@ -79,7 +83,15 @@ def victim(phase: str) -> int:
 
 
 def struck(
-    fault: str, phase: str, when: Path, disk: Path, rank: int, job: Any, parent: Connection, streams: Streams | None
+    fault: str,
+    phase: str,
+    when: Path,
+    disk: Path,
+    keys: list[Path],
+    rank: int,
+    job: Any,
+    parent: Connection,
+    streams: Streams | None,
 ) -> None:
     """A worker; the victim is struck once, as it enters the phase: of the rounds the fourth of layer 1."""
     if rank == victim(phase):
@@ -100,6 +112,9 @@ def struck(
                 strike()
 
         Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
+    if keys:  # as if each worker were a node
+        credentials = read_credentials(keys[rank], rank, WORLD)
+        job = replace(job, rendezvous=replace(job.rendezvous, credentials=credentials, parts_per_node=1))
     train_worker.main(rank, job, parent, streams)
 
 
@@ -113,7 +128,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(parts: Path, *more: str) -> Settings:
     small = "hidden_dim=6", "num_rounds=[5,6]", "stopping=none", "learning_rate=[0.05]", "cluster.threads=1"
-    kept = "checkpoint.every=2", "distributed.heartbeat_timeout=3", "num_partitions=3"
+    kept = "exchange.precision=fp32", "checkpoint.every=2", "distributed.heartbeat_timeout=3", "num_partitions=3"
     return compose([*small, *kept, *more, "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
 
 
@@ -141,34 +156,46 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def pairs() -> list[Any]:
-    every = [(fault, phase) for fault in FAULTS for phase in PHASES if fault != "full disk" or phase in WRITING]
+    """A signal to end takes milliseconds to arrive, in which rounds over sockets would all be over."""
+    every = [
+        (fault, phase, backend)
+        for fault in FAULTS
+        for phase in PHASES
+        for backend in (BACKENDS if (fault, phase) != ("terminate", "round") else BACKENDS[:1])
+        if fault != "full disk" or phase in WRITING
+    ]
     assert set(every) >= USUAL
     long = pytest.mark.long("this fault runs in another phase, this phase with another fault")
-    return [pytest.param(*pair, marks=[] if pair in USUAL else long) for pair in every]
+    return [pytest.param(*each, marks=[] if each in USUAL else long) for each in every]
 
 
-@pytest.mark.parametrize(("fault", "phase"), pairs())
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    pytest.importorskip("cryptography")
+    return make_credentials(tmp_path_factory.mktemp("keys") / "keys", *map(str, range(WORLD)))
+
+
+@pytest.mark.parametrize(("fault", "phase", "backend"), pairs())
 def test_a_fault_in_a_phase(
     fault: str,
     phase: str,
+    backend: str,
     parts: Path,
     whole: list[bytes],
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Over sockets where the fault is in a round, else by gloo; what nothing happened to was sent by gloo.
-
-    A signal to end takes milliseconds to arrive, in which rounds over sockets would all be over.
-    """
+    """What nothing happened to was sent by gloo."""
     when = tmp_path_factory.mktemp("struck") / "when"
-    backend = f"distributed.backend={'sockets' if phase == 'round' and fault != 'terminate' else 'gloo'}"
+    keys = request.getfixturevalue("keys") if backend == "tls" else []
+    option = f"distributed.backend={'sockets' if backend == 'tls' else backend}"
     place = request.getfixturevalue("disk" if fault == "full disk" else "tmp_path")
     run_dir = place / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(struck, fault, phase, when, place))
+        patched.setattr(train, "main", partial(struck, fault, phase, when, place, keys))
         with pytest.raises((TrainingError, SystemExit)) as raised:
-            train.run(settings(parts, backend), run_dir)
+            train.run(settings(parts, option), run_dir)
     assert time.time() - float(when.read_text()) < NOTICED
     assert not multiprocessing.active_children()
     if fault == "terminate":
@@ -182,7 +209,7 @@ def test_a_fault_in_a_phase(
         assert f"phase: {phase}" in message
         assert "\n" not in message.strip()
     (place / "filler").unlink(missing_ok=True)
-    summary = train.run(settings(parts, backend, "resume=auto"), run_dir)
+    summary = train.run(settings(parts, option, "resume=auto"), run_dir)
     assert summary["status"] == "done"
     assert layers(run_dir) == whole
     if phase == "round":

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import shutil
 import socket
 import ssl
@@ -27,6 +28,7 @@ from partitioning.errors import InputError
 from retexo.apps import credentials as authority
 from retexo.cluster import handshake, places, rendezvous
 from retexo.cluster.handshake import PROTOCOL
+from retexo.cluster.pending import MAX_PENDING, MAX_PENDING_PER_ADDRESS, PendingConnections
 from retexo.comm.credentials import read_credentials
 from retexo.comm.links import Link
 from retexo.comm.process_group import connected
@@ -269,6 +271,28 @@ def test_a_thousand_half_open_connections(folder: Path, crowd: ExitStack) -> Non
         ended.set()
         attacker.join(30)
     assert count >= 300
+
+
+@pytest.mark.parametrize("addresses", [1, 10])
+def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: ExitStack) -> None:
+    """Of one address, and in all."""
+    listener = crowd.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
+    waiting, limit = PendingConnections(listener), MAX_PENDING_PER_ADDRESS if addresses == 1 else MAX_PENDING
+    ends = [
+        crowd.enter_context(
+            socket.create_connection(listener.getsockname(), 20, (f"127.0.0.{2 + number % addresses}", 0))
+        )
+        for number in range(limit + 10)
+    ]
+    while len(ended := [end for end in ends if select.select([end], [], [], 0)[0]]) < 10:
+        waiting.wait(0.0)
+    waiting.wait(0.0)
+    assert ended == ends[:10]
+    assert all(end.recv(1) == b"" for end in ended)
+    ends[-1].sendall(b'{"one": "of those that stayed"}\n')
+    ((_, message),) = waiting.wait(20)[0]
+    assert message == {"one": "of those that stayed"}
+    waiting.close()
 
 
 def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
