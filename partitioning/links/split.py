@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_integers
-from partitioning.datasets.frames import read_frames
 from partitioning.errors import InputError
-from partitioning.files import reading
 from partitioning.graph_data import GraphData
-from partitioning.names import name_keys
+from partitioning.links.ids import id_keys, places_of, read_ids
 from partitioning.settings import SplitSettings
 from partitioning.splits import PARTS, index_file
 
@@ -196,35 +193,11 @@ def _given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | Non
 
 def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     """Positions of the nodes of a file of pairs, int64 [n, 2]; by the ids that the data set gives them."""
-    where = f"{setting}={path}"
-    if path.suffix not in (".npy", ".csv") or not path.is_file():
-        raise InputError(f"{where}: expected a .npy or .csv file of pairs of ids")
-    with reading(path, "file of pairs", where=where):
-        if path.suffix == ".npy":
-            pairs = np.load(path, allow_pickle=False)
-        else:
-            pairs = np.concatenate(
-                [frame.to_numpy(object)[:, :2] for frame in read_frames(path, header=has_header(path))]
-            )
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise InputError(f"{where}: has the shape {list(pairs.shape)}, expected two columns: the ids of a pair")
-    if graph.node_names is not None:
-        keys = name_keys(pairs.astype(str).astype(object).reshape(-1)).reshape(-1, 2)
-    else:
-        keys = check_integers(
-            pairs.reshape(-1).astype(np.int64 if pairs.dtype == object else pairs.dtype), where
-        ).reshape(-1, 2)
-    order = np.argsort(graph.node_ids)
-    place = np.minimum(np.searchsorted(graph.node_ids, keys, sorter=order), graph.num_nodes - 1)
-    unknown = graph.node_ids[order[place]] != keys
-    if unknown.any():
-        row = int(unknown.any(axis=1).argmax())
-        raise InputError(f"{where}: row {row} has the id {pairs[row][unknown[row]][0]}, which is no node's; correct it")
-    return order[place].astype(np.int64)
-
-
-def has_header(path: Path) -> bool:
-    """Whether the first line of a csv names two columns rather than a pair."""
-    with path.open(encoding="utf-8") as file:
-        names = [cell.strip().strip('"').lower() for cell in file.readline().split(",")[:2]]
-    return names in (["src", "dst"], ["source", "target"], ["source", "destination"], ["from", "to"], ["u", "v"])
+    pairs = read_ids(path, setting, 2)
+    keys = id_keys(pairs, named=graph.node_names is not None, where=f"{setting}={path}")
+    place = places_of(graph.node_ids, keys)
+    if (place < 0).any():
+        row = int((place < 0).any(axis=1).argmax())
+        unknown = pairs[row][place[row] < 0][0]
+        raise InputError(f"{setting}={path}: row {row} has the id {unknown}, which is no node's; correct it")
+    return place

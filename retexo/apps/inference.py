@@ -10,7 +10,7 @@ from partitioning.errors import InputError
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, print_rows
+from retexo.apps.summary import byte_rows, link_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.settings import ModelSettings, PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
@@ -57,13 +57,22 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
             raise InputError(
                 f"{key}={wanted[key]}: the model of {checkpoint.directory} has {key}={has.get(key)}; leave it out"
             )
+    scorer = getattr(checkpoint.architecture, "scorer", "")
+    if settings.train.task.links != bool(scorer):
+        names = {True: "link_prediction", False: "node_classification"}
+        raise InputError(
+            f"task={names[not scorer]}: the model of {checkpoint.directory} is for task={names[bool(scorer)]}; set that"
+        )
     group = {"name": checkpoint.model.name, **checkpoint.model.options}
     exchange = settings.train.exchange
     if not settings.given & {"exchange", "exchange.precision"}:
         exchange = replace(checkpoint.exchange, mode=exchange.mode)
     resolved = {**settings.resolved, **{key: has[key] for key in has.keys() & settings.resolved}}
     resolved |= {"model": group, "exchange": asdict(exchange)}
-    train = replace(settings.train, model=checkpoint.model, exchange=exchange)
+    task = settings.train.task
+    if scorer:
+        task = replace(task, scorer=scorer, dim=checkpoint.architecture.num_classes)
+    train = replace(settings.train, model=checkpoint.model, exchange=exchange, task=task)
     return replace(settings, train=train, resolved=resolved)
 
 
@@ -96,10 +105,17 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
         "checkpoint": str(prepared.checkpoint.directory),
         "partitions": str(prepared.directory.path),
         "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,
+        **({} if predict else _baselines(prepared)),
         **result,
         "versions": versions(),
         "settings": settings.resolved,
     }
+
+
+def _baselines(prepared: Prepared) -> dict[str, Any]:
+    """Of links what needs no training has."""
+    meta = prepared.directory.meta
+    return {"baselines": meta.links["baselines"]} if meta is not None and meta.links else {}
 
 
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
@@ -109,7 +125,11 @@ def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> 
     rows = {
         "model": result["settings"]["model"]["name"],
         "partitions": f"{result['partitions']} ({len(counted['by_peer'])} workers)",
-        **{f"{part} accuracy, F1": _scores(result[part]) for part in parts},
+        **(
+            {f"{part} accuracy, F1": _scores(result[part]) for part in parts}
+            if "train" in result
+            else link_rows(result)
+        ),
         "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
     }

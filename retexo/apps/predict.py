@@ -5,7 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.links.ids import id_keys, places_of, read_ids
 from retexo.apps.inference import prepare, print_table, run_workers
 from retexo.apps.summary import print_rows
 from retexo.config.settings import Settings
@@ -24,8 +28,11 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     wanted, cluster = settings.predict, settings.train.cluster
     predictions.check_format(wanted.format)
+    _check_links(settings)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
     prepared = prepare(settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True)
+    _check_ids(prepared.settings, prepared.directory)
+    _check_links(settings)
     if wanted.embeddings and prepared.checkpoint.model.num_layers == 1:
         raise InputError("predict.embeddings=true: a model of one layer has no hidden layer; leave it out")
     try:
@@ -49,3 +56,31 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     write_json(run_dir / "predictions.json", result)
     print_table(result, settings.train.measure_dv, [run_dir / name for name in (*joined, "predictions.json")])
     return result
+
+
+def _check_links(settings: Settings) -> None:
+    """InputError where it is not said which pairs are wanted; or some are, of a model of classes."""
+    wanted = settings.predict
+    given = {name: getattr(wanted, name) for name in ("pairs", "top", "nodes") if getattr(wanted, name) is not None}
+    if not settings.train.task.links:
+        for name, value in given.items():
+            raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
+    elif set(given) not in ({"pairs"}, {"top", "nodes"}) or wanted.embeddings:
+        raise InputError(
+            "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links needs one of these, and "
+            "has no predict.embeddings"
+        )
+
+
+def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
+    """InputError for an unknown id, where all parts are at hand; else a worker finds it."""
+    for setting, columns in (("pairs", 2), ("nodes", 1)):
+        path = getattr(settings.predict, setting)
+        if path is not None:
+            where = f"predict.{setting}={path}"
+            ids = read_ids(Path(path), f"predict.{setting}", columns)
+            named = directory.node_names(0) is not None
+            known = [directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks]
+            unknown = places_of(np.concatenate(known), id_keys(ids, named=named, where=where)) < 0
+            if unknown.any() and len(known) == directory.num_parts:
+                raise InputError(f"{where}: the id {ids[unknown][0]} is no node's; take it out")

@@ -307,6 +307,16 @@ class PredictSettings(Checked):
     format: str = setting(
         "predict.format", "parquet", "parquet needs the extra `tables`", one_of("parquet", "npy", "csv"), compared=False
     )
+    pairs: str | None = setting(
+        "predict.pairs", None, "links: a npy or csv of pairs of ids, which are scored", per_node=True, compared=False
+    )
+    top: int | None = setting(
+        "predict.top", None, "links: so many most likely new partners of each node of predict.nodes", at_least(1),
+        compared=False,
+    )  # fmt: skip
+    nodes: str | None = setting(
+        "predict.nodes", None, "likewise: a npy or csv of ids", per_node=True, compared=False
+    )
     embeddings: bool = setting(
         "predict.embeddings", False, "write the embeddings of the last hidden layer, too", compared=False
     )

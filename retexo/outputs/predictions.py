@@ -115,7 +115,10 @@ def merge(run_dir: Path, num_parts: int, kind: str) -> list[int]:
 
 def _merge_tables(target: Path, paths: list[Path]) -> None:
     tables = [read_table(path) for path in paths]
-    order = np.argsort(np.concatenate([table["id"] for table in tables]), kind="stable")
+    keys = [np.concatenate([table["id"] for table in tables])]
+    if "score" in tables[0]:  # of links: the best of a node first
+        keys.insert(0, -np.concatenate([table["score"] for table in tables]))
+    order = np.lexsort(keys)
     write_table(target, {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]})
 
 
@@ -127,6 +130,8 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
         with path.open(newline="") as file:
             header, *rest = csv.reader(file)
         rows += rest
+    if header[-1:] == ["score"]:
+        rows.sort(key=lambda row: -float(row[-1]))
     try:
         rows.sort(key=lambda row: int(row[0]))
     except ValueError:

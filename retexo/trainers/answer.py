@@ -47,6 +47,8 @@ class InferenceResult:
     """[I, C]"""
     embeddings: Tensor
     """[I, D] the input of the last layer; with one layer the features."""
+    of_stages: Sequence[Tensor] = ()
+    """[I, C] each, of a network for links."""
 
 
 def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceResult:
@@ -60,7 +62,7 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
     for output in each_layer(context, stages, LAYERS):
         inputs, rows = rows, output.rows
         logits.append(output.logits)
-    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), inputs)
+    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), inputs, logits)
 
 
 Powers = Callable[[Tensor, int], Iterator[Tensor]]

@@ -94,6 +94,16 @@ class Embedded:
         received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, TAG)
         return [each.view(-1, *tensor.shape[1:]) for each in received]
 
+    def of_pairs(self, rows: Tensor) -> Tensor:
+        """The first answer's scores of pairs whose sources are this worker's, [n]; a piece of them at a time."""
+        most = int(self.context.comm.all_gather(torch.tensor([len(rows)]), TAG).max())
+        found = [self.rows.new_zeros(0)]
+        for first in range(0, most, 32 * QUERIES):
+            some = rows[first : first + 32 * QUERIES]
+            source = self.rows[some[:, 0] - self.context.partition.first_id]
+            found.append(self.pairs(source, self.fetch(some[:, 1]))[0])
+        return torch.cat(found)
+
     @property
     def _row_bytes(self) -> int:
         count = len(self.stages)
@@ -112,15 +122,16 @@ class Embedded:
 
 def _packed(rows: Tensor, count: int) -> Tensor:
     """Rows [n, D] as bytes: codes, then a scale for each of `count` parts of a row."""
-    codes, scales = to_int8(rows.reshape(len(rows) * count, -1))
-    both = codes.view(len(rows), -1).view(torch.uint8), scales.view(-1, count).view(torch.uint8)
+    width = rows.shape[1]
+    codes, scales = to_int8(rows.reshape(len(rows) * count, width // count))
+    both = codes.view(len(rows), width).view(torch.uint8), scales.view(len(rows), count).view(torch.uint8)
     return torch.cat(both, dim=1).view(-1)
 
 
 def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
     width, scale_bytes = like.shape[1], SCALE_BYTES * count
     codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
-    values = codes.contiguous().view(torch.int8).view(len(codes) * count, -1)
+    values = codes.contiguous().view(torch.int8).view(len(codes) * count, width // count)
     return (values * scales.clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
 
 
@@ -153,7 +164,7 @@ def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     comm, rows = context.comm, links[part]
     generator = torch.Generator().manual_seed(context.settings.seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[: -(-context.settings.task.ranked // comm.world_size)]]
-    known = _Known(embedded)
+    known = Known(embedded)
     totals = torch.zeros(len(embedded.answers), 1 + len(HITS), dtype=torch.int64)
     most = int(comm.all_gather(torch.tensor([len(rows)]), TAG).max())
     for first in range(0, most, QUERIES):
@@ -173,7 +184,7 @@ def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     return [{**dict(zip(names, each, strict=True)), "ranked": pairs} for each in shares.tolist()]
 
 
-def _above(embedded: Embedded, known: "_Known", rows: Tensor, source: Tensor, own: Tensor) -> Tensor:
+def _above(embedded: Embedded, known: "Known", rows: Tensor, source: Tensor, own: Tensor) -> Tensor:
     """For each pair [A, q, 2] how many nodes of the graph score more than it, and how many at least as much."""
     comm = embedded.context.comm
     queries = embedded.everywhere(embedded._packed(source).view(-1, embedded._row_bytes))
@@ -190,7 +201,7 @@ def _above(embedded: Embedded, known: "_Known", rows: Tensor, source: Tensor, ow
     return torch.stack([each.view(len(embedded.answers), len(rows), 2) for each in received]).long().sum(dim=0)
 
 
-def _count(embedded: Embedded, known: "_Known", source: Tensor, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
+def _count(embedded: Embedded, known: "Known", source: Tensor, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
     """Of this worker's nodes, int32 [A, q, 2]; without those that a source, of int64 [q], has an edge to."""
     place, node = known.of_sources(ids, others)
     total = torch.zeros(len(embedded.answers), len(ids), 2, dtype=torch.int32)
@@ -204,7 +215,7 @@ def _count(embedded: Embedded, known: "_Known", source: Tensor, own: Tensor, ids
     return total
 
 
-class _Known:
+class Known:
     """Which nodes have an edge from which: those of this part's edges, and of its pairs."""
 
     def __init__(self, embedded: Embedded) -> None:
@@ -233,7 +244,7 @@ class _Known:
 
 def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Place in `wanted`, and place in `ascending`, of all equal numbers."""
-    begin, end = (torch.searchsorted(ascending, wanted, right=right) for right in (False, True))
+    begin, end = (torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True))
     counts = end - begin
     place = torch.repeat_interleave(torch.arange(len(wanted)), counts)
     return place, torch.arange(len(place)) - torch.repeat_interleave(counts.cumsum(0) - counts - begin, counts)
@@ -242,7 +253,7 @@ def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     """AUC against the fixed pairs, and what OGB's evaluator says of its own graphs."""
     links, comm = _links(embedded), embedded.context.comm
-    positive, negative = _all_scores(embedded, links[part]), _all_scores(embedded, links[f"{part}_neg"])
+    positive, negative = embedded.of_pairs(links[part]), embedded.of_pairs(links[f"{part}_neg"])
     everyone = torch.cat(embedded.everywhere(positive))
     ordered = negative.sort().values
     wins = sum(torch.searchsorted(ordered, everyone, right=right).sum() for right in (False, True))
@@ -266,15 +277,21 @@ def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     return found
 
 
-def _all_scores(embedded: Embedded, rows: Tensor) -> Tensor:
-    """Of the first answer, [n]; a piece of the pairs at a time."""
-    most = int(embedded.context.comm.all_gather(torch.tensor([len(rows)]), TAG).max())
-    found = [embedded.rows.new_zeros(0)]
-    for first in range(0, most, 32 * QUERIES):
-        some = rows[first : first + 32 * QUERIES]
-        source = embedded.rows[some[:, 0] - embedded.context.partition.first_id]
-        found.append(embedded.pairs(source, embedded.fetch(some[:, 1]))[0])
-    return torch.cat(found)
+def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """This worker's best nodes for any nodes, int64 [q]: scores [q, K] and nodes; -inf for those with an edge."""
+    source = embedded.fetch(ids)
+    place, node = known.of_sources(ids, torch.cat(embedded.everywhere(known.held_out(ids))))
+    best, nodes = source.new_full((len(ids), top), -torch.inf), torch.zeros(len(ids), top, dtype=torch.int64)
+    step = max(1, CELLS // max(1, len(ids)))
+    for first in range(0, len(embedded.rows), step):
+        scores = embedded.against(source, embedded.rows[first : first + step])[0]
+        inside = (node >= first) & (node < first + step)
+        scores[place[inside], node[inside] - first] = -torch.inf
+        both = torch.cat((best, scores), dim=1)
+        numbers = torch.cat((nodes, first + torch.arange(scores.shape[1]).expand(len(ids), -1)), dim=1)
+        best, chosen = both.topk(top, dim=1)
+        nodes = numbers.gather(1, chosen)
+    return best, nodes
 
 
 def _links(embedded: Embedded) -> dict[str, Tensor]:

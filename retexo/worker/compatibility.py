@@ -61,6 +61,8 @@ def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: Partition
     trained = f"the model of {checkpoint.directory}"
     if shape.num_features != model.num_features:
         raise InputError(f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}")
+    if getattr(model, "scorer", ""):
+        return  # of links: labels are not read
     if shape.multilabel != checkpoint.multilabel:
         kinds = {True: "multi-label", False: "one class per node"}
         raise InputError(f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}")

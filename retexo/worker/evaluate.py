@@ -10,7 +10,7 @@ from torch import Tensor
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic import MessageTag
 from retexo.nn.stage import Answer, Stage
-from retexo.trainers.answer import Powers, choose_answer
+from retexo.trainers.answer import InferenceResult, Powers, choose_answer
 from retexo.trainers.context import RunContext
 from retexo.trainers.ranking import choose_links, link_scores
 from retexo.training.task import Score, ogb_correct, score
@@ -28,6 +28,15 @@ def chosen_scores(
         return answer, link_scores(context, stages, logits, answer)
     answer, chosen = choose_answer(context, logits, powers_of)
     return answer, {name: asdict(each) for name, each in final_scores(context, chosen).items()}
+
+
+def inferred_scores(
+    context: Any, stages: Sequence[Stage], inferred: InferenceResult, answer: Answer, *, predict: bool
+) -> Scores:
+    """Scores of a trained network's output; none of links that are predicted, for which more is sent."""
+    if context.settings.task.links:
+        return {} if predict else link_scores(context, stages, inferred.of_stages, answer)
+    return {name: asdict(each) for name, each in final_scores(context, inferred.logits).items()}
 
 
 def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:

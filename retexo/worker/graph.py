@@ -27,7 +27,7 @@ from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.run_log import RunLog
 from retexo.trainers import answer, registry
 from retexo.trainers.answer import InferenceResult, Powers
-from retexo.trainers.context import Clock, RunContext
+from retexo.trainers.context import Clock, Context, RunContext
 from retexo.training.graph_info import GraphInfo
 from retexo.worker.compatibility import as_trained
 from retexo.worker.context import layer_saver, make_context
@@ -217,4 +217,7 @@ def make_inference_context(
     graph.check_fits(checkpoint, settings, graph_info)
     use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
-        return graph.make_context(settings, graph_info, comm, stages[0].conv, clock=clock, use=use)
+        context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=clock, use=use)
+    if isinstance(context, Context):
+        context.make_objective = None  # nothing trains, so no ends are sent
+    return context

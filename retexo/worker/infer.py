@@ -4,7 +4,7 @@ Predictions never cross the network: each worker writes those of its own partiti
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,9 +21,11 @@ from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.training.parameters import check_same_parameters
 from retexo.training.secure import hide_shares
+from retexo.worker.context import task_of
 from retexo.worker.disclosure import disclosing
-from retexo.worker.evaluate import final_scores
+from retexo.worker.evaluate import inferred_scores
 from retexo.worker.graph import make_inference_context, read_graph
+from retexo.worker.links import write_links
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
 
@@ -50,7 +52,7 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        graph = read_graph(job.directory, rank, job.checkpoint)
+        graph = read_graph(job.directory, rank, job.checkpoint, job.settings.task)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with (
@@ -59,7 +61,9 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     ):
         start = time.perf_counter()
         comm = disclosure.comm
-        graph_info = agree_on_graph_info(comm, graph.partition, job.directory, job.settings_digest, training=False)
+        graph_info = agree_on_graph_info(
+            comm, graph.partition, job.directory, job.settings_digest, training=False, task=task_of(job.settings)
+        )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
             hide_shares(comm, graph_info, job.rendezvous.identity)
@@ -70,8 +74,11 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
         disclosure.asked_for = context.rows_asked_for
         inferred = graph.infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
         with clock.phase("evaluate"):
-            scores = final_scores(context, inferred.logits)
-        if job.predict is not None:
+            scores = inferred_scores(context, stages, inferred, job.checkpoint.answer, predict=job.predict is not None)
+        if job.predict is not None and job.settings.task.links:
+            names = job.directory.node_names(rank)
+            write_links(context, stages, inferred, job, None if names is None else names.tolist())
+        elif job.predict is not None:
             if not bool(inferred.logits.isfinite().all()):
                 raise TrainingError("some predictions are NaN or infinite; look for very large values in the features")
             found = Predictions.of(
@@ -89,4 +96,4 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
         "test": graph_info.num_test,
         "all": sum(graph_info.part_sizes),
     }
-    return {**{name: asdict(value) for name, value in scores.items()}, "nodes": nodes, **measured}
+    return {**scores, "nodes": nodes, **measured}

@@ -2,13 +2,14 @@
 
 import copy
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import make_graph, split_settings, train_settings
+from support import make_graph, run_main, split_settings, train_settings
 
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
@@ -200,3 +201,119 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         judge.K = 5
         answer = judge.eval({"y_pred_pos": positive, "y_pred_neg": negative})
         assert found["ogb hits@5"] == pytest.approx(answer["hits@5"])
+
+
+# --- whole runs ------------------------------------------------------------------------------------------------------
+
+LEAN = ("hidden_dim=12", "task.dim=6", "num_rounds=4", "device=cpu", "cluster.threads=1", "num_partitions=3")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of three workers on named nodes, with the defaults; the folder, and the arguments that all apps take."""
+    folder = tmp_path_factory.mktemp("run")
+    split = graph()
+    names = np.array([f"node {number}" for number in range(NODES)])
+    np.savez(folder / "g.npz", src=split.src, dst=split.dst, feat=split.features, node_id=names)
+    data = ("dataset_name=file", f"dataset_file={folder / 'g.npz'}", f"partition_dir={folder}", *LEAN)
+    assert run_main("app=partition_data", "task=link_prediction", *data, cwd=folder).rc == 0
+    common = ("--config-name", "link_prediction_gcn", *data)
+    ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
+    assert ended.rc == 0, ended.output
+    assert "test, Adamic-Adar" in ended.stdout
+    return folder, common
+
+
+def summary_of(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_rounds_send_no_rows_and_the_plan_has_every_byte(run: Any) -> None:
+    folder, common = run
+    summary = summary_of(folder / "run", "summary.json")
+    ended = run_main(*common, "app=plan", "plan.rounds=[4,4]", f"hydra.run.dir={folder / 'plan'}", cwd=folder)
+    assert ended.rc == 0, ended.output
+    planned = summary_of(folder / "plan", "plan.json")
+    assert summary["rounds"] == [4, 4]
+    entries: dict[str, int] = {}
+    for entry in planned["entries"]:
+        times = 4 if entry["kind"] == "gradients" else 1
+        entries[entry["kind"]] = entries.get(entry["kind"], 0) + times * entry["num_bytes"]
+    sent = summary["bytes"]["by_kind"]
+    assert entries["features"] == sent["features"]  # the ends' inputs among them
+    assert 0 < sent["embeddings"] <= entries["embeddings"]
+    assert entries["gradients"] >= sent["gradients"]
+    assert sent["predictions"] > 0
+
+
+def test_a_trained_model_is_evaluated_as_training_did(run: Any) -> None:
+    folder, common = run
+    arguments = ("app=evaluate", f"checkpoint_dir={folder / 'run'}", f"hydra.run.dir={folder / 'evaluate'}")
+    ended = run_main(*common, *arguments, cwd=folder)
+    assert ended.rc == 0, ended.output
+    found, summary = summary_of(folder / "evaluate", "evaluation.json"), summary_of(folder / "run", "summary.json")
+    assert found["test"] == summary["test"]
+    assert found["baselines"] == summary["baselines"]
+
+
+def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(run: Any) -> None:
+    folder, common = run
+    split = split_links(graph(), split_settings(seed=42))
+    wanted = [3, 17, 55]
+    (folder / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in wanted))
+    every = [(u, v) for u in wanted for v in range(NODES)]
+    (folder / "pairs.csv").write_text("src,dst\n" + "".join(f"node {u},node {v}\n" for u, v in every))
+    for name, asked in (("top", ("predict.top=5", f"predict.nodes={folder / 'nodes.csv'}")),
+                        ("pairs", (f"predict.pairs={folder / 'pairs.csv'}",))):  # fmt: skip
+        arguments = ("app=predict", "predict.format=csv", f"checkpoint_dir={folder / 'run'}", *asked)
+        ended = run_main(*common, *arguments, f"hydra.run.dir={folder / name}", cwd=folder)
+        assert ended.rc == 0, ended.output
+
+    def lines(name: str) -> list[Any]:
+        rows = [line.split(",") for line in (folder / name / "predictions.csv").read_text().splitlines()]
+        assert rows[0] == ["id", "partner", "score"]
+        return [(int(src[5:]), int(dst[5:]), float(score)) for src, dst, score in rows[1:]]
+
+    scores = {(u, v): score for u, v, score in lines("pairs")}
+    assert scores.keys() == set(every)
+    known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
+    for node in wanted:
+        new = [v for v in range(NODES) if v != node and (node, v) not in known]
+        best = sorted(new, key=lambda v: -scores[node, v])[:5]
+        found = [(v, score) for u, v, score in lines("top") if u == node]
+        assert [v for v, _ in found] == best
+        assert [score for _, score in found] == pytest.approx([scores[node, v] for v in best], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("app=predict", "predict.top=5"), "predict.nodes"),
+        (("app=predict", "predict.pairs=unknown.csv"), "the id node 99 is no node's"),
+        (("app=predict", "predict.pairs=none.csv"), "predict.pairs=none.csv: expected"),
+        (("app=evaluate", "task=node_classification", "smoothing.steps=0"), "task=node_classification"),
+        (("app=train", "trainer=sign"), "trainer=sign: links"),
+        (("app=train", "smoothing.steps=2"), "smoothing.steps=2"),
+        (("app=train", "model=gat", "heads=2"), "task.cut_edges=skip"),
+        (("app=train", "task.scorer=cosine"), "task.scorer=cosine"),
+        (("app=train", "task=node_classification"), "no partition directory"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, run: Any) -> None:
+    folder, common = run
+    (folder / "unknown.csv").write_text("node 1,node 99\n")
+    place = f"hydra.run.dir={folder / 'refused' / str(abs(hash(arguments)))}"
+    ended = run_main(*common, *arguments, f"checkpoint_dir={folder / 'run'}", place, cwd=folder)
+    assert ended.rc == 2, ended.output
+    assert named in ended.output
+
+
+def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: Any) -> None:
+    folder, common = run
+    arguments = ("--config-name", "link_prediction_gat", *common[2:], "app=train", "heads=2")
+    ended = run_main(*arguments, f"hydra.run.dir={folder / 'gat'}", cwd=folder)
+    assert ended.rc == 0, ended.output
+    skipped = run_main(*common, "app=train", "task.cut_edges=skip", f"hydra.run.dir={folder / 'skip'}", cwd=folder)
+    assert skipped.rc == 0, skipped.output
+    rows = {name: summary_of(folder / name, "summary.json")["bytes"]["by_kind"] for name in ("run", "skip")}
+    assert rows["skip"]["features"] < rows["run"]["features"]
