@@ -7,6 +7,7 @@
 | parts | the folder of one site of several: `dataset_file=` | never loaded as a whole; see partitioning/sites.py |
 | synthetic, synthetic_hetero | drawn by synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
+| ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
 | ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
 | citeseer_torch, pubmed_torch, facebook, lastfm | torch_geometric | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
 """
@@ -20,6 +21,7 @@ from partitioning.datasets import (
     bundled,
     dgl_source,
     file,
+    ogb_links,
     ogb_mag,
     ogb_source,
     pyg_source,
@@ -75,6 +77,7 @@ _RECIPES = {
     "ogbn-products": Recipe(ogb_source.load, _GIVEN),
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
     "ogbn-mag": Recipe(ogb_mag.load, _GIVEN),
+    **{name: Recipe(ogb_links.load, _GIVEN) for name in ogb_links.SOURCES},
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
     "synthetic_hetero": Recipe(synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
     "file": Recipe(file.load, _GIVEN),
@@ -150,9 +153,9 @@ def is_local(settings: DatasetSettings) -> bool:
     if name == "ogbn-mag":
         found = ogb_mag.archive(settings.dir)
         return found.folder.exists() or found.zip.exists()
-    if name in dgl_source.FILES or name in ogb_source.SOURCES:
-        archive_of = dgl_source.archive if name in dgl_source.FILES else ogb_source.archive
-        archive = archive_of(name, settings.dir)
-        return archive.folder.exists() or archive.zip.exists()
+    archives: dict[Any, Any] = {dgl_source: dgl_source.FILES} | {each: each.SOURCES for each in (ogb_source, ogb_links)}
+    for source in (module for module, names in archives.items() if name in names):
+        archive = source.archive(name, settings.dir)
+        return bool(archive.folder.exists() or archive.zip.exists())
     needed = pyg_source.remotes(name, settings.dir) if name in (*pyg_source.PLANETOID, *pyg_source.MUSAE) else []
     return all(remote.path.exists() for remote in needed)

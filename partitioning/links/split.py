@@ -57,7 +57,8 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
     undirected = np.array_equal(np.unique(whole[:, 1] * num_nodes + whole[:, 0]), directed)
     given = _given(graph, settings)
     if given:
-        rows = {part: _both_ways(listed) if undirected else listed for part, listed in given.items() if part in PARTS}
+        both = undirected and given.get("evaluator") != "mrr"  # whose fixed pairs go by the order of the others
+        rows = {part: _both_ways(given[part]) if both else given[part] for part in PARTS if part in given}
         kind: dict[str, Any] = {"kind": "files" if settings.kind == "files" else "given"}
     else:
         drawn, kind = _drawn(graph, settings, edge_pair, rng)

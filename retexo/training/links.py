@@ -90,15 +90,19 @@ class LinkSeeds:
         rows, factor = self.train, 1.0
         if self.batch_size is not None and self.batch_size < len(rows):
             rows, factor = rows[torch.randperm(len(rows))[: self.batch_size]], len(rows) / self.batch_size
+        rows = rows[rows[:, 0].argsort(stable=True)]  # a piece has few sources, which are scored once each
         leaf = embedded.detach().requires_grad_()
         total = leaf.new_zeros(())
         for some in torch.split(rows.to(embedded.device), max(1, CELLS // max(1, len(drawn)))):
-            source, target = leaf[some[:, 0]], leaf[some[:, 1]]
-            own = scorer.pairs(source, target)
-            others = scorer.against(source, leaf[drawn]) - log_expected
-            same = (drawn == some[:, :1]) | (drawn == some[:, 1:])
-            total_of = torch.logsumexp(others.masked_fill(same, -torch.inf), dim=1)
-            part = (torch.logaddexp(own, total_of) - own).sum() * factor
+            own = scorer.pairs(leaf[some[:, 0]], leaf[some[:, 1]])
+            sources, place = torch.unique_consecutive(some[:, 0], return_inverse=True)
+            others = scorer.against(leaf[sources], leaf[drawn]) - log_expected
+            others = others.masked_fill(drawn == sources[:, None], -torch.inf)
+            rest = torch.logsumexp(others, dim=1)[place]
+            is_drawn = torch.isin(some[:, 1], drawn).nonzero()[:, 0]  # it is no negative of its own pair
+            without = others[place[is_drawn]].masked_fill(drawn == some[is_drawn, 1:], -torch.inf)
+            rest = rest.index_put((is_drawn,), torch.logsumexp(without, dim=1))
+            part = (torch.logaddexp(own, rest) - own).sum() * factor
             part.backward()  # type: ignore[no-untyped-call]
             total += part.detach()
         if leaf.grad is None:

@@ -60,7 +60,7 @@ def test_one_module_imports_dgl() -> None:
 
 
 def test_retexo_takes_little_of_partitioning() -> None:
-    taken = ("directory", "hetero", "errors", "files", "dgl_import", "ogb_import", "setting_fields")
+    taken = ("directory", "hetero", "links", "errors", "files", "dgl_import", "ogb_import", "setting_fields")
     everywhere = tuple(f"partitioning.{name}" for name in taken)
     for path in FILES:
         file = path.relative_to(ROOT).as_posix()

@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from support import dataset_settings, dgl, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import dgl_source, frames, ogb_source, pyg_source
+from partitioning.datasets import dgl_source, frames, ogb_links, ogb_source, pyg_source
 from partitioning.datasets.download import Remote, ensure_files
 from partitioning.errors import InputError
+from partitioning.links.split import split_links
 from partitioning.ogb_import import import_ogb
 from partitioning.settings import SyntheticSettings
 from partitioning.splits import draw
@@ -486,3 +488,55 @@ def test_a_download_is_whole_or_not_there(tmp_path, monkeypatch):
     assert target.path.read_bytes() == b"all of it"
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: pytest.fail("fetched what is there"))
     ensure_files("facebook", [target])
+
+
+# ---- links of OGB
+
+
+@pytest.mark.parametrize("name", ogb_links.SOURCES)
+def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
+    source, folder = ogb_links.SOURCES[name], ogb_links.archive(name, str(tmp_path)).folder
+    write_ogb_csv(folder, source.split)
+    write_csv(folder / "raw" / "edge_weight.csv.gz", [[edge + 1] for edge in range(12)])
+    rng = np.random.default_rng(0)
+    for part in ("train", "valid", "test"):
+        edges = torch.tensor([[0, 5], [3, 8], [7, 2]] if part == "test" else [[1, 6], [4, 10], [9, 11]])
+        held = {"edge": edges, "edge_neg": torch.tensor([[0, 4], [1, 9]]), "weight": np.ones(3, np.int64)}
+        if name == "ogbl-citation2":
+            held = {"source_node": edges[:, 0].numpy(), "target_node": edges[:, 1].numpy(),
+                    "target_node_neg": rng.integers(12, size=(3, 4))}  # fmt: skip
+        torch.save(held, folder / "split" / source.split / f"{part}.pt")
+    import_ogb()
+    reader = importlib.import_module("ogb.io.read_graph_raw")
+    theirs = reader.read_csv_graph_raw(str(folder / "raw"), add_inverse_edge=source.both_ways)[0]
+    graph = load(name, tmp_path, symmetrize=False)
+    assert pairs(graph) == sorted(map(tuple, theirs["edge_index"].T.tolist()))
+    assert graph.features.tolist() == theirs["node_feat"].tolist()
+    assert (graph.edge_weight is not None) == (name == "ogbl-collab")
+    split = split_links(graph, dataset_settings(name).split)
+    rows = [[0, 5], [3, 8], [7, 2]]
+    expected = rows if name == "ogbl-citation2" else sorted(rows + [row[::-1] for row in rows])
+    assert split.rows["test"].tolist() == expected
+    fixed = split.rows["test_neg"]
+    if name == "ogbl-citation2":  # in the order of the pairs
+        assert fixed[:, 0].tolist() == np.repeat([0, 3, 7], 4).tolist()
+        assert fixed[:, 1].reshape(3, 4).tolist() == held["target_node_neg"].tolist()
+    else:
+        assert fixed.tolist() == [[0, 4], [1, 9]]
+    import pandas as pd
+
+    master = pd.read_csv(Path(sys.modules["ogb"].__file__).parent / "linkproppred" / "master.csv", index_col=0)
+    assert (source.evaluator, source.split) == (master[name]["eval metric"], master[name]["split"])
+    assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
+    assert source.zip == master[name]["download_name"]
+    assert master[name]["url"] == f"{ogb_links.URL}/{source.zip}.zip"
+
+
+def test_a_split_of_ogb_that_would_run_code_is_refused(tmp_path):
+    folder = ogb_links.archive("ogbl-collab", str(tmp_path)).folder
+    write_ogb_csv(folder, "time")
+    write_csv(folder / "raw" / "edge_weight.csv.gz", [[1]] * 12)
+    for part in ("train", "valid", "test"):
+        torch.save({"edge": print, "edge_neg": print}, folder / "split" / "time" / f"{part}.pt")
+    with pytest.raises(InputError, match="Weights only load failed"):
+        load("ogbl-collab", tmp_path)

@@ -1,0 +1,142 @@
+"""Link prediction: accuracy of layer-by-layer and end-to-end training beside what needs none, bytes, memory of ranking.
+
+    OMP_NUM_THREADS=1 python benchmarks/links.py --data cora --seeds 5 --out /tmp/links
+    python benchmarks/links.py --ranking 1000000
+
+A seed draws split, parts and parameters. What is exact is the same for any number of parts (tests/distributed/
+test_link_prediction.py), so it is trained as one; `--parts` has the bytes of several, by app=plan at the same rounds.
+Runs that are there in --out are not run again.
+"""
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = {
+    "layer by layer, exact": ["+experiment=exact"],
+    "layer by layer, lean": ["gradient=default"],
+    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=400", "stopping.patience=40"],
+}
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""The 97.5 % quantile of Student's t for the mean of so many runs."""
+MEASURES = ("mrr", "hits@20", "auc")
+
+
+def command(*arguments: str, threads: int) -> None:
+    options = ["device=cpu", f"cluster.threads={threads}"] if "app=partition_data" not in arguments else []
+    line = [sys.executable, str(ROOT / "main.py"), *arguments, *options]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
+
+
+def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+    """The summary of one run, which is made unless it is there."""
+    parts = args.parts if name.endswith("lean") else 1
+    folder = args.out / f"{args.data}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}"
+    if not (folder / "summary.json").is_file() or json.loads((folder / "summary.json").read_text())["status"] != "done":
+        data = [f"dataset_name={args.data}", f"seed={seed}", f"partition_dir={args.out / f'parts{seed}'}"]
+        data += args.settings
+        if args.file:
+            data += [f"dataset_file={args.file}"]
+        command("app=partition_data", "task=link_prediction", *data, f"num_partitions={parts}", threads=1)
+        model = ["--config-name", f"link_prediction_{args.model}", *data, f"num_partitions={parts}"]
+        command(*model, "app=train", *METHODS[name], f"hydra.run.dir={folder}", "checkpoint=none", threads=args.threads)
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def interval(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4f}"
+    return f"{mean(values):.4f} +- {STUDENT.get(len(values), 2.0) * stdev(values) / math.sqrt(len(values)):.4f}"
+
+
+def compare(args: argparse.Namespace) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for seed in range(args.seeds):
+        for name in args.methods or METHODS:
+            summary = run(args, name, seed)
+            measured = {"bytes": summary["bytes"]["total"], "rounds": summary["rounds"]}
+            found.setdefault(name, []).append({**summary["test"], **measured})
+            print(f"seed {seed} {name}: {found[name][-1]}", flush=True)
+            if name == next(iter(args.methods or METHODS)):
+                for baseline, scores in summary["baselines"].items():
+                    found.setdefault(baseline, []).append(scores)
+    print(f"\n{args.data}, {args.model}, {args.seeds} seeds: mean and 95 % interval\n")
+    print(f"| | {' | '.join(MEASURES)} | rounds | bytes |\n|---|{'---|' * len(MEASURES)}---|---|")
+    for name, runs in found.items():
+        cells = [interval([each[measure] for each in runs]) for measure in MEASURES]
+        rounds = f"{mean(sum(each['rounds']) for each in runs):.0f}" if "rounds" in runs[0] else ""
+        sent = f"{mean(each['bytes'] for each in runs):,.0f}" if runs[0].get("bytes") else ""
+        print(f"| {name} | {' | '.join(cells)} | {rounds} | {sent} |")
+
+
+def rank(num_nodes: int, threads: int) -> None:
+    """Seconds and memory of ranking pairs among many nodes, of one worker."""
+    import torch
+
+    sys.path[:0] = [str(ROOT)]
+    from types import SimpleNamespace
+
+    from retexo.comm.threads import run_threads
+    from retexo.nn.scorer import Scorer
+    from retexo.nn.stage import Answer
+    from retexo.trainers import ranking
+
+    torch.set_num_threads(threads)
+    rows, pairs = torch.randn(num_nodes, 64), torch.randint(num_nodes, (2048, 2))
+    none = torch.zeros(0, dtype=torch.int64)
+    partition = SimpleNamespace(
+        first_id=0, num_inner=num_nodes, halo_owner=none, halo_index=none, src=none, dst=none,
+        links={"val": pairs[:0], "test": pairs, "train": pairs[:0]},
+    )  # fmt: skip
+    task, exchange = SimpleNamespace(ranked=len(pairs)), SimpleNamespace(rounded="")
+    settings = SimpleNamespace(seed=0, task=task, exchange=exchange)
+    stage: Any = SimpleNamespace(scorer=Scorer("dot", 64))
+    stage.cpu = lambda: stage
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def worker(comm: Any) -> Any:
+        info = SimpleNamespace(part_sizes=(num_nodes,), num_val=0)
+        context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
+        return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,))]), "test")
+
+    start = time.perf_counter()
+    run_threads(1, worker)
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{len(pairs):,} pairs among {num_nodes:,} nodes, 64 wide: {seconds:.1f} s, {after - before:.0f} MiB beside "
+        f"the {rows.numel() * 4 / 2**20:.0f} MiB of embeddings"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="cora")
+    parser.add_argument("--file", help="of --data file")
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--methods", nargs="+", choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--parts", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--settings", nargs="*", default=[], help="further settings of all runs")
+    parser.add_argument("--out", type=Path, default=Path("outputs/links"))
+    parser.add_argument("--ranking", type=int, help="nodes to rank pairs among, in place of runs")
+    args = parser.parse_args()
+    if args.ranking:
+        rank(args.ranking, args.threads)
+    else:
+        compare(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The Open Graph Benchmark's graphs of links, ogbl-collab, ogbl-citation2 and ogbl-ppa, from the raw files in its zips.
+
+Held-out pairs and the fixed ones that they are told from are OGB's own. What OGB's reader makes of these files is what
+the tests compare with.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from partitioning.checks import check_endpoints
+from partitioning.datasets.download import Archive, library
+from partitioning.datasets.frames import read_frames
+from partitioning.datasets.ogb_source import RELEASE, numbers
+from partitioning.datasets.raw import joined, narrowed
+from partitioning.files import reading
+from partitioning.graph_data import GraphData
+from partitioning.settings import DatasetSettings
+
+URL = "http://snap.stanford.edu/ogb/data/linkproppred"
+RAW = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/num-node-list.csv.gz")
+PARTS = {"train": "train", "val": "valid", "test": "test"}
+
+
+@dataclass(frozen=True)
+class _Source:
+    zip: str
+    split: str
+    evaluator: str
+    both_ways: bool
+    """Whether each edge stands for its reverse, too."""
+    weighted: bool = False
+
+
+SOURCES = {
+    "ogbl-collab": _Source("collab", "time", "hits@50", both_ways=True, weighted=True),
+    "ogbl-citation2": _Source("citation-v2", "time", "mrr", both_ways=False),
+    "ogbl-ppa": _Source("ppassoc", "throughput", "hits@100", both_ways=True),
+}
+
+
+def archive(name: str, folder: str) -> Archive:
+    """The zip of a data set; its folder is `dataset_dir`/ogbl_collab and so on, with ogb's own layout inside."""
+    source, root = SOURCES[name], Path(folder)
+    split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())
+    raw = (*RAW, "raw/edge_weight.csv.gz") if source.weighted else RAW
+    place = root / name.replace("-", "_")
+    return Archive(name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, *split, RELEASE))
+
+
+def load(settings: DatasetSettings) -> GraphData:
+    """The training edges, and the pairs that are held out."""
+    name, source = settings.name, SOURCES[settings.name]
+    files = archive(name, settings.dir)
+    files.ensure()
+    raw = files.folder / "raw"
+    with library(name, files.folder):
+        num_nodes = int(numbers(raw / "num-node-list.csv.gz")[0])
+        piles: tuple[list[Any], list[Any]] = [], []
+        for frame in read_frames(raw / "edge.csv.gz", header=False):
+            for column, pile in enumerate(piles):
+                pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
+        src, dst = (check_endpoints(joined(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles)
+        rows = [frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)]
+        weight = numbers(raw / "edge_weight.csv.gz").astype(np.float32) if source.weighted else None
+        if source.both_ways:
+            src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
+            weight = None if weight is None else np.concatenate((weight, weight))
+        links: dict[str, Any] = {"evaluator": source.evaluator}
+        for part in ("val", "test"):
+            links |= _pairs(files.folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes)
+        return GraphData(
+            name=name, src=src, dst=dst, features=joined(rows), labels=np.full(num_nodes, -1, np.int64), num_classes=0,
+            node_ids=np.arange(num_nodes), edge_weight=weight, links=links,
+        )  # fmt: skip
+
+
+def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:
+    """The pairs of a set, int64 [n, 2], and the fixed ones; of source and target nodes K in a row for each pair."""
+    with reading(path, "split of OGB"), torch.serialization.safe_globals(_numpy_types()):
+        held = {name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()}
+        if "edge" in held:
+            pairs, fixed = held["edge"], held["edge_neg"]
+        else:
+            source, others = held["source_node"], held["target_node_neg"]
+            pairs = np.stack((source, held["target_node"]), axis=1)
+            fixed = np.stack((np.repeat(source, others.shape[1]), others.reshape(-1)), axis=1)
+    for each in (pairs, fixed):
+        check_endpoints(each.reshape(-1), num_nodes, str(path))
+    return {part: pairs.astype(np.int64), f"{part}_neg": fixed.astype(np.int64)}
+
+
+def _numpy_types() -> list[Any]:
+    """What numbers of NumPy are unpickled by: no code of the file's own is run."""
+    reconstruct: Any = np.empty(0).__reduce__()[0]
+    return [reconstruct, np.ndarray, np.dtype, np.dtypes.Int64DType, np.dtypes.Float64DType,
+            np.dtypes.Float32DType, np.dtypes.Int32DType]  # fmt: skip
