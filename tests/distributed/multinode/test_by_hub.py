@@ -1,14 +1,19 @@
-"""Three nodes that reach nothing but a hub, encrypted, with secure sums; what a capture of their packets shows."""
+"""Three nodes that reach nothing but a hub, or that nobody reaches, encrypted, with secure sums; what packets show."""
 
 import contextlib
+import dataclasses
+import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import firewall
 import namespaces
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from support import (
     Ended,
     finish,
@@ -21,11 +26,13 @@ from support import (
     write_partitions,
 )
 
+from partitioning import datasets, splits
+from partitioning.sites import write_sites
 from retexo.apps import train
 from retexo.config.compose import compose
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")
-SMALL = ("app=train", "dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[3]", "hidden_dim=6",
+SMALL = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[3]", "hidden_dim=6",
          "cluster.threads=1", "device=cpu", "exchange=plain", "exchange.precision=fp32")  # fmt: skip
 CAPTURE = """
 import socket, sys
@@ -54,11 +61,12 @@ def reach_only(node: namespaces.Node, other: namespaces.Node) -> None:
         subprocess.run(["ip", "-n", node.namespace, "route", *change, "dev", namespaces.DEVICE], check=True)
 
 
-def run_nodes(nodes: list[namespaces.Node], folder: Path, *more: str, each: list[str]) -> list[Ended]:
+def run_nodes(
+    nodes: list[namespaces.Node], folder: Path, *more: str, each: list[list[str]], run: str = "run"
+) -> list[Ended]:
     processes = [
-        start_cli(*SMALL, "parts_per_node=1", f"node_rank={rank}", f"partition_dir={folder}",
-                  "distributed.backend=sockets", f"hydra.run.dir={folder}/run{rank}", *more, each[rank],
-                  cwd=folder, prefix=node.prefix)
+        start_cli("app=train", "parts_per_node=1", f"node_rank={rank}", "distributed.backend=sockets",
+                  f"hydra.run.dir={folder}/{run}{rank}", *more, *each[rank], cwd=folder, prefix=node.prefix)
         for rank, node in enumerate(nodes)
     ]  # fmt: skip
     return [finish(process) for process in processes]
@@ -73,8 +81,9 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
     rows = [row.astype(np.float32).tobytes()[:16] for row in graph.features]
     with namespaces.network(3) as nodes, captured(nodes[0], tmp_path / "plain"):
         open_ = run_nodes(
-            nodes, tmp_path, f"distributed.master_addr={nodes[0].address}", each=["distributed.tls=false"] * 3
-        )
+            nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", f"distributed.master_addr={nodes[0].address}",
+            each=[["distributed.tls=false"]] * 3,
+        )  # fmt: skip
     assert [ended.rc for ended in open_] == [0, 0, 0], open_[0].output
     assert "nothing is encrypted" in open_[0].output
     packets = (tmp_path / "plain").read_bytes()
@@ -90,8 +99,8 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
                         f"distributed.credentials={keys[3]}", cwd=tmp_path, prefix=middle.prefix)  # fmt: skip
         try:
             with captured(middle, tmp_path / "secure"):
-                each = [f"distributed.credentials={folder}" for folder in keys[:3]]
-                secure = run_nodes(nodes, tmp_path, where, *SECURE, each=each)
+                each = [[f"distributed.credentials={folder}"] for folder in keys[:3]]
+                secure = run_nodes(nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", where, *SECURE, each=each)
         finally:
             kill_group(hub.pid)
             hub.communicate()
@@ -99,8 +108,73 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
     packets = (tmp_path / "secure").read_bytes()
     assert len(packets) > 50_000
     assert not any(row in packets for row in rows)
-    alone = train.run(compose([*SMALL, *SECURE, f"partition_dir={tmp_path}"]), tmp_path / "alone")
+    alone = train.run(compose(["app=train", *SMALL, *SECURE, f"partition_dir={tmp_path}"]), tmp_path / "alone")
     assert alone["status"] == "done"
     for layer in ("layer0.safetensors", "layer1.safetensors"):
         one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone"))
         assert one == other
+
+
+CORA = ("dataset_name=parts", "num_partitions=3", "cluster.threads=1",
+        "device=cpu", "exchange=plain", "exchange.precision=fp32", "stopping=none", "num_rounds=[40]",
+        "gradient.precision=fp32")  # fmt: skip
+
+
+def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[bytes]]:
+    """Cora at three sites, with four more columns of random numbers and random ids of 48 bits: what to look for."""
+    settings = compose(["dataset_name=cora"]).partition.dataset
+    graph = datasets.load(settings)
+    rng = np.random.default_rng(7)
+    more = 0.01 * rng.standard_normal((graph.num_nodes, 4)).astype(np.float32)
+    ids = rng.choice(np.arange(1 << 47, 1 << 48, 1 << 33), graph.num_nodes, replace=False)
+    ids += rng.integers(1 << 33, size=graph.num_nodes)
+    features = np.hstack([sp.csr_matrix(graph.features).toarray(), more])
+    graph = dataclasses.replace(graph, features=features, node_ids=ids)
+    split = splits.draw(graph, settings.split, datasets.recipe("cora").split)
+    masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
+    owner = rng.integers(3, size=graph.num_nodes)
+    sites = write_sites(folder, graph, masks, owner, ("north", "east", "south"))
+    ends = np.stack([owner[graph.dst], owner[graph.src]], axis=1)
+    asked = [ids[graph.src[(ends == pair).all(axis=1)]] for pair in itertools.permutations(range(3), 2)]
+    shown = {int(each) for some in asked for each in (some.min(), some.max())}  # the others are coded by these
+    return list(sites), [row.tobytes() for row in more[:100]], [each.to_bytes(8, "little") for each in shown]
+
+
+@pytest.mark.long("test_hub.py has the hub within node 0, test_residency.py the run over TLS")
+@pytest.mark.timeout(400)
+def test_cora_at_sites_whose_firewalls_let_nobody_in(tmp_path: Path) -> None:
+    """Two of three; node 0 is the hub. A capture at each finds canaries without TLS, and none with it."""
+    sites, rows, ids = cora_with_canaries(tmp_path / "sites")
+    keys = make_credentials(tmp_path / "keys", "north", "east", "south")
+    data = [[f"dataset_file={site}"] for site in sites]
+    counted = {}
+    for run in ("plain", "secure"):
+        with namespaces.network(3) as nodes, contextlib.ExitStack() as stack:
+            for node in nodes:
+                stack.enter_context(captured(node, tmp_path / f"{run}-{node.address}"))
+            if run == "plain":
+                more, each = [f"distributed.master_addr={nodes[0].address}", "distributed.tls=false"], data
+            else:
+                for node in nodes[1:]:
+                    firewall.close_inbound(node.namespace)
+                more = [f"distributed.hub={nodes[0].address}:7000", "gradient.secure=true"]
+                each = [[*own, f"distributed.credentials={key}"] for own, key in zip(data, keys, strict=True)]
+            ended = run_nodes(nodes, tmp_path, *CORA, *more, each=each, run=run)
+            assert [one.rc for one in ended] == [0, 0, 0], ended[0].output
+            sent = [node.sent()[0] for node in nodes]
+        packets = b"".join((tmp_path / f"{run}-{node.address}").read_bytes() for node in nodes)
+        found = sum(row in packets for row in rows), sum(each in packets for each in ids)
+        summary = json.loads((tmp_path / f"{run}0" / "summary.json").read_text())
+        counted[run] = summary["bytes"]["by_peer"], sent, found, summary["test"]["accuracy"]
+        print(run, counted[run])
+    (plain, plain_sent, found, _), (secure, secure_sent, none, accuracy) = counted["plain"], counted["secure"]
+    assert found[0] > 5
+    assert found[1] == len(ids)
+    assert none == (0, 0)
+    assert accuracy > 0.75
+    for own, wire in zip(plain, plain_sent, strict=True):
+        assert sum(own) < wire < 1.1 * sum(own) + 100_000
+    for own, wire in zip(secure[1:], secure_sent[1:], strict=True):
+        assert sum(own) < wire < 1.1 * sum(own) + 100_000
+    relayed = secure[1][2] + secure[2][1]  # node 0 passes on what the two others send each other
+    assert sum(secure[0]) + relayed < secure_sent[0] < 1.1 * (sum(secure[0]) + relayed) + 100_000
