@@ -4,7 +4,7 @@
     python benchmarks/links.py --ranking 1000000
 
 A seed draws split, parts and parameters. What is exact is the same for any number of parts (tests/distributed/
-test_link_prediction.py), so it is trained as one; `--parts` has the bytes of several, by app=plan at the same rounds.
+test_link_prediction.py), so it is trained as one; the others, whose rows and steps are rounded, as --parts.
 Runs that are there in --out are not run again.
 """
 
@@ -22,8 +22,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = {
     "layer by layer, exact": ["+experiment=exact"],
-    "layer by layer, lean": ["gradient=default"],
-    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=400", "stopping.patience=40"],
+    "layer by layer": [],
+    "layer by layer, pairs between parts left out": ["task.cut_edges=skip"],
+    "layer by layer, low rank": ["gradient.compression=powersgd"],
+    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=500", "stopping.patience=80"],
 }
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5 % quantile of Student's t for the mean of so many runs."""
@@ -40,7 +42,7 @@ def command(*arguments: str, threads: int) -> None:
 
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """The summary of one run, which is made unless it is there."""
-    parts = args.parts if name.endswith("lean") else 1
+    parts = 1 if "exact" in name or "end" in name else args.parts
     folder = args.out / f"{args.data}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}"
     if not (folder / "summary.json").is_file() or json.loads((folder / "summary.json").read_text())["status"] != "done":
         data = [f"dataset_name={args.data}", f"seed={seed}", f"partition_dir={args.out / f'parts{seed}'}"]

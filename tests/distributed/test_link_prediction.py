@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 import torch
 from support import make_graph, run_main, split_settings, train_settings
+from test_resume import dies_at
 
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import MASKS
 from partitioning.links.baselines import of_ranks
 from partitioning.links.split import split_links
+from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
+from retexo.config.compose import compose
+from retexo.errors import TrainingError
 from retexo.nn.hetero import build_network
 from retexo.nn.stage import Answer
 from retexo.outputs.run_log import RunLog
@@ -317,3 +322,21 @@ def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: A
     assert skipped.rc == 0, skipped.output
     rows = {name: summary_of(folder / name, "summary.json")["bytes"]["by_kind"] for name in ("run", "skip")}
     assert rows["skip"]["features"] < rows["run"]["features"]
+
+
+def test_a_death_changes_nothing(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, common = run
+    overrides = [*common[2:], "num_rounds=9", "checkpoint.every=2", "stopping=none"]
+    settings = compose(overrides, config_name="link_prediction_gcn")
+    whole = train.run(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(dies_at, 30))
+        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
+            train.run(settings, tmp_path / "cut")
+    resumed = train.run(compose([*overrides, "resume=auto"], config_name="link_prediction_gcn"), tmp_path / "cut")
+    assert resumed["resumed"]["round"] > 0
+    assert {**resumed["test"], **resumed["val"]} == {**whole["test"], **whole["val"]}
+    for layer in ("layer0.safetensors", "layer1.safetensors"):
+        assert (tmp_path / "cut/checkpoint" / layer).read_bytes() == (
+            tmp_path / "whole/checkpoint" / layer
+        ).read_bytes()
