@@ -136,7 +136,8 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         if given is not None:
             raise InputError(f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it")
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
-    return with_features(symmetrized(graph) if symmetrize else graph, settings.features)
+    graph = symmetrized(graph) if symmetrize else graph
+    return graph if settings.links else with_features(graph, settings.features)  # of links from what the split leaves
 
 
 def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -116,6 +117,8 @@ class Meta:
             meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
             check_types(meta)
             meta.check()
+            if not re.fullmatch(r"(hits@\d+|mrr)?", meta.links.get("evaluator", "")):
+                raise ValueError(f"its evaluator of links is {meta.links['evaluator']!r}")
             for counts in parts:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):

@@ -10,7 +10,7 @@ from partitioning.errors import InputError
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, link_rows, print_rows
+from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.settings import ModelSettings, PredictSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
@@ -105,17 +105,11 @@ def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | No
         "checkpoint": str(prepared.checkpoint.directory),
         "partitions": str(prepared.directory.path),
         "same_partitions": prepared.directory.digest() == prepared.checkpoint.partition_digest,
-        **({} if predict else _baselines(prepared)),
+        **({} if predict else baselines_of(prepared.directory)),
         **result,
         "versions": versions(),
         "settings": settings.resolved,
     }
-
-
-def _baselines(prepared: Prepared) -> dict[str, Any]:
-    """Of links what needs no training has."""
-    meta = prepared.directory.meta
-    return {"baselines": meta.links["baselines"]} if meta is not None and meta.links else {}
 
 
 def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:

@@ -6,7 +6,7 @@ import logging
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from partitioning import assign, datasets, hypergraph, splits
 from partitioning.datasets import objects as objects
 from partitioning.datasets.file import TABLES
+from partitioning.datasets.node_features import with_features
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.verify import verify_directory
@@ -120,6 +121,7 @@ def _make_links(
     if isinstance(graph, HeteroGraphData):
         raise InputError(f"task=link_prediction: {graph.name} is heterogeneous; its links are not learned")
     split = split_links(graph, settings.dataset.split)
+    split = replace(split, graph=with_features(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     with _timed(seconds, "assign"):
         assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)

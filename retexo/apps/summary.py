@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from partitioning.directory.read import PartitionDirectory
+
 
 def print_rows(rows: Mapping[str, Any]) -> None:
     """A line a row: its name, and what it says."""
@@ -17,6 +19,12 @@ def byte_rows(counted: Mapping[str, Any]) -> dict[str, str]:
         **{f"  bytes of layer {layer}": f"{sent:,}" for layer, sent in enumerate(counted["by_layer"])},
         **{f"  bytes sent by rank {rank}": f"{sum(sent):,}" for rank, sent in enumerate(counted["by_peer"])},
     }
+
+
+def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
+    """Of a directory of links what needs no training has; of others nothing."""
+    links = {} if directory.meta is None else directory.meta.links
+    return {"baselines": links.get("baselines", {})} if links else {}
 
 
 def link_rows(summary: dict[str, Any]) -> dict[str, str]:

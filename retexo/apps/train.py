@@ -10,7 +10,7 @@ from typing import Any
 from retexo.apps import resume
 from retexo.apps.partitions import open_local, with_parts_found
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
-from retexo.apps.summary import byte_rows, link_rows, print_rows
+from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.cluster import launch
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.settings import Settings
@@ -60,7 +60,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
         summary = {
-            **({"baselines": directory.meta.links["baselines"]} if directory.meta and directory.meta.links else {}),
+            **baselines_of(directory),
             "status": "running",
             "run_id": node.run_id,
             "versions": versions(),

@@ -49,7 +49,7 @@ class Embedded:
         """logits: of the last stages, [I, C] each. Where rows are rounded these are, too: eight bits, a scale each."""
         last = list(stages)[len(stages) - len(logits) :]
         places = [tuple(stage - len(stages) + len(last) for stage in each.stages) for each in answers]
-        rows = torch.cat([each.cpu() for each in logits], dim=1)
+        rows = logits[0].cpu() if len(logits) == 1 else torch.cat([each.cpu() for each in logits], dim=1)
         if context.settings.exchange.rounded:
             rows = _unpacked(_packed(rows, len(last)), len(last), rows)
         return cls(context, [stage.cpu() for stage in last], rows, places)

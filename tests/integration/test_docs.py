@@ -21,7 +21,7 @@ from support import ROOT, random_graph, run_main, save_npz
 from retexo.estimate import machine_costs
 
 PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
-WRITES_DATA = ("docs/data.md",)
+WRITES_DATA = ("docs/data.md", "docs/links.md")
 """Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
 SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_graph, random_graph, run_main, save_npz, split_settings
 
+from partitioning.datasets.node_features import with_features
 from partitioning.directory.read import find
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -159,3 +160,14 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[10**6, end]])
     with pytest.raises(InputError, match=r"links_test\.npy"):
         directory.read(leaking.rank)
+
+
+def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_path: Path) -> None:
+    save_npz(tmp_path / "g.npz", random_graph())
+    command = ("app=partition_data", "task=link_prediction", "dataset_name=file", "num_partitions=1",
+               f"dataset_file={tmp_path / 'g.npz'}", f"partition_dir={tmp_path}", "features=degree")  # fmt: skip
+    assert run_main(*command, cwd=tmp_path).rc == 0
+    part = find([tmp_path / "g-links-random-vol-1"], 1).read(0)
+    split = split_links(random_graph(), split_settings(seed=42))
+    made = with_features(split.graph, ("degree",)).features
+    assert np.array_equal(part.features.numpy(), made[part.node_ids.numpy() - 1000])
