@@ -99,7 +99,7 @@ def rank(num_nodes: int, threads: int) -> None:
     none = torch.zeros(0, dtype=torch.int64)
     partition = SimpleNamespace(
         first_id=0, num_inner=num_nodes, halo_owner=none, halo_index=none, src=none, dst=none,
-        links={"val": pairs[:0], "test": pairs, "train": pairs[:0]},
+        links={"val": pairs[:0], "test": pairs, "train": pairs[:0], "candidates": pairs[:0]},
     )  # fmt: skip
     task, exchange = SimpleNamespace(ranked=len(pairs)), SimpleNamespace(rounded="")
     settings = SimpleNamespace(seed=0, task=task, exchange=exchange)
@@ -108,7 +108,7 @@ def rank(num_nodes: int, threads: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def worker(comm: Any) -> Any:
-        info = SimpleNamespace(part_sizes=(num_nodes,), num_val=0)
+        info = SimpleNamespace(part_sizes=(num_nodes,), num_val=0, some_are_ends=False)
         context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
         return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,))]), "test")
 

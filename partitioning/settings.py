@@ -140,6 +140,10 @@ class DatasetSettings(Checked):
     synthetic: SyntheticSettings
     split: SplitSettings
 
+    relation: str | None = setting(
+        "task.relation", None, "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION", of_partitioner=True
+    )
+
     @property
     def links(self) -> bool:
         """Whether pairs of nodes are learned."""

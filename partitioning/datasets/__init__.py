@@ -130,7 +130,7 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             raise InputError("symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
                              "the reverse of each relation")  # fmt: skip
         graph = with_reverse(graph) if settings.reverse else graph
-        return with_features_by_type(graph, settings.features)
+        return graph if settings.links else with_features_by_type(graph, settings.features)
     for key, given in (("target", settings.target), ("relations.reverse", None if settings.reverse else "false"),
                        ("features", settings.features if isinstance(settings.features, dict) else None)):  # fmt: skip
         if given is not None:

@@ -29,7 +29,7 @@ from partitioning.checks import (
     refuse,
 )
 from partitioning.datasets.frames import TextIds
-from partitioning.datasets.labels import read_labels
+from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import merged, read_arrays
 from partitioning.datasets.tables import Table, files_named, nodes_of, only_values, placed, read_edges, read_table
@@ -189,8 +189,11 @@ def build(
     name: str, types: Mapping[str, RawNodes], relations: Mapping[EdgeType, RawRelation], settings: DatasetSettings
 ) -> HeteroGraphData:
     """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
-    target = _target(types, settings.target)
-    labels = read_labels(types[target].values["label"], types[target].where["label"], settings.labels)
+    target = next(iter(types)) if settings.links else _target(types, settings.target)
+    if settings.links:  # classes are not read
+        labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
+    else:
+        labels = read_labels(types[target].values["label"], types[target].where["label"], settings.labels)
     masks: dict[str, Any] = {each: types[target].values[each] for each in MASKS if each in types[target].values}
     masks = dict(check_masks(masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)))
     nodes = {each: _node_table(raw) for each, raw in types.items()}

@@ -22,7 +22,7 @@ from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
-LINKS = ("train", "val", "test", "val_neg", "test_neg", "pool")
+LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 
 

@@ -4,7 +4,7 @@ Ranks are among all nodes without an edge of any set from the source, which is l
 (the mean of the best and the worst, as OGB's evaluator has it). N nodes, n rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ MAX_CELLS = 1 << 34
 """Scores beyond which a random sample of the rows is ranked."""
 HITS = (10, 20, 50)
 Floats = NDArray[np.float64]
-Scorer = Callable[[NDArray[np.int64]], Floats]
+Ints = NDArray[np.int64]
+Scorer = Callable[[Ints], Floats]
 """From sources [c] to scores of all nodes, [c, N]."""
 
 
@@ -32,11 +33,10 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     if len(rows) * num_nodes > MAX_CELLS:
         ranked = np.random.default_rng(0).permutation(rows)[: max(1, MAX_CELLS // num_nodes)]
     known = sp.csr_array((np.ones(len(split.known()[0])), split.known()), shape=(num_nodes, num_nodes))
-    found = {}
+    found, candidates = {}, split.rows["candidates"][:, 0]
     for name, scores in _methods(split).items():
-        ranks = _ranks(scores, ranked, known)
-        positive, negative = _pair_scores(scores, rows), _pair_scores(scores, negatives)
-        found[name] = {**of_ranks(ranks), "auc": auc(positive, negative)}
+        ranks, positive = _ranks(scores, ranked, known, candidates)
+        found[name] = {**of_ranks(ranks), "auc": auc(positive, _pair_scores(scores, negatives, num_nodes))}
     return found
 
 
@@ -66,40 +66,56 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
     features = sp.csr_array(graph.features)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)
-    return {
+    dense = unit.toarray() if unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1]) else None
+
+    def cosine(nodes: Ints) -> Floats:
+        return (unit[nodes] @ unit.T).toarray() if dense is None else (dense[nodes] @ dense.T).astype(np.float64)
+
+    methods: dict[str, Scorer] = {
         "common neighbours": lambda nodes: (adjacency[nodes] @ adjacency).toarray(),
         "Adamic-Adar": lambda nodes: (adjacency[nodes] @ adamic).toarray(),
-        "feature cosine": lambda nodes: (unit[nodes] @ unit.T).toarray(),
+        "feature cosine": cosine,
     }
+    if len(split.rows["candidates"]):
+        train = split.rows["train"]
+        held = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))
+        times = np.asarray(held.sum(axis=0)).ravel()
+        by_item = sp.csr_array(held @ sp.diags_array(1 / np.sqrt(np.maximum(times, 1))))
+        methods["popularity"] = lambda nodes: np.tile(times.astype(np.float64), (len(nodes), 1))
+        methods["item-kNN"] = lambda nodes: ((held[nodes] @ by_item.T) @ by_item).toarray()
+    return methods
 
 
-def _chunks(rows: NDArray[np.int64], num_nodes: int) -> list[NDArray[np.int64]]:
-    step = max(1, CELLS // max(1, num_nodes))
-    return [rows[first : first + step] for first in range(0, len(rows), step)]
-
-
-def _ranks(scores: Scorer, rows: NDArray[np.int64], known: Any) -> Floats:
-    found = []
-    for some in _chunks(rows, known.shape[0]):
-        matrix, place = scores(some[:, 0]), np.arange(len(some))
-        own = matrix[place, some[:, 1]][:, None]
-        matrix[known[some[:, 0]].nonzero()] = -np.inf
-        matrix[place, some[:, 0]] = -np.inf
-        found.append(1 + ((matrix > own).sum(axis=1) + (matrix >= own).sum(axis=1)) / 2)
-    return np.concatenate(found)
-
-
-def _pair_scores(scores: Scorer, rows: NDArray[np.int64]) -> Floats:
-    """Chunks of rows by source, so that each source is scored once."""
+def _by_source(rows: Ints, num_nodes: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Places of some rows, their sources, once each, and the place of each row's source among these."""
     order = np.argsort(rows[:, 0], kind="stable")
+    step = max(1, CELLS // max(1, num_nodes))
+    for first in range(0, len(rows), step):
+        some = order[first : first + step]
+        sources, place = np.unique(rows[some, 0], return_inverse=True)
+        yield some, sources, place
+
+
+def _ranks(scores: Scorer, rows: Ints, known: Any, candidates: Ints) -> tuple[Floats, Floats]:
+    """The rank and the score of each row, [n]."""
+    ranks, own, others = np.zeros(len(rows)), np.zeros(len(rows)), np.ones(known.shape[0], np.bool_)
+    others[candidates if len(candidates) else slice(None)] = False
+    for some, sources, place in _by_source(rows, known.shape[0]):
+        matrix = scores(sources)
+        own[some] = matrix[place, rows[some, 1]]
+        matrix[known[sources].nonzero()] = -np.inf
+        matrix[np.arange(len(sources)), sources] = -np.inf
+        matrix[:, others] = -np.inf
+        matrix.sort(axis=1)
+        for at in range(len(sources)):
+            mine = some[place == at]
+            above = [known.shape[0] - np.searchsorted(matrix[at], own[mine], side=side) for side in ("right", "left")]
+            ranks[mine] = 1 + (above[0] + above[1]) / 2
+    return ranks, own
+
+
+def _pair_scores(scores: Scorer, rows: Ints, num_nodes: int) -> Floats:
     found = np.zeros(len(rows))
-    sources, starts = np.unique(rows[order, 0], return_index=True)
-    ends = np.append(starts[1:], len(rows))
-    step = max(1, CELLS // max(1, int(rows.max(initial=0)) + 1))
-    for first in range(0, len(sources), step):
-        matrix = scores(sources[first : first + step])
-        for place, (begin, end) in enumerate(
-            zip(starts[first : first + step], ends[first : first + step], strict=True)
-        ):
-            found[order[begin:end]] = matrix[place, rows[order[begin:end], 1]]
+    for some, sources, place in _by_source(rows, num_nodes):
+        found[some] = scores(sources)[place, rows[some, 1]]
     return found

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.ids import id_keys, places_of, read_ids
+from partitioning.names import Names, name_keys
 from partitioning.settings import SplitSettings
 from partitioning.splits import PARTS, index_file
 
@@ -52,7 +55,8 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     edge_pair = np.where(src == dst, -1, _pair(np.stack((src, dst), axis=1), num_nodes))
-    directed = np.unique((src * num_nodes + dst)[src != dst])
+    learned = np.ones(len(src), np.bool_) if graph.relation is None else graph.relation["edges"]
+    directed = np.unique((src * num_nodes + dst)[learned & (src != dst)])
     whole = np.stack(np.divmod(directed, max(num_nodes, 1)), axis=1)
     undirected = np.array_equal(np.unique(whole[:, 1] * num_nodes + whole[:, 0]), directed)
     given = _given(graph, settings)
@@ -61,8 +65,9 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
         rows = {part: _both_ways(given[part]) if both else given[part] for part in PARTS if part in given}
         kind: dict[str, Any] = {"kind": "files" if settings.kind == "files" else "given"}
     else:
-        drawn, kind = _drawn(graph, settings, edge_pair, rng)
-        of_rows = drawn[np.searchsorted(np.unique(edge_pair[edge_pair >= 0]), _pair(whole, num_nodes))]
+        of_learned = np.where(learned, edge_pair, -1)
+        drawn, kind = _drawn(graph, settings, of_learned, rng)
+        of_rows = drawn[np.searchsorted(np.unique(of_learned[of_learned >= 0]), _pair(whole, num_nodes))]
         rows = {part: whole[of_rows == number] for number, part in enumerate(PARTS)}
     pairs = {part: np.unique(_pair(listed, num_nodes)) for part, listed in rows.items()}
     held = np.union1d(pairs["val"], pairs["test"])
@@ -77,10 +82,13 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
             f"{graph.name}: the split leaves no training edge of {len(directed)}; give it a larger split.edges"
         )
     known = np.unique(np.concatenate(list(pairs.values())))
+    every = np.arange(num_nodes)
+    ends = [every if graph.relation is None else every[graph.relation[name]] for name in ("sources", "destinations")]
     for part in ("val", "test"):
         fixed = (given or {}).get(f"{part}_neg")
-        rows[f"{part}_neg"] = _negatives(len(rows[part]), num_nodes, known, rng) if fixed is None else fixed
-    pool = rng.permutation(num_nodes)[:MAX_POOL]
+        rows[f"{part}_neg"] = _negatives(len(rows[part]), ends, num_nodes, known, rng) if fixed is None else fixed
+    pool = rng.permutation(ends[1])[:MAX_POOL]
+    rows["candidates"] = np.stack((ends[1], ends[1]), axis=1)[: 0 if graph.relation is None else None]
     counts = np.bincount(rows["train"][:, 1], minlength=num_nodes)[pool]
     described = {
         **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
@@ -93,7 +101,7 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
 def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:
     """The graph with some of its edges alone, bool [E]."""
     data = {name: each[kept] for name, each in graph.edge_data.items()}
-    return replace(graph, src=graph.src[kept], dst=graph.dst[kept], edge_time=None, **data)  # type: ignore[arg-type]
+    return replace(graph, src=graph.src[kept], dst=graph.dst[kept], edge_time=None, relation=None, **data)  # type: ignore[arg-type]
 
 
 def _pair(rows: Ints, num_nodes: int) -> Ints:
@@ -162,13 +170,13 @@ def _check_apart(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData) ->
                                  f"{ends[0]}, {ends[1]}; take it out of one")  # fmt: skip
 
 
-def _negatives(count: int, num_nodes: int, known: Ints, rng: np.random.Generator) -> Ints:
-    """Random pairs without an edge in any set, int64 [count, 2]."""
+def _negatives(count: int, ends: list[Ints], num_nodes: int, known: Ints, rng: np.random.Generator) -> Ints:
+    """Random pairs of possible sources and destinations without an edge in any set, int64 [count, 2]."""
     found = np.zeros((0, 2), np.int64)
     for _ in range(TRIES):
         if len(found) == count:
             return found
-        drawn = rng.integers(num_nodes, size=(2 * (count - len(found)) + 8, 2))
+        drawn = np.stack([rng.choice(each, 2 * (count - len(found)) + 8) for each in ends], axis=1)
         apart = (drawn[:, 0] != drawn[:, 1]) & ~np.isin(_pair(drawn, num_nodes), known)
         found = np.concatenate((found, drawn[apart]))[:count]
     raise InputError(f"negatives are asked for where none exist: nearly all pairs of {num_nodes} nodes have an edge; "
@@ -202,3 +210,36 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
         unknown = pairs[row][place[row] < 0][0]
         raise InputError(f"{setting}={path}: row {row} has the id {unknown}, which is no node's; correct it")
     return place
+
+
+def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
+    """A heterogeneous graph as a plain one, whose links of one relation are learned; its nodes are called TYPE:ID."""
+    relations = {"__".join(each): each for each in graph.relations}
+    if name not in relations:
+        raise InputError(f"task.relation={name}: {graph.name} has the relations {', '.join(relations)}; choose one")
+    source, _, destination = relations[name]
+    count = sum(table.num_nodes for table in graph.nodes.values())
+    sizes = [relation.num_edges for relation in graph.relations.values()]
+    of_edge = np.repeat(np.arange(len(sizes)), sizes) == list(relations).index(str(name))
+    masks = {}
+    for end, kind in (("sources", source), ("destinations", destination)):
+        masks[end] = np.zeros(count, np.bool_)
+        first = graph.offsets[kind]
+        masks[end][first : first + graph.nodes[kind].num_nodes] = True
+    names = []
+    for kind, table in graph.nodes.items():
+        ids: list[Any] = table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
+        names += [f"{kind}:{node}" for node in ids]
+    return replace(
+        graph.union(), features=_side_by_side(graph), labels=np.full(count, -1, np.int64), num_classes=0,
+        node_ids=name_keys(np.array(names, dtype=object)), node_names=Names.of(names),
+        relation={"edges": of_edge, **masks},
+    )  # fmt: skip
+
+
+def _side_by_side(graph: HeteroGraphData) -> Any:
+    """The features of each type in columns of their own, and a column for each type that says which it is."""
+    tables = list(graph.nodes.values())
+    own = sp.block_diag([sp.csr_array(table.features) for table in tables], format="csr")
+    types: Any = sp.block_diag([np.ones((table.num_nodes, 1), np.float32) for table in tables], format="csr")
+    return sp.csr_array(sp.hstack([own, types]).astype(np.float32))

@@ -28,7 +28,7 @@ from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import MASKS, Endpoints, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.baselines import baselines
-from partitioning.links.split import split_links
+from partitioning.links.split import of_relation, split_links
 from partitioning.settings import PartitionSettings
 from retexo import __version__
 from retexo.apps import partition_hetero
@@ -119,7 +119,9 @@ def _make_links(
 ) -> Meta:  # fmt: skip
     """The same of a graph whose pairs are split."""
     if isinstance(graph, HeteroGraphData):
-        raise InputError(f"task=link_prediction: {graph.name} is heterogeneous; its links are not learned")
+        graph = of_relation(graph, settings.dataset.relation)
+    elif settings.dataset.relation is not None:
+        raise InputError(f"task.relation={settings.dataset.relation}: {graph.name} has one type of nodes; leave it out")
     split = split_links(graph, settings.dataset.split)
     split = replace(split, graph=with_features(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
@@ -267,6 +269,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     split = asdict(dataset.split)
     kind = recipe.split.kind if split.pop("kind") == "default" else dataset.split.kind
     of_links = {f"split.{name}": split.pop(name) for name in splits.OF_LINKS}
+    if of_links["split.edges"] is not None:
+        of_links["split.edges"] = list(of_links["split.edges"])  # as JSON has it
     if dataset.links:
         kind, split = ("files" if dataset.split.kind == "files" else "links"), {"seed": dataset.split.seed}
     elif kind == recipe.split.kind:
@@ -289,7 +293,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     if request["columns.time"] is None:
         del request["columns.time"]
     if dataset.links:
-        request |= {"task": "link_prediction", **of_links}
+        request |= {"task": "link_prediction", "task.relation": dataset.relation, **of_links}
     if dataset.target is not None:  # of a heterogeneous graph, as is the next
         request["target"] = dataset.target
     if not dataset.reverse:

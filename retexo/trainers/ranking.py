@@ -210,6 +210,7 @@ def _count(embedded: Embedded, known: "Known", source: Tensor, own: Tensor, ids:
         scores = embedded.against(source, embedded.rows[first : first + step])
         inside = (node >= first) & (node < first + step)
         scores[:, place[inside], node[inside] - first] = -torch.inf
+        scores[:, :, known.others[first : first + step]] = -torch.inf
         total[:, :, 0] += (scores > own[:, :, None]).sum(dim=2)
         total[:, :, 1] += (scores >= own[:, :, None]).sum(dim=2)
     return total
@@ -223,6 +224,9 @@ class Known:
         halo = embedded.bounds[part.halo_owner] + part.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
         self.first, self.count = part.first_id, part.num_inner
+        self.others = torch.full((part.num_inner,), embedded.context.graph_info.some_are_ends)
+        """bool [I] nodes that can be no end."""
+        self.others[links["candidates"][:, 0] - self.first] = False
         self._held = torch.cat((links["val"], links["test"]))
         self._held = self._held[self._held[:, 0].argsort(stable=True)]
         order = ids[part.src.long()].argsort(stable=True)
@@ -287,6 +291,7 @@ def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple
         scores = embedded.against(source, embedded.rows[first : first + step])[0]
         inside = (node >= first) & (node < first + step)
         scores[place[inside], node[inside] - first] = -torch.inf
+        scores[:, known.others[first : first + step]] = -torch.inf
         both = torch.cat((best, scores), dim=1)
         numbers = torch.cat((nodes, first + torch.arange(scores.shape[1]).expand(len(ids), -1)), dim=1)
         best, chosen = both.topk(top, dim=1)

@@ -42,6 +42,8 @@ class GraphInfo:
     """K"""
     evaluator: str = ""
     """Of links that OGB has a split of: hits@K or mrr."""
+    some_are_ends: bool = False
+    """Of links whether only some nodes can be destinations."""
     holders: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
 
@@ -104,6 +106,7 @@ def agree_on_graph_info(
         weighted=bool((everyone[:, 9] & 2).any()),
         num_edge_features=int(edge_widths.max()),
         holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
+        some_are_ends=meta is not None and meta.links.get("rows", {}).get("candidates", 0) > 0,
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )

@@ -171,3 +171,58 @@ def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_pa
     split = split_links(random_graph(), split_settings(seed=42))
     made = with_features(split.graph, ("degree",)).features
     assert np.array_equal(part.features.numpy(), made[part.node_ids.numpy() - 1000])
+
+
+def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(tmp_path: Path) -> None:
+    """Users and artists; an edge of another relation, and a reverse one, go with a pair that is held out."""
+    rng = np.random.default_rng(0)
+    users, artists = rng.integers(12, size=90), rng.integers(20, size=90)
+    (tmp_path / "g/edges").mkdir(parents=True)
+    (tmp_path / "g/nodes").mkdir()
+    for kind, count in (("user", 12), ("artist", 20)):
+        (tmp_path / f"g/nodes/{kind}.csv").write_text("id\n" + "".join(f"{node}\n" for node in range(count)))
+    for relation, kept in (("listens", 90), ("tags", 40)):
+        lines = "".join(f"{u},{v}\n" for u, v in zip(users[:kept], artists[:kept], strict=True))
+        (tmp_path / f"g/edges/user__{relation}__artist.csv").write_text("src,dst\n" + lines)
+    data = ("task=link_prediction", "dataset_name=file", f"dataset_file={tmp_path / 'g'}", f"partition_dir={tmp_path}",
+            "num_partitions=2", "split.by=source", "split.edges=[0.7,0.1,0.2]", "features=[given,degree]")  # fmt: skip
+    refused = run_main("app=partition_data", *data, "task.relation=hears", cwd=tmp_path)
+    assert (refused.rc, "user__listens__artist" in refused.output) == (2, True)
+    data = (*data, "task.relation=user__listens__artist")
+    ended = run_main("app=partition_data", *data, cwd=tmp_path)
+    assert ended.rc == 0, ended.output
+    directory = find([tmp_path / "g-links-random-vol-2"], 2)
+    parts, names = [directory.read(part) for part in range(2)], []
+    for part in range(2):
+        held = directory.node_names(part)
+        assert held is not None
+        names += held.tolist()
+    listened = {(f"user:{u}", f"artist:{v}") for u, v in zip(users, artists, strict=True)}
+    rows: dict[str, set[tuple[str, str]]] = {}
+    for name in ("train", "val", "test", "test_neg", "candidates"):
+        pairs = np.concatenate([part.links[name].numpy() for part in parts if part.links])
+        rows[name] = {(names[u], names[v]) for u, v in pairs.tolist()}
+    assert rows["train"] | rows["val"] | rows["test"] == listened
+    assert all(u[0] == "u" and v[0] == "a" for u, v in rows["test_neg"])
+    assert rows["candidates"] == {(f"artist:{v}", f"artist:{v}") for v in range(20)}
+    edges = set()
+    for part in parts:
+        halo = np.array(directory.bounds)[part.halo_owner] + part.halo_index.numpy()
+        ids = np.concatenate((np.arange(*directory.bounds[part.rank : part.rank + 2]), halo))
+        ends = zip(part.src.tolist(), part.dst.tolist(), strict=True)
+        edges |= {(names[ids[u]], names[ids[v]]) for u, v in ends}
+    held_out = rows["val"] | rows["test"]
+    assert not edges & (held_out | {(v, u) for u, v in held_out})
+    assert {(v, u) for u, v in rows["train"]} <= edges
+    command = (
+        "--config-name",
+        "link_prediction_sage",
+        *data,
+        "device=cpu",
+        "num_rounds=3",
+        "hidden_dim=8",
+        "task.dim=4",
+    )
+    trained = run_main(*command, "app=train", f"hydra.run.dir={tmp_path / 'run'}", cwd=tmp_path)
+    assert trained.rc == 0, trained.output
+    assert "test, item-kNN" in trained.stdout
