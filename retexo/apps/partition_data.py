@@ -122,7 +122,10 @@ def _make_links(
         graph = of_relation(graph, settings.dataset.relation)
     elif settings.dataset.relation is not None:
         raise InputError(f"task.relation={settings.dataset.relation}: {graph.name} has one type of nodes; leave it out")
-    split = split_links(graph, settings.dataset.split)
+    by = settings.dataset.split
+    if by.by is not None and by.by == (settings.dataset.relation or "").split("__")[0]:
+        by = replace(by, by="source")
+    split = split_links(graph, by)
     split = replace(split, graph=with_features(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     with _timed(seconds, "assign"):

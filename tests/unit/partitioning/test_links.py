@@ -185,7 +185,7 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(tm
         lines = "".join(f"{u},{v}\n" for u, v in zip(users[:kept], artists[:kept], strict=True))
         (tmp_path / f"g/edges/user__{relation}__artist.csv").write_text("src,dst\n" + lines)
     data = ("task=link_prediction", "dataset_name=file", f"dataset_file={tmp_path / 'g'}", f"partition_dir={tmp_path}",
-            "num_partitions=2", "split.by=source", "split.edges=[0.7,0.1,0.2]", "features=[given,degree]")  # fmt: skip
+            "num_partitions=2", "split.by=user", "split.edges=[0.7,0.1,0.2]", "features=[given,degree]")  # fmt: skip
     refused = run_main("app=partition_data", *data, "task.relation=hears", cwd=tmp_path)
     assert (refused.rc, "user__listens__artist" in refused.output) == (2, True)
     data = (*data, "task.relation=user__listens__artist")
