@@ -80,7 +80,7 @@ class SplitSettings(Checked):
         "own split, else [0.85, 0.05, 0.1]", of_partitioner=True,
     )  # fmt: skip
     by: str | None = setting(
-        "split.by", None, "likewise: source, or its type: of each source's pairs; time: the earliest train; null: of all",
+        "split.by", None, "likewise: source, or its type: of each source's pairs; time: the first train; null: all",
         of_partitioner=True,
     )  # fmt: skip
 
