@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from partitioning.checks import check_endpoints
@@ -81,6 +80,8 @@ def load(settings: DatasetSettings) -> GraphData:
 
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:
     """The pairs of a set, int64 [n, 2], and the fixed ones; of source and target nodes K in a row for each pair."""
+    import torch  # takes more than a second, and no other source of data needs it
+
     with reading(path, "split of OGB"), torch.serialization.safe_globals(_numpy_types()):
         held = {name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()}
         if "edge" in held:

@@ -314,9 +314,7 @@ class PredictSettings(Checked):
         "predict.top", None, "links: so many most likely new partners of each node of predict.nodes", at_least(1),
         compared=False,
     )  # fmt: skip
-    nodes: str | None = setting(
-        "predict.nodes", None, "likewise: a npy or csv of ids", per_node=True, compared=False
-    )
+    nodes: str | None = setting("predict.nodes", None, "likewise: a npy or csv of ids", per_node=True, compared=False)
     embeddings: bool = setting(
         "predict.embeddings", False, "write the embeddings of the last hidden layer, too", compared=False
     )

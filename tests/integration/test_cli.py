@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown with plus": ((*TRAIN, "+num_round=[5]"), ("num_round", "did you mean num_rounds?")),
     "wrong type": ((*TRAIN, "hidden_dim=wide"), ("hidden_dim", "wide")),
     "unknown config": (("--config-name", "node_classification_gnc", *TRAIN), ("node_classification_gnc",)),
-    "other task": (("--config-name", "link_prediction_gcn"), ("link_prediction_gcn", "choose one of", "node_classification_gcn")),  # noqa: E501
+    "other task": (("--config-name", "graph_classification_gcn"), ("graph_classification_gcn", "choose one of", "node_classification_gcn")),  # noqa: E501
     "plus": ((*TRAIN, "+dataset_name=cora"), ("+dataset_name", "leave the + out")),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
     "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
