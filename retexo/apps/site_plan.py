@@ -21,6 +21,7 @@ from retexo.estimate.traffic import network_of
 from retexo.exchange.coding.values import value_bytes
 from retexo.nn.hetero import HeteroArchitecture, build_network
 from retexo.outputs.files import write_json
+from retexo.sites.ledger import most_nodes
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.worker.graph import Part, read_part
 
@@ -83,7 +84,7 @@ class _Table:
     def asked_of(self, peer: int, limit: float | None) -> int:
         """Own nodes that a site may want rows of."""
         nodes = len(set(self.targets[self.src_owner == peer].tolist()))
-        return nodes if limit is None else min(nodes, int(limit * self.num_inner if limit < 1 else limit))
+        return nodes if limit is None else min(nodes, most_nodes(limit, self.num_inner))
 
 
 def _tables(part: Part) -> list[_Table]:

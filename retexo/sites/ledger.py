@@ -27,7 +27,7 @@ def check_limit(
     limit: most nodes that any other site may have asked for, in all runs; below 1 as a share of num_nodes.
     kind: their type in a heterogeneous graph, where each has a limit and an account of its own.
     """
-    path, most = folder / (f"asked-{kind}.npz" if kind else LEDGER), int(limit * num_nodes if limit < 1 else limit)
+    path, most = folder / (f"asked-{kind}.npz" if kind else LEDGER), most_nodes(limit, num_nodes)
     before = _read(path)
     after = {name: np.union1d(before.get(name, ids[:0]), ids) for name, ids in zip(sites, asked, strict=True)}
     over = [
@@ -48,6 +48,11 @@ def check_limit(
         rename_durably(unfinished, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); sites.max_rows_shared needs it") from error
+
+
+def most_nodes(limit: float, num_nodes: int) -> int:
+    """What sites.max_rows_shared allows of so many nodes; below 1 it is a share of them."""
+    return int(limit * num_nodes if limit < 1 else limit)
 
 
 def _read(path: Path) -> dict[str, IntArray]:

@@ -7,7 +7,6 @@ that all workers have; so rounds send gradients and counts alone. I inner nodes,
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,8 +49,7 @@ class Ends:
 def ends_of(context: Context, *, linear: bool) -> Ends:
     """Agree on them once, before the first layer; linear: whether a row is all that a layer aggregates of a node."""
     if context.ends is None:
-        part, links, sizes = context.partition, _links(context), context.graph_info.part_sizes
-        bounds = torch.tensor([0, *np.cumsum(sizes)])
+        part, links, bounds = context.partition, _links(context), context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
             wanted = torch.cat((links["train"][:, 1], _validated(links["val"])[:, 1], _pool(context)[:, 0]))
@@ -108,44 +106,45 @@ def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
     )  # fmt: skip
 
 
-# --- layer by layer --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _OfPairs:
+    """What the objectives below have in common."""
 
-
-@dataclass(frozen=True, eq=False)
-class LinkObjective(LayerObjective):
-    """One layer's stage; `train` are the inner nodes."""
-
-    hand: LabelledNodes | None = None
-    """Inner nodes, then ends."""
-    seeds: LinkSeeds | None = None
+    seeds: LinkSeeds
 
     @property
     def num_train(self) -> int:
-        return 0 if self.seeds is None else len(self.seeds.train)
+        return len(self.seeds.train)
 
     def begin(self, number: int) -> None:
-        assert self.seeds is not None
         self.seeds.begin(number)
+
+
+# --- layer by layer --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkObjective(_OfPairs, LayerObjective):
+    """One layer's stage; `train` are the inner nodes."""
+
+    hand: LabelledNodes
+    """Inner nodes, then ends."""
 
     @property
     def read(self) -> LabelledNodes:
-        assert self.hand is not None
         return self.hand
 
     def losses(self) -> Iterator[Tensor]:
-        assert self.seeds is not None
         self.stage.train()
         yield self.seeds.loss(self._embedded(), self.stage.scorer)
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
-        assert self.seeds is not None
         self.stage.eval()
         return self.seeds.val_counts(self._embedded(), self.stage.scorer)
 
     def _embedded(self) -> Tensor:
         """[I + R, D]"""
-        assert self.hand is not None
         none = next(self.stage.parameters()).new_zeros(0, self.stage.output_widths[1])
         return torch.cat([none, *(self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks)])
 
@@ -195,32 +194,19 @@ def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inpu
 # --- end to end ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class LinkNetworkObjective(NetworkObjective):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkNetworkObjective(_OfPairs, NetworkObjective):
     """A whole network; `train` and `val` embed all inner nodes."""
 
-    seeds: LinkSeeds | None = None
-    scorer: Scorer | None = None
-
-    @property
-    def num_train(self) -> int:
-        return 0 if self.seeds is None else len(self.seeds.train)
-
-    def begin(self, number: int) -> None:
-        assert self.seeds is not None
-        self.seeds.begin(number)
+    scorer: Scorer
 
     def losses(self) -> Iterator[Tensor]:
-        assert self.seeds is not None
-        assert self.scorer is not None
         self.module.train()
         embedded, zero = self.train()
         yield self.seeds.loss(embedded, self.scorer) + zero
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
-        assert self.seeds is not None
-        assert self.scorer is not None
         self.module.eval()
         return self.seeds.val_counts(self.val()[0], self.scorer)
 

@@ -20,6 +20,7 @@ from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.traffic import MessageTag
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context
+from retexo.training.links import rank_among
 
 QUERIES = 1 << 10
 """Pairs of a worker that are ranked at a time."""
@@ -56,7 +57,7 @@ class Embedded:
 
     @property
     def bounds(self) -> Tensor:
-        return torch.tensor([0, *np.cumsum(self.context.graph_info.part_sizes)])
+        return self.context.graph_info.id_bounds
 
     def scores(self, score: Callable[[Stage, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
         """[A, ...] from embeddings of sources and destinations; `score` is a method of a stage's scorer."""
@@ -268,8 +269,8 @@ def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     name = embedded.context.graph_info.evaluator
     if name == "mrr":
         several = negative.view(len(positive), -1)
-        rank = 1 + ((several > positive[:, None]).sum(dim=1) + (several >= positive[:, None]).sum(dim=1)) / 2
-        total = torch.tensor([int((ONE / rank.double()).round().sum())])
+        rank = rank_among(positive, several).double()
+        total = torch.tensor([int((ONE / rank).round().sum())])
         comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))
         found["ogb mrr"] = int(total) / ONE / max(1, len(everyone))
     elif name:

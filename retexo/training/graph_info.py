@@ -1,5 +1,6 @@
 """What workers agree on at start-up: that their data and settings are the same, and the sizes of the whole graph."""
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,11 @@ class GraphInfo:
     """Of links whether only some nodes can be destinations."""
     holders: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
+
+    @property
+    def id_bounds(self) -> Tensor:
+        """int64 [W + 1] in the partitioned graph: the first id of each rank's inner nodes, and the end of all."""
+        return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
 
     @property
     def num_in_split(self) -> int:

@@ -126,9 +126,13 @@ class LinkSeeds:
         order = torch.randperm(len(self.drawn_from), generator=self._generator())[:CANDIDATES]
         others, total = self.drawn_from[order].to(embedded.device), 0
         for some in torch.split(self.val.to(embedded.device), max(1, CELLS // max(1, len(others)))):
-            own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])[:, None]
+            own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
             scores = scorer.against(embedded[some[:, 0]], embedded[others])
             scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
-            rank = 1 + ((scores > own).sum(dim=1) + (scores >= own).sum(dim=1)) / 2
-            total += int((ONE / rank).round().sum())
+            total += int((ONE / rank_among(own, scores)).round().sum())
         return torch.tensor([total, len(self.val), 0])
+
+
+def rank_among(own: Tensor, others: Tensor) -> Tensor:
+    """The rank of scores [n] among others [n, K], from 1 on: the mean of the best and the worst that ties allow."""
+    return 1 + ((others > own[:, None]).sum(dim=1) + (others >= own[:, None]).sum(dim=1)) / 2
