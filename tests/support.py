@@ -42,6 +42,8 @@ from retexo.cluster.interfaces import loopback
 from retexo.cluster.streams import with_local_streams
 from retexo.comm.process_group import Rendezvous, process_group
 from retexo.comm.sockets import SocketTransport
+from retexo.comm.transport import Pieces, Transport
+from retexo.comm.wire import bytes_of
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
 from retexo.training.graph_info import GraphInfo
@@ -115,6 +117,18 @@ def over_sockets(world: int, work: Callable[[SocketTransport], Any], timeout: fl
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
         streams = with_local_streams(range(world), {}, stack)
         return [pool.submit(work, SocketTransport(rank, streams[rank], timeout)) for rank in range(world)]
+
+
+def swap(transport: Transport, to_peers: Sequence[torch.Tensor], from_sizes: Sequence[int]) -> list[torch.Tensor]:
+    """An all-to-all of tensors over a transport alone; what a rank has for itself stays."""
+    own = to_peers[transport.rank]
+    received = [torch.empty(size, dtype=own.dtype) for size in from_sizes]
+    outgoing: list[Pieces] = [[bytes_of(each)] for each in to_peers]
+    incoming: list[Pieces] = [[bytes_of(each)] for each in received]
+    outgoing[transport.rank] = incoming[transport.rank] = ()
+    transport.swap(outgoing, incoming)
+    received[transport.rank] = own
+    return received
 
 
 def _results(workers: list[Any], deadline: float) -> list[Any]:

@@ -4,6 +4,7 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from retexo.comm import wire
 from retexo.comm.masks import PairwiseMasks, from_words, to_words
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost, Transport
+from retexo.comm.transport import PeerLost, Pieces, Transport
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +65,29 @@ class Communicator:
         Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
         list to_peers once it is copied into one block, so that large messages are not there twice.
         """
-        to_peers = to_peers if consume else list(to_peers)
-        for peer, tensor in enumerate(to_peers):
-            if peer != self.rank and tensor.numel():
-                self.meter.add(tag, peer, tensor.numel() * tensor.element_size())
-        if self.replay_log is None or tag.kind in OF_ROUNDS:
-            return self._deliver(to_peers, from_sizes, tag)
-        sent, dtype = checksum(to_peers), to_peers[0].dtype
-        received = self.replay_log.next(sent, dtype, from_sizes)
-        if received is None:
-            received = self._deliver(to_peers, from_sizes, tag)
-            self.replay_log.append(sent, received)
+        assert to_peers[self.rank].numel() == from_sizes[self.rank], "a message of another size than announced"
+        outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
+        received = list(torch.split(torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)))
+        received[self.rank].copy_(to_peers[self.rank])
+        if consume:
+            to_peers.clear()
+        incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
+        outgoing[self.rank] = incoming[self.rank] = ()
+        self._swap(outgoing, incoming, tag)
         return received
+
+    def _swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces], tag: MessageTag) -> None:
+        """Count and send messages, and write those that come, or came in an earlier process, where they belong."""
+        for peer, pieces in enumerate(outgoing):
+            if size := sum(map(len, pieces)):
+                self.meter.add(tag, peer, size)
+        if self.replay_log is None or tag.kind in OF_ROUNDS:
+            self._deliver(outgoing, incoming, tag)
+            return
+        sent, received = checksum([*itertools.chain(*outgoing)]), [*itertools.chain(*incoming)]
+        if not self.replay_log.next(sent, received):
+            self._deliver(outgoing, incoming, tag)
+            self.replay_log.append(sent, received)
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:
@@ -86,11 +98,11 @@ class Communicator:
         finally:
             self.replay_log = before
 
-    def _deliver(self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag) -> list[Tensor]:
+    def _deliver(self, outgoing: list[Pieces], incoming: Sequence[Pieces], tag: MessageTag) -> None:
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
         try:
-            return self._transport.swap(to_peers, from_sizes)
+            self._transport.swap(outgoing, incoming)
         except PeerLost as error:
             raise PeerLost(f"lost a peer while sending {tag.kind}: {error}") from error
 
@@ -129,34 +141,15 @@ class Communicator:
             summand.tensor.copy_(from_words(total, summand.tensor.dtype))
 
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
+        sums = [_ChunkedSum(summand, self.rank, self.world_size) for summand in summands]
         everyone = range(self.world_size)
-        bounds = [[_bounds(summand, rank, self.world_size) for summand in summands] for rank in everyone]
-        sizes = [
-            [wire.num_bytes(summand.dtype, end - first) for summand, (first, end) in zip(summands, chunks, strict=True)]
-            for chunks in bounds
-        ]
-        sent = [
-            (summand.dtype, wire.encode(summand.tensor.detach().cpu(), summand.dtype), column)
-            for summand, column in zip(summands, zip(*bounds, strict=True), strict=True)
-            if self.rank not in summand.zero_ranks
-        ]
-        outgoing = [
-            wire.join([piece for dtype, whole, chunks in sent for piece in wire.chunk(whole, dtype, *chunks[rank])])
-            for rank in everyone
-        ]
-        own = list(zip(summands, sizes[self.rank], strict=True))
-        shares = [[0 if rank in summand.zero_ranks else size for summand, size in own] for rank in everyone]
-        received = zip(*self._swap(outgoing, shares, tag), strict=True)
-        counts = [end - first for first, end in bounds[self.rank]]
-        sums = [piece for each in zip(summands, received, counts, strict=True) for piece in _sum(*each)]
-        for chunks, pieces in zip(bounds, self._swap([wire.join(sums)] * self.world_size, sizes, tag), strict=True):
-            for summand, (first, end), piece in zip(summands, chunks, pieces, strict=True):
-                summand.tensor[first:end] = wire.decode(piece, summand.dtype, end - first)
-
-    def _swap(self, outgoing: list[Tensor], sizes: list[list[int]], tag: MessageTag) -> list[list[wire.ByteArray]]:
-        """Swap buffers of bytes, and cut what comes from each rank into pieces of these sizes."""
-        received = self.all_to_all(outgoing, [sum(pieces) for pieces in sizes], tag)
-        return [wire.split(buffer, pieces) for buffer, pieces in zip(received, sizes, strict=True)]
+        shares: list[Pieces] = [[piece for each in sums for piece in each.share(rank)] for rank in everyone]
+        self._swap(shares, [[piece for each in sums for piece in each.place(rank)] for rank in everyone], tag)
+        own = [piece for each in sums for piece in each.add_up()]
+        to_peers: list[Pieces] = [() if rank == self.rank else own for rank in everyone]
+        self._swap(to_peers, [[piece for each in sums for piece in each.place(rank)] for rank in everyone], tag)
+        for each in sums:
+            each.finish()
 
     def rounded(self, summand: ReduceInput) -> Tensor:
         """The share as the others receive it, [n]."""
@@ -181,12 +174,73 @@ def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]
     return min(size, steps * rank // world_size * step), min(size, steps * (rank + 1) // world_size * step)
 
 
-def _sum(summand: ReduceInput, shares: Sequence[wire.ByteArray], count: int) -> Sequence[wire.ByteArray]:
-    """The sum of a chunk of so many values, from the shares in the order of ranks; zero ranks have none."""
-    values = [wire.decode(share, summand.dtype, count) for share in shares if len(share)]
-    if not values:
-        return [np.zeros(wire.num_bytes(summand.dtype, count), np.uint8)]
-    total = values[0].to(summand.tensor.dtype, copy=True)
-    for each in values[1:]:
-        total += each
-    return wire.encode(total, summand.dtype)
+class _ChunkedSum:
+    """A summand of an all-reduce, of which each rank adds up one chunk; what travels as it is, is not copied."""
+
+    def __init__(self, summand: ReduceInput, rank: int, world_size: int) -> None:
+        self._summand, self._rank, self._everyone = summand, rank, range(world_size)
+        self._dtype = summand.dtype
+        self._values = summand.tensor.detach().cpu().contiguous()
+        self._encoded = wire.encode(self._values, self._dtype)
+        self._bounds = [_bounds(summand, each, world_size) for each in self._everyone]
+        size = self._num_bytes(rank)
+        self._places = [np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone]
+        """Of the shares of all ranks in the own chunk, and then of the sums of all chunks."""
+        self._places[rank] = _joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
+
+    def share(self, rank: int) -> Pieces:
+        """What this worker adds to the chunk of another."""
+        return () if rank == self._rank or self._rank in self._summand.zero_ranks else self._chunk(rank)
+
+    def place(self, rank: int) -> Pieces:
+        """Where what comes from another worker belongs."""
+        return () if rank == self._rank else [self._places[rank]]
+
+    def add_up(self) -> Pieces:
+        """The sum of the own chunk, from the shares in the order of ranks."""
+        first, end = self._bounds[self._rank]
+        values = [wire.decode(share, self._dtype, end - first) for share in self._places if len(share)]
+        total = self._values[first:end]
+        _add(values, total)
+        encoded = wire.encode(total, self._dtype)
+        if self._in_place:
+            self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
+        else:
+            self._places = [np.empty(self._num_bytes(rank), np.uint8) for rank in self._everyone]
+            self._places[self._rank] = _joined(encoded)
+        return encoded
+
+    def finish(self) -> None:
+        """Put the sums into the tensor."""
+        if not self._in_place:
+            for (first, end), place in zip(self._bounds, self._places, strict=True):
+                self._values[first:end] = wire.decode(place, self._dtype, end - first)
+        if self._values.data_ptr() != self._summand.tensor.data_ptr():
+            self._summand.tensor.copy_(self._values)
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether the memory of the values is what travels."""
+        return self._dtype == self._values.dtype
+
+    def _chunk(self, rank: int) -> Pieces:
+        return wire.chunk(self._encoded, self._dtype, *self._bounds[rank])
+
+    def _num_bytes(self, rank: int) -> int:
+        first, end = self._bounds[rank]
+        return wire.num_bytes(self._dtype, end - first)
+
+
+def _add(values: Sequence[Tensor], total: Tensor) -> None:
+    """Write the sum of values, in their order, into `total`, which may be one of them; the others may change."""
+    if len(values) < 2:
+        total.copy_(values[0]) if values else total.zero_()
+        return
+    sums = values[0].to(total.dtype)
+    for each in values[1:-1]:
+        sums += each
+    torch.add(sums, values[-1], out=total)
+
+
+def _joined(pieces: Pieces) -> wire.ByteArray:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

@@ -54,15 +54,15 @@ class Link:
 
     # --- a message each way ---
 
-    def begin(self, outgoing: memoryview, incoming: memoryview) -> None:
-        """Send this message, and receive one of this length."""
+    def begin(self, outgoing: list[memoryview], incoming: list[memoryview]) -> None:
+        """Send this message, and receive one of this length, both in pieces that are not empty."""
         with self._lock:
             first = RECORD - FRAME.size - HEADER.size  # one record of TLS, and one packet, for a short message
-            self._pending.append(memoryview(b"".join((HEADER.pack(len(outgoing)), outgoing[:first]))))
-            if len(outgoing) > first:
-                self._pending.append(outgoing[first:])
-            self._expected, self._announced = len(incoming), bytearray(HEADER.size)
-            self._to_come = [memoryview(self._announced), *([incoming] if len(incoming) else [])]
+            start, rest = b"".join(piece[:first] for piece in outgoing)[:first], list(outgoing)
+            advance(rest, len(start))
+            self._pending.extend([memoryview(HEADER.pack(sum(map(len, outgoing))) + start), *rest])
+            self._expected, self._announced = sum(map(len, incoming)), bytearray(HEADER.size)
+            self._to_come = [memoryview(self._announced), *incoming]
             self.heard = time.monotonic()
 
     def end(self) -> None:
@@ -216,6 +216,14 @@ class Link:
             self.stream.close()
             self.broken_since, self.why = time.monotonic(), why
             self._out = []
+
+
+def advance(buffers: list[memoryview], count: int) -> None:
+    """Drop the first `count` bytes, and every buffer that has none left."""
+    while buffers and count >= len(buffers[0]):
+        count -= len(buffers.pop(0))
+    if count:
+        buffers[0] = buffers[0][count:]
 
 
 def check_length(peer: int, header: bytearray, expected: int) -> None:

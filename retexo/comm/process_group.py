@@ -1,6 +1,7 @@
 """How workers meet, send, and for how long they wait: over sockets that they are given, or in gloo's process group."""
 
 import contextlib
+import itertools
 import os
 import re
 import socket
@@ -9,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from retexo.comm.credentials import Credentials
@@ -19,7 +20,8 @@ from retexo.comm.links import Link
 from retexo.comm.repair import Repairs
 from retexo.comm.sockets import SocketTransport, Streams, socket_transport
 from retexo.comm.tls import Tls, secure_stream
-from retexo.comm.transport import PeerLost, Transport
+from retexo.comm.transport import PeerLost, Pieces, Transport, fill
+from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
 
 
@@ -107,19 +109,34 @@ class GlooTransport:
     world_size: int
     sent_again = 0
 
-    def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
+    def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
         """See Transport.swap; all is copied into one block, and the list emptied."""
-        sizes = [tensor.numel() for tensor in to_peers]
-        block = torch.cat(to_peers)
-        to_peers.clear()
-        received = torch.empty(sum(from_sizes), dtype=block.dtype)
+        to_sizes, from_sizes = ([sum(map(len, pieces)) for pieces in each] for each in (outgoing, incoming))
+        block = np.concatenate([*itertools.chain(*outgoing), np.empty(0, np.uint8)])
+        outgoing.clear()
+        places = [piece for pieces in incoming for piece in pieces if len(piece)]
+        adjoining = _lie_together(places)
+        received = _whole(places) if adjoining else np.empty(sum(from_sizes), np.uint8)
         try:
-            dist.all_to_all_single(received, block, list(from_sizes), sizes)
+            dist.all_to_all_single(torch.from_numpy(received), torch.from_numpy(block), from_sizes, to_sizes)
         except RuntimeError as error:
             if not _is_of_network(error):
                 raise
             raise PeerLost(str(error).splitlines()[0]) from error
-        return list(torch.split(received, list(from_sizes)))
+        if not adjoining:
+            fill(places, received)
+
+
+def _lie_together(pieces: Pieces) -> bool:
+    """Whether there are any, each of which begins where the one before ends, so that nothing need be copied."""
+    starts = [piece.ctypes.data for piece in pieces]
+    ends = [start + len(piece) for start, piece in zip(starts, pieces, strict=True)]
+    return bool(pieces) and starts[1:] == ends[:-1]
+
+
+def _whole(pieces: Pieces) -> ByteArray:
+    """The memory of pieces that lie together."""
+    return np.lib.stride_tricks.as_strided(pieces[0], (sum(map(len, pieces)),), (1,))
 
 
 def _is_of_network(error: RuntimeError) -> bool:

@@ -6,12 +6,11 @@ digest of the run, then one record per message: a header, and the bytes from all
 
 import struct
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from retexo.comm.transport import Pieces, fill
 from retexo.errors import TrainingError
 
 HEADER = struct.Struct("<QII")
@@ -57,34 +56,29 @@ class ReplayLog:
         self._file.truncate(self._ends[-1])
         self._position = 0
 
-    def next(self, sent: int, dtype: torch.dtype, from_sizes: Sequence[int]) -> list[Tensor] | None:
-        """What came when messages with the checksum `sent` went out; None at the end of the log.
-
-        from_sizes are elements of dtype, by peer.
-        """
+    def next(self, sent: int, received: Pieces) -> bool:
+        """Write into `received` what came when messages with the checksum `sent` went out; False at the log's end."""
         if self._position == len(self):
-            return None
+            return False
         self._file.seek(self._ends[self._position])
         size, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
-        body = torch.frombuffer(bytearray(self._file.read(size) or b"\0"), dtype=torch.uint8)[:size]
-        sizes = [count * dtype.itemsize for count in from_sizes]
-        if sent != sent_before or size != sum(sizes):
+        if sent != sent_before or size != sum(map(len, received)):
             raise TrainingError(
                 f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
             )
+        fill(received, np.frombuffer(self._file.read(size), np.uint8))
         self._position += 1
-        return [piece.view(dtype) for piece in torch.split(body, sizes)]
+        return True
 
-    def append(self, sent: int, received: Sequence[Tensor]) -> None:
+    def append(self, sent: int, received: Pieces) -> None:
         """Add what came when messages with the checksum `sent` went out."""
-        pieces = [_bytes(tensor) for tensor in received]
-        size = sum(piece.nbytes for piece in pieces)
+        size = sum(map(len, received))
         header = HEADER.pack(size, checksum(received), sent)
         try:
             self._file.seek(self._ends[-1])
             self._file.write(header)
-            for piece in pieces:
-                self._file.write(piece)
+            for piece in received:
+                self._file.write(piece.data)
             self._file.flush()
         except OSError as error:
             raise TrainingError(f"{self.path}: cannot be written: {error.strerror}; free some space") from error
@@ -95,13 +89,9 @@ class ReplayLog:
         self._file.close()
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().view(torch.uint8).numpy().data
-
-
-def checksum(tensors: Sequence[Tensor]) -> int:
-    """CRC-32 of tensors, one after the other."""
+def checksum(pieces: Pieces) -> int:
+    """CRC-32 of a message."""
     value = 0
-    for tensor in tensors:
-        value = zlib.crc32(_bytes(tensor), value)
+    for piece in pieces:
+        value = zlib.crc32(piece.data, value)
     return value

@@ -11,12 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor
-
-from retexo.comm.links import HEADER, Link, check_length
+from retexo.comm.links import HEADER, Link, advance, check_length
 from retexo.comm.repair import Repairs
-from retexo.comm.transport import PeerLost
+from retexo.comm.transport import PeerLost, Pieces
 
 Streams = Mapping[int, socket.socket]
 """The connections of one worker to all others, by rank; at its own, where there are other nodes, the door to its parent
@@ -57,18 +54,14 @@ class SocketTransport:
         """Bytes that went a second time because a connection broke."""
         return sum(link.sent_again for link in self._links.values())
 
-    def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
-        """See Transport.swap."""
-        dtype = to_peers[self.rank].dtype
-        received = [torch.empty(size, dtype=dtype) for size in from_sizes]
-        received[self.rank] = to_peers[self.rank].clone()
+    def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
+        """See Transport.swap; nothing is copied."""
         transfers = [
-            _Transfer(peer, stream, _bytes_of(to_peers[peer]), _bytes_of(received[peer]))
+            _Transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()
         ]
         for peer, link in self._links.items():
-            link.begin(_bytes_of(to_peers[peer]), _bytes_of(received[peer]))
-        to_peers.clear()
+            link.begin(_views(outgoing[peer]), _views(incoming[peer]))
         for transfer in transfers:
             transfer.send()
         if self._links or any(transfer.to_send for transfer in transfers):
@@ -78,7 +71,6 @@ class SocketTransport:
                 transfer.receive(self._timeout)
         for link in self._links.values():
             link.end()
-        return received
 
     def finish(self) -> None:
         """Stay until the workers of other nodes have all that this one sent."""
@@ -86,7 +78,7 @@ class SocketTransport:
             return
         self._repairs.closing = True
         try:
-            self.swap([torch.empty(0)] * self.world_size, [0] * self.world_size)
+            self.swap([()] * self.world_size, [()] * self.world_size)
         except PeerLost:
             if not all(link.all_acknowledged for link in self._links.values()):
                 raise
@@ -141,11 +133,14 @@ class SocketTransport:
 class _Transfer:
     """A message to a worker of this node, and the one that comes from it."""
 
-    def __init__(self, peer: int, stream: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
+    def __init__(
+        self, peer: int, stream: socket.socket, outgoing: list[memoryview], incoming: list[memoryview]
+    ) -> None:
         self.peer, self._stream = peer, stream
-        self._expected, self._header = len(incoming), bytearray(HEADER.size)
-        self.to_send = [memoryview(HEADER.pack(len(outgoing))), outgoing]
-        self._to_come = [memoryview(self._header), incoming]
+        self._expected, self._header = sum(map(len, incoming)), bytearray(HEADER.size)
+        self.to_send = [memoryview(HEADER.pack(sum(map(len, outgoing)))), *outgoing]
+        self._to_come = [memoryview(self._header), *incoming]
+        self._pieces = len(incoming)
 
     @property
     def done(self) -> bool:
@@ -170,7 +165,7 @@ class _Transfer:
         """As much as the stream takes."""
         try:
             if self.to_send:
-                _advance(self.to_send, self._stream.sendmsg(self.to_send, (), socket.MSG_DONTWAIT))
+                advance(self.to_send, self._stream.sendmsg(self.to_send, (), socket.MSG_DONTWAIT))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -192,20 +187,12 @@ class _Transfer:
             raise PeerLost(f"rank {self.peer}: {error.strerror}") from error
         if not count:
             raise PeerLost(f"rank {self.peer} closed its connection")
-        _advance(self._to_come, count)
-        if len(self._to_come) < 2:
+        advance(self._to_come, count)
+        if len(self._to_come) <= self._pieces:
             check_length(self.peer, self._header, self._expected)
         return count
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a 1-D tensor."""
-    return tensor.detach().contiguous().view(torch.uint8).numpy().data
-
-
-def _advance(buffers: list[memoryview], count: int) -> None:
-    """Drop the first `count` bytes, and every buffer that has none left."""
-    while buffers and count >= len(buffers[0]):
-        count -= len(buffers.pop(0))
-    if count:
-        buffers[0] = buffers[0][count:]
+def _views(pieces: Pieces) -> list[memoryview]:
+    """The memory of a message."""
+    return [piece.data for piece in pieces if len(piece)]

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
+from retexo.comm.wire import ByteArray
+
+Pieces = Sequence[ByteArray]
+"""A message where it lies in memory, one piece after the other; or the place of one that comes."""
 
 
 class PeerLost(RuntimeError):
@@ -24,11 +27,19 @@ class Transport(Protocol):
         """Bytes that went a second time because a connection broke."""
         ...
 
-    def swap(self, to_peers: list[Tensor], from_sizes: Sequence[int]) -> list[Tensor]:
-        """Send a 1-D tensor to each peer and receive one from each, by rank.
+    def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
+        """Send a message to each peer, and write what comes from each where it belongs, both by rank.
 
-        to_peers: on the host, of one type, one for each rank; the list may be emptied once the tensors are copied.
-        from_sizes: elements to come from each peer, which has to send as many of the same type.
-        Raises PeerLost.
+        A worker's own message is empty. Peers may cut a message into other pieces, of as many bytes in all. The list
+        outgoing may be emptied once the messages are copied. Raises PeerLost.
         """
         ...
+
+
+def fill(pieces: Pieces, content: ByteArray) -> None:
+    """Write a message where it belongs."""
+    assert sum(map(len, pieces)) == len(content), "a message of another size than announced"
+    first = 0
+    for piece in pieces:
+        piece[:] = content[first : first + len(piece)]
+        first += len(piece)

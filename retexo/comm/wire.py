@@ -46,12 +46,6 @@ def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
     return torch.from_numpy(content[:count].view(np.int8) * scales)
 
 
-def join(pieces: Sequence[ByteArray]) -> Tensor:
-    """One buffer, uint8."""
-    return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.empty(0, dtype=torch.uint8)
-
-
-def split(buffer: Tensor, sizes: Sequence[int]) -> list[ByteArray]:
-    """A buffer, uint8, cut into pieces of these sizes."""
-    content, ends = buffer.numpy(), np.cumsum(sizes).tolist()
-    return [content[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+def bytes_of(tensor: Tensor) -> ByteArray:
+    """The memory of a 1-D tensor on the host, or of a copy where its values do not follow each other."""
+    return tensor.detach().contiguous().view(torch.uint8).numpy()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,17 @@ from typing import Any
 
 import pytest
 import torch
-from support import make_credentials, run_main
+from support import (
+    finish,
+    kill_group,
+    make_credentials,
+    random_graph,
+    run_main,
+    start_cli,
+    swap,
+    thirds,
+    write_partitions,
+)
 
 pytest.importorskip("cryptography")
 
@@ -22,12 +33,14 @@ from test_rendezvous import SETTINGS, attend, cluster, free_port
 from test_tls import SITES, client_context, stream_to
 
 from partitioning.errors import InputError
+from retexo.apps import train
 from retexo.cluster import hub, places, rendezvous
 from retexo.cluster.channel import Channel, ChannelClosed, connect
 from retexo.cluster.hub import Hub, HubListener, HubServer
 from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import connected
 from retexo.comm.tls import Tls
+from retexo.config.compose import compose
 from retexo.errors import TrainingError
 
 
@@ -107,7 +120,7 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
             assert met.streams is not None
             with connected(met.rendezvous, node, met.streams[node]) as transport:
                 own = torch.frombuffer(bytearray(canaries[node]), dtype=torch.uint8)
-                received = transport.swap([own] * 3, [4000] * 3)
+                received = swap(transport, [own] * 3, [4000] * 3)
                 assert [bytes(each.tolist()) for each in received] == canaries
             return met.run_id
 
@@ -133,7 +146,7 @@ def met(clusters: list[Any]) -> list[dict[int, str]]:
             ports = {peer: each.getpeername()[1] for peer, each in here.streams[node].items()}
             ports |= {~peer: each.getsockname()[1] for peer, each in here.streams[node].items()}
             with connected(here.rendezvous, node, here.streams[node]) as transport:
-                received = transport.swap([torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3)
+                received = swap(transport, [torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3)
                 assert [int(each) for each in received] == [10 * peer + node for peer in range(3)]
             return ports
 
@@ -230,6 +243,48 @@ def test_a_hub_that_ends_is_named(folder: Path) -> None:
     outcome = attend(there.cluster(1, init_timeout=1.0))
     assert outcome[0] == "TrainingError"
     assert f"distributed.hub=127.0.0.1:{there.port}: not reached" in outcome[1]
+
+
+@pytest.mark.long("the parts of it are tested one by one")
+def test_a_hub_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+    """All connections break with it while nodes train: they are taken up by the next one, with the same result."""
+    graph = random_graph(60, 240, width=30)
+    write_partitions(tmp_path, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
+    common = ["app=train", "dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[30]",
+              "stopping=none", "hidden_dim=8", "cluster.threads=1", "device=cpu", "parts_per_node=1",
+              "distributed.backend=sockets", f"partition_dir={tmp_path}"]  # fmt: skip
+    alone = train.run(compose([*common, "parts_per_node=null"]), tmp_path / "alone")
+    keys = make_credentials(tmp_path / "keys", *SITES, "hub")
+    where = f"distributed.hub=127.0.0.1:{free_port()}"
+
+    def start_hub() -> subprocess.Popen[str]:
+        own = ("app=hub", "num_partitions=3", "parts_per_node=1", "distributed.backend=sockets", where)
+        return start_cli(*own, f"distributed.credentials={keys[3]}", cwd=tmp_path)
+
+    nodes = [
+        start_cli(*common, where, f"distributed.credentials={keys[node]}", f"node_rank={node}", "sleep_time=0.05",
+                  "log_every=1", f"hydra.run.dir={tmp_path}/run{node}", cwd=tmp_path)
+        for node in range(3)
+    ]  # fmt: skip
+    server = start_hub()
+    try:
+        assert nodes[0].stdout is not None
+        for line in nodes[0].stdout:
+            if "layer 0 round 5" in line:
+                break
+        kill_group(server.pid)
+        server.communicate()
+        server = start_hub()
+        ended = [finish(process) for process in nodes]
+    finally:
+        kill_group(server.pid)
+        server.communicate()
+    assert [each.rc for each in ended] == [0, 0, 0], "".join(each.output for each in ended)
+    assert any("was taken up again" in each.output for each in ended)
+    assert json.loads((tmp_path / "run0" / "summary.json").read_text())["bytes"] == alone["bytes"]
+    for layer in ("layer0.safetensors", "layer1.safetensors"):
+        one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone"))
+        assert one == other
 
 
 def test_settings_of_a_hub(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import finish, make_credentials, random_graph, start_cli, thirds, write_partitions
+from support import finish, make_credentials, random_graph, start_cli, swap, thirds, write_partitions
 from test_rendezvous import free_port
 
 from retexo.apps import train
@@ -31,6 +32,7 @@ from retexo.config.compose import compose
 ALIVE = 1 << 60
 """bytes after which a connection is not cut"""
 SECRET = "of this run"
+Secure = Callable[..., socket.socket]
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -52,6 +54,8 @@ class Wire:
     timeout: float = 8.0
     reached: bool = True
     """Whether there is a new connection after the cuts of the first."""
+    secure: Secure = lambda rank, peer, stream, *_: stream
+    """Of each rank, what makes a new connection secure."""
     made: int = 0
     stack: ExitStack = field(default_factory=ExitStack)
 
@@ -62,7 +66,7 @@ class Wire:
         self.ends = []
         for rank, stream in enumerate(first):
             own = {1 - rank: Link(1 - rank, stream)}
-            repairs = Repairs(rank, own, doors[rank][1], SECRET, self.timeout, lambda peer, stream, *_: stream)
+            repairs = Repairs(rank, own, doors[rank][1], SECRET, self.timeout, partial(self.secure, rank))
             self.ends.append(SocketTransport(rank, {}, 20.0, own, repairs))
         threading.Thread(target=self._parents, daemon=True).start()
         return self
@@ -130,7 +134,7 @@ def swaps(sizes: Sequence[tuple[int, int]]) -> Callable[[SocketTransport], bool]
         rank = transport.rank
         for number, both in enumerate(sizes):
             own = message(rank, number, both[rank])
-            received = transport.swap([own, own], list(both))
+            received = swap(transport, [own, own], list(both))
             assert torch.equal(received[1 - rank], message(1 - rank, number, both[1 - rank]))
             own.zero_()
         transport.finish()
@@ -222,6 +226,29 @@ def test_who_does_not_know_the_run_takes_nothing_up(whole: Wire, caplog: pytest.
     assert "it does not know this run, or is not rank 1" in caplog.text
 
 
+def test_a_member_does_not_take_up_the_link_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Though it knows the run; whose link it is takes it up with its own certificate."""
+    pytest.importorskip("cryptography")
+    from retexo.comm.credentials import read_credentials
+    from retexo.comm.tls import Tls, secure_stream
+
+    keys = make_credentials(tmp_path / "keys", "north", "east", "south")
+    tls = [Tls(read_credentials(folder, node, 3)) for node, folder in enumerate(keys)]
+
+    def secure(rank: int, peer: int, stream: socket.socket, timeout: float, accepted: bool) -> socket.socket:
+        return secure_stream(stream, tls[rank], peer, timeout, accepted=accepted)
+
+    with Wire([(1000, False)], secure=secure) as wire:
+        own, other = tcp_pair()
+        socket.send_fds(wire.doors[0], [DOOR.pack(1, True)], [other.fileno()])
+        other.close()
+        with own, pytest.raises(PeerLost, match="it closed the connection"):
+            secure_stream(own, tls[2], 0, 20.0, accepted=True)
+        assert wire.run(swaps([(3000, 3000)] * 3)) == [True, True]
+        assert wire.made > 1
+    assert "it has the certificate of south, node 2, not of east, node 1" in caplog.text
+
+
 def stepped(link: Link) -> None:
     while True:
         link.step()
@@ -234,7 +261,7 @@ def test_an_end_that_says_it_has_what_was_never_sent_is_refused() -> None:
         link.take_up(tcp_pair()[0], 5)
     near, far = tcp_pair()
     link = Link(1, near)
-    link.begin(memoryview(b""), memoryview(bytearray(3)))
+    link.begin([], [memoryview(bytearray(3))])
     far.sendall(FRAME.pack(7, 0, 3))
     with pytest.raises(PeerLost, match="rank 1 sends byte 7 of the link, not 0"):
         stepped(link)

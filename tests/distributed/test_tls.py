@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import make_credentials, run_main
+from support import make_credentials, run_main, swap
 
 pytest.importorskip("cryptography")
 
@@ -102,7 +102,7 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
             assert met.streams is not None
             with connected(met.rendezvous, node, met.streams[node]) as transport:
                 for size in sizes:
-                    received = transport.swap([message(node, peer, size) for peer in range(3)], [size] * 3)
+                    received = swap(transport, [message(node, peer, size) for peer in range(3)], [size] * 3)
                     for peer, found in enumerate(received):
                         assert torch.equal(found, message(peer, node, size))
 
@@ -391,7 +391,7 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
         links = [{1 - node: Link(1 - node, stream)} for node, stream in enumerate(streams)]
         transports = [SocketTransport(node, {}, 10.0, own) for node, own in enumerate(links)]
         spoil.set()
-        swaps = [pool.submit(each.swap, [torch.ones(50)] * 2, [50] * 2) for each in transports]
+        swaps = [pool.submit(swap, each, [torch.ones(50)] * 2, [50] * 2) for each in transports]
         errors = [str(each.exception(20)) for each in swaps]
         for stream in streams:
             stream.close()

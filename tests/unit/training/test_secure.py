@@ -1,6 +1,6 @@
 """Sums under pairwise masks: the same as without them, as near to sums of floats as said, and shares cannot be read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.masks import LARGEST, PairwiseMasks, agree_on_masks
 from retexo.comm.threads import ThreadTransport, run_threads
 from retexo.comm.traffic import MessageTag
+from retexo.comm.transport import Pieces
 from retexo.training.secure import SecureSum
 
 GRADIENTS = MessageTag("gradients", 0)
@@ -117,10 +118,10 @@ def sent_by(share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch,
     sent: list[bytes] = []
     swap = ThreadTransport.swap
 
-    def noted(self: ThreadTransport, to_peers: list[Tensor], from_sizes: Any) -> list[Tensor]:
+    def noted(self: ThreadTransport, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
         if self.rank == 0:
-            sent.extend(bytes(each.tolist()) for each in to_peers[1:])
-        return swap(self, to_peers, from_sizes)
+            sent.extend(b"".join(piece.tobytes() for piece in pieces) for pieces in outgoing[1:])
+        swap(self, outgoing, incoming)
 
     def work(comm: Communicator) -> None:
         comm.masks = made if comm.rank == 0 else PairwiseMasks(comm.rank, {})
