@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
-from retexo.nn.aggregate import edge_softmax, edge_sum
+from retexo.nn.aggregate import edge_softmax, edge_sum, head_sums
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
-from retexo.nn.matrix import as_matrix
+from retexo.nn.matrix import Matrix, as_matrix
 
 NEGATIVE_SLOPE = 0.2
 
@@ -88,23 +88,47 @@ class GAT(Convolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
-        (rows,) = inputs.matrices
+        rows, block = self.dropped(inputs.matrices[0]), inputs.block
+        weight = self.weight.view(len(self.weight), self.attention_heads, -1)
+        if self._sums_first(rows, inputs):
+            assert isinstance(rows, Tensor)
+            score_src, score_dst = (
+                (some @ (weight * vector).sum(dim=-1)).to(weight.dtype)
+                for some, vector in ((rows, self.attention_src), (rows[: inputs.num_rows], self.attention_dst))
+            )
+            alpha = self._attention(block, score_src, score_dst).to(rows.dtype)
+            merged = (head_sums(block, rows, alpha) @ weight.transpose(0, 1)).to(weight.dtype).transpose(0, 1)
+        else:
+            z = (rows @ self.weight).to(weight.dtype)
+            z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
+            z = z.view(-1, *weight.shape[1:])
+            score_src, score_dst = (z * self.attention_src).sum(-1), (z[: inputs.num_rows] * self.attention_dst).sum(-1)
+            alpha = self._attention(block, score_src, score_dst)
+            heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
+            merged = torch.stack([edge_sum(block, values, share.contiguous()) for values, share in heads], dim=1)
+        if block.edge_feat is not None:
+            merged = merged + self._edge_sum(block, block.edge_feat, alpha.to(weight.dtype))
+        merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
+        return merged + self.bias
+
+    def _sums_first(self, rows: Matrix, inputs: Inputs) -> bool:
+        """Whether rows are summed before the weights, for each head: the same, and less work where edges share few
+        sources. Measured: a value to add up takes as long as 10 steps of a product, a value of z as 14 to add up.
+        """
         block = inputs.block
-        z = (self.dropped(rows) @ self.weight).to(self.weight.dtype)
-        z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
-        z = z.view(-1, self.attention_heads, self.weight.shape[1] // self.attention_heads)
-        score_src = (z * self.attention_src).sum(dim=-1)
-        score_dst = (z[: inputs.num_rows] * self.attention_dst).sum(dim=-1)
+        assert block is not None
+        if not isinstance(rows, Tensor) or rows.requires_grad or len(inputs.projected) or not len(block.src):
+            return False
+        width, others = rows.shape[1], len(rows) - inputs.num_rows
+        after = self.weight.shape[1] * (14 * len(rows) + others * width / 10)
+        return len(block.src) * self.attention_heads * width < after
+
+    def _attention(self, block: Block, score_src: Tensor, score_dst: Tensor) -> Tensor:
+        """alpha of each edge, [E, heads], from the scores of its ends, [N_src, heads] and [N_dst, heads]."""
         score = score_src.index_select(0, block.src) + score_dst.index_select(0, block.dst)
         if block.edge_feat is not None:
             score = score + self._edge_score(block.edge_feat)
-        alpha = edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
-        heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
-        merged = torch.stack([edge_sum(block, rows, share.contiguous()) for rows, share in heads], dim=1)
-        if block.edge_feat is not None:
-            merged = merged + self._edge_sum(block, block.edge_feat, alpha)
-        merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
-        return merged + self.bias
+        return edge_softmax(block, nn.functional.leaky_relu(score, NEGATIVE_SLOPE, inplace=True))
 
     def _edge_score(self, feat: Tensor) -> Tensor:
         """a_edge . t of each edge, [E, heads] of [E, K]: no t is made."""

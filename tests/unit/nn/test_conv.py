@@ -128,6 +128,19 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
         torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("merge", ["mean", "concat"])
+def test_gat_sums_rows_before_the_weights_or_after_them(merge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = make(GAT, heads=3, merge=merge, self_loops=False), rows("dense")
+    found = []
+    for first in (True, False):
+        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
+        output = outputs(conv, x, list(range(NODES)))
+        found.append((output, *torch.autograd.grad((output * gat(conv, x).detach()).sum(), list(conv.parameters()))))
+        torch.testing.assert_close(output, gat(conv, x), rtol=1e-12, atol=1e-12)
+    for before, after in zip(*found, strict=True):
+        torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("self_loops", [True, False])
 def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     geometric = pytest.importorskip("torch_geometric.nn")
