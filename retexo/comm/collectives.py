@@ -72,14 +72,16 @@ class Communicator:
         if consume:
             to_peers.clear()
         incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
-        outgoing[self.rank] = incoming[self.rank] = ()
         self._swap(outgoing, incoming, tag)
         return received
 
-    def _swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces], tag: MessageTag) -> None:
-        """Count and send messages, and write those that come, or came in an earlier process, where they belong."""
+    def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
+        """Count and send messages, and write those that come, or came in an earlier process, where they belong.
+
+        What this worker has for itself is there already. Both lists may be emptied.
+        """
         for peer, pieces in enumerate(outgoing):
-            if size := sum(map(len, pieces)):
+            if peer != self.rank and (size := sum(map(len, pieces))):
                 self.meter.add(tag, peer, size)
         if self.replay_log is None or tag.kind in OF_ROUNDS:
             self._deliver(outgoing, incoming, tag)
@@ -98,7 +100,8 @@ class Communicator:
         finally:
             self.replay_log = before
 
-    def _deliver(self, outgoing: list[Pieces], incoming: Sequence[Pieces], tag: MessageTag) -> None:
+    def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
+        outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:
             time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
         try:
@@ -144,10 +147,9 @@ class Communicator:
         sums = [_ChunkedSum(summand, self.rank, self.world_size) for summand in summands]
         everyone = range(self.world_size)
         shares: list[Pieces] = [[piece for each in sums for piece in each.share(rank)] for rank in everyone]
-        self._swap(shares, [[piece for each in sums for piece in each.place(rank)] for rank in everyone], tag)
+        self._swap(shares, [[each.place(rank) for each in sums] for rank in everyone], tag)
         own = [piece for each in sums for piece in each.add_up()]
-        to_peers: list[Pieces] = [() if rank == self.rank else own for rank in everyone]
-        self._swap(to_peers, [[piece for each in sums for piece in each.place(rank)] for rank in everyone], tag)
+        self._swap([own] * self.world_size, [[each.place(rank) for each in sums] for rank in everyone], tag)
         for each in sums:
             each.finish()
 
@@ -189,12 +191,12 @@ class _ChunkedSum:
         self._places[rank] = _joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
 
     def share(self, rank: int) -> Pieces:
-        """What this worker adds to the chunk of another."""
-        return () if rank == self._rank or self._rank in self._summand.zero_ranks else self._chunk(rank)
+        """What this worker adds to the chunk of a rank."""
+        return () if self._rank in self._summand.zero_ranks else self._chunk(rank)
 
-    def place(self, rank: int) -> Pieces:
-        """Where what comes from another worker belongs."""
-        return () if rank == self._rank else [self._places[rank]]
+    def place(self, rank: int) -> wire.ByteArray:
+        """Where what comes from a rank belongs."""
+        return self._places[rank]
 
     def add_up(self) -> Pieces:
         """The sum of the own chunk, from the shares in the order of ranks."""

@@ -20,7 +20,7 @@ ByteArray = npt.NDArray[np.uint8]
 def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
     """The bytes of values [n] on the host; of int8 those of the numbers, and those of the scales."""
     if dtype != torch.int8:
-        return [values.to(dtype).contiguous().view(torch.uint8).numpy()]
+        return [bytes_of(values.to(dtype))]
     codes, scales = to_int8(torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK))
     return [codes.view(-1).view(torch.uint8).numpy()[: len(values)], scales.view(torch.uint8).numpy()]
 
@@ -48,4 +48,5 @@ def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
 
 def bytes_of(tensor: Tensor) -> ByteArray:
     """The memory of a 1-D tensor on the host, or of a copy where its values do not follow each other."""
-    return tensor.detach().contiguous().view(torch.uint8).numpy()
+    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))  # of one value the stride may be 0
+    return flat.view(torch.uint8).numpy()

@@ -29,3 +29,10 @@ def test_chunks_hold_the_values(dtype: torch.dtype, count: int, blocks: list[int
     scale = values.abs().amax() / 127 if count and dtype == torch.int8 else 0
     expected = values.to(torch.float32 if dtype == torch.int8 else dtype).double()
     assert (found - expected).abs().le(scale / 2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_bytes_whatever_the_strides(count: int) -> None:
+    """A tensor of one value, or none, may have a stride of 0."""
+    for values in (torch.arange(count).expand(2, count)[0], torch.arange(2 * count)[::2], torch.arange(1).expand(count)):
+        assert wire.bytes_of(values).tobytes() == values.numpy().tobytes()
