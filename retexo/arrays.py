@@ -21,13 +21,19 @@ def picked(values: WeightArray | None, edges: Mask | IndexArray | slice) -> Weig
     return None if values is None else values[edges]
 
 
+def occurring(ids: IndexArray, count: int) -> Mask:
+    """Which of so many numbers occur, bool [count]."""
+    occurs = np.zeros(count, bool)
+    occurs[ids] = True
+    return occurs
+
+
 def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:
     """The distinct ids, none of them negative, ascending, and each id's place among them, of dtype.
 
     As np.unique(ids, return_inverse=True), which would sort them.
     """
-    occurs = np.zeros(int(ids.max()) + 1 if len(ids) else 0, bool)
-    occurs[ids] = True
+    occurs = occurring(ids, int(ids.max()) + 1 if len(ids) else 0)
     place = np.cumsum(occurs, dtype=dtype)
     place -= 1
     return np.flatnonzero(occurs), place[ids]

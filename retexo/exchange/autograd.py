@@ -15,10 +15,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, picked
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, occurring, picked
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
-from retexo.exchange.cover import minimum_cover, rows_with
+from retexo.exchange.cover import minimum_cover
 from retexo.exchange.plan import Boundary, ExchangePlan
 from retexo.nn.block import HaloRows, ReceivedMessage
 from retexo.nn.matrix import SparseMatrix
@@ -136,7 +136,7 @@ class _SentVectors:
             return cls(rows, targets, source[:0], target[:0], None)
         left, right = source, target
         if weight is not None:
-            rows = rows_with(source, np.isnan(weight), len(rows))
+            rows = occurring(source[np.isnan(weight)], len(rows))
             left, right = source[~rows[source]], target[~rows[source]]
         cover = minimum_cover(left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
         rows = cover.left_mask | rows

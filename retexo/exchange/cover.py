@@ -83,13 +83,6 @@ def minimum_cover(
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
 
 
-def rows_with(source: IndexArray, edges: Mask, num_rows: int) -> Mask:
-    """The rows, bool [num_rows], that one of some edges, bool [E], begins at."""
-    rows = np.zeros(num_rows, bool)
-    rows[source[edges]] = True
-    return rows
-
-
 def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> None:
     if left.shape != right.shape or left.ndim != 1:
         raise ValueError(f"left and right must be two vectors of one length, not {left.shape} and {right.shape}")

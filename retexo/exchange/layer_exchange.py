@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, picked
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, occurring, picked
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.coding.rows import decode_into
@@ -28,9 +28,9 @@ from retexo.exchange.selection import (
     LocalRows,
     MessageFormat,
     Selection,
+    Vectors,
     all_rows,
     select,
-    write_message,
 )
 from retexo.nn.block import HaloRows, ReceivedMessage, Sources
 
@@ -63,12 +63,6 @@ class EdgeSubset:
     def empty(cls) -> "EdgeSubset":
         return cls.of(np.zeros(0, np.int32), np.zeros(0, np.int32))
 
-    def subset(self, edges: Mask) -> "EdgeSubset":
-        """Of some of the edges, bool [E'], renumbered as places in this one."""
-        if edges.all():
-            return replace(self, rows=np.arange(len(self.rows)), targets=np.arange(len(self.targets)))
-        return EdgeSubset.of(self.source[edges], self.target[edges], picked(self.weight, edges))
-
     def without_edges(self) -> "EdgeSubset":
         """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
         none = np.zeros(0, np.int32)
@@ -87,17 +81,14 @@ class Message:
 
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Pieces are made for their sizes, which a header tells, and but for the first once more to be sent."""
-
-        def write(piece: Selection) -> Tensor:
-            return write_message(local, piece, edges)
-
-        first, *others = selection.pieces(count)
-        if others:
-            edges = edges.of_sources(~selection.rows)  # sums have no rows that other pieces send
-        made = [write(first)]
-        sizes = [len(made[0]), *(len(write(piece)) for piece in others)]
-        pieces = chain((made.pop() for _ in range(1)), map(write, others) if others else ())  # else edges are freed
+        """Sparse pieces are made for their sizes, which a header tells, and but for the first once more to be sent."""
+        vectors = Vectors.of(local, selection, edges)
+        first, *others = vectors.pieces(count)
+        made = [vectors.write(first)]
+        sizes = [len(made[0]), *map(vectors.size, others)]
+        pieces = chain(
+            (made.pop() for _ in range(1)), map(vectors.write, others) if others else ()
+        )  # else all is freed
         return cls(selection, sizes, pieces)
 
 
@@ -164,7 +155,7 @@ class LayerExchange:
             messages.append(self._make_message(edges, peer, wave))
             outgoing.append(edges.without_edges())
         incoming = [
-            self._edges(boundary, wave).without_edges() if peer in senders else EdgeSubset.empty()
+            self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
             for peer, boundary in enumerate(self._plan.incoming)
         ]
         sizes, announced = self._exchange_headers(messages, outgoing, incoming)
@@ -182,23 +173,28 @@ class LayerExchange:
         mask = boundary.in_wave(self._layer, wave, self._plan.num_layers)
         return EdgeSubset.of(boundary.source[mask], boundary.target[mask], picked(boundary.weight, mask))
 
+    def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
+        """As _edges, but the rows and targets alone."""
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        rows = occurring(boundary.source[targets[boundary.target]], len(boundary.rows))
+        none = np.zeros(0, np.int32)
+        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
+
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
         held, all_nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows]
+        cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets), edges.weight)
         if self._plan.all_halo_rows:
-            selection = _all_not_held(DENSE, held, edges)
-            cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets))
-            return Message.of(self.local, selection, cut, self._num_pieces)
-        rest = edges.subset(~held[edges.source])
-        cut = CutEdges(all_nodes[rest.rows], rest.source, rest.target, len(rest.targets), rest.weight)
+            return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
+        cut = cut.of_edges(~held[cut.source]) if held.any() else cut
         selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
         message = Message.of(self.local, selection, cut, self._num_pieces)
-        if sum(message.sizes) > len(cut.nodes) * self._row_bytes:  # of whole sums values cancelled, of the rest not
+        if (
+            sum(message.sizes) > int(cut.with_edge.sum()) * self._row_bytes
+        ):  # of whole sums values cancelled, of the rest not
             selection = all_rows(DENSE, cut)
             message = Message.of(self.local, selection, cut, self._num_pieces)
-        rows, sums = np.zeros(len(edges.rows), bool), np.zeros(len(edges.targets), bool)
-        rows[rest.rows], sums[rest.targets] = selection.rows, selection.sums
-        return replace(message, selection=Selection(selection.format, rows, sums))
+        return message
 
     @property
     def _row_bytes(self) -> int:

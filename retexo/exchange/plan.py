@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact
+from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact, occurring
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.exchange.coding.weights import read_weights, write_weights
-from retexo.exchange.cover import minimum_cover, rows_with
+from retexo.exchange.cover import minimum_cover
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 Use = Literal["train", "evaluate", "predict", "nothing"]
@@ -59,9 +59,12 @@ class Boundary:
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
-        required_layers = self.required_layers[self.target]
+        return self.targets_in_wave(layer, wave, num_layers)[self.target]
+
+    def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
+        """Whether a target, and so each of its edges, counts, bool [R]."""
         first, last = (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
-        return (required_layers >= first) & (required_layers <= last)
+        return (self.required_layers >= first) & (self.required_layers <= last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +306,11 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
     for wave in options.waves:
         needed = boundary.in_wave(0, wave, options.num_layers)
         left = needed & ~held[source]
-        forced = rows_with(source, left & ~told, len(held))
+        forced = occurring(source[left & ~told], len(held))
         left &= ~forced[source]
         ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
         cover = minimum_cover(source[left], target[left], *ones)
-        rows = rows_with(source, needed, len(held)) & ~rows_held
+        rows = occurring(source[needed], len(held)) & ~rows_held
         saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
         held |= forced | cover.left_mask
         rows_held |= rows

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, picked
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, occurring, picked
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
-from retexo.exchange.cover import minimum_cover, rows_with
+from retexo.exchange.cover import minimum_cover
 from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums
 
 CHUNK_CELLS = 1 << 22
@@ -99,28 +99,28 @@ class LocalRows:
             return self.projected
         return self.rows if self.sparse is None else self.sparse
 
-    def take(self, nodes: IndexArray, projected: bool) -> Rows:
-        """The rows of int [n] nodes, [n, F] or [n, D]."""
-        values = self._all(projected)
-        return values.index_select(0, torch.from_numpy(nodes)) if isinstance(values, Tensor) else values[nodes]
-
-    def partial_sums(
-        self, nodes: IndexArray, target: IndexArray, num_targets: int, projected: bool,
-        edge_weight: WeightArray | None = None,
-    ) -> Rows:  # fmt: skip
-        """Scaled and weighted rows of `nodes`, int [E], added up by target, int [E]: [num_targets, F], or D wide."""
+    def summing(
+        self, nodes: IndexArray, target: IndexArray, num_targets: int, edge_weight: WeightArray | None = None
+    ) -> sp.csr_array:
+        """[num_targets, I] adds up scaled and weighted rows of `nodes`, int [E], by target, int [E]."""
         dtype = self.rows.numpy().dtype
         weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
         weight = weight if edge_weight is None else weight * edge_weight
-        matrix = sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
+        return sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
+
+    def vectors(self, nodes: IndexArray, summing: sp.csr_array, projected: bool) -> Rows:
+        """The rows of int [k] nodes, then the sums, [k + num_targets, F], or D wide."""
         values = self._all(projected)
         if not isinstance(values, Tensor):
-            sums: sp.csr_array = matrix @ values
-            return sums
+            both: list[sp.csr_array] = [values[nodes], summing @ values]
+            return sp.csr_array(sp.vstack(both, format="csr"))
+        made = values.new_empty(len(nodes) + summing.shape[0], values.shape[1])
+        torch.index_select(values, 0, torch.from_numpy(nodes), out=made[: len(nodes)])
         rows, row_ptr = (
-            torch.from_numpy(each.astype(np.int32, copy=False)) for each in (matrix.indices, matrix.indptr)
+            torch.from_numpy(each.astype(np.int32, copy=False)) for each in (summing.indices, summing.indptr)
         )
-        return row_sums(values, rows, row_ptr, torch.from_numpy(matrix.data))
+        made[len(nodes) :] = row_sums(values, rows, row_ptr, torch.from_numpy(summing.data))
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +138,13 @@ class CutEdges:
     weight: WeightArray | None = None
     """[E] as Boundary.weight."""
 
-    def of_sources(self, chosen: Mask) -> Self:
-        """Those of some rows, bool [L]; all rows and targets keep their places."""
-        kept = chosen[self.source]
+    @cached_property
+    def with_edge(self) -> Mask:
+        """The rows that have one, bool [L]."""
+        return occurring(self.source, len(self.nodes))
+
+    def of_edges(self, kept: Mask) -> Self:
+        """Some of them, bool [E]; all rows and targets keep their places."""
         return replace(self, source=self.source[kept], target=self.target[kept], weight=picked(self.weight, kept))
 
 
@@ -164,20 +168,20 @@ class Selection:
 
 
 def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
-    """Every row, and no sums."""
-    return Selection(message_format, np.ones(len(edges.nodes), bool), np.zeros(edges.num_targets, bool))
+    """Every row that has an edge, and no sums."""
+    return Selection(message_format, edges.with_edge, np.zeros(edges.num_targets, bool))
 
 
 def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: bool) -> Selection:
-    """Choose the format, and with it the rows and partial sums, that take the fewest bytes.
+    """Choose the format, and with it the rows and partial sums, that take the fewest bytes; none without an edge.
 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
     the weights.
     """
     forced = np.zeros(len(edges.nodes), bool)
     if edges.weight is not None:
-        forced = rows_with(edges.source, np.isnan(edges.weight), len(edges.nodes))
-        edges = edges.of_sources(~forced)
+        forced = occurring(edges.source[np.isnan(edges.weight)], len(edges.nodes))
+        edges = edges.of_edges(~forced[edges.source])
     candidates = _candidates(local, edges, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
@@ -189,7 +193,7 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """A format with the bytes of each row, int64 [L], and of each target's whole sum, int64 [R]."""
+    """A format with the bytes of each row, int64 [L], and of each target's whole sum, int64 [R]; 0 without an edge."""
 
     format: MessageFormat
     row_sizes: IntArray
@@ -206,19 +210,21 @@ class _Candidate:
 def _candidates(local: LocalRows, edges: CutEdges, partial_sums: bool, projected: bool) -> list[_Candidate]:
     """Formats without those that cannot be the best; see select."""
 
+    targets = occurring(edges.target, edges.num_targets)
+
     def dense(message_format: MessageFormat, width: int) -> _Candidate:
         size = value_bytes(width, local.rows.dtype, local.precision)
-        return _Candidate(message_format, np.full(len(edges.nodes), size), np.full(edges.num_targets, size))
+        return _Candidate(message_format, edges.with_edge * size, targets * size)
 
     candidates = [dense(DENSE, local.rows.shape[1])]
     if projected:
         candidates.append(dense(PROJECTED, local.projected_width))
-    row_sizes = local.sparse_sizes[edges.nodes]
+    row_sizes = local.sparse_sizes[edges.nodes] * edges.with_edge
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
     if (row_sizes < np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)).any():
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
-            sum_sizes = _sparse_sum_sizes(local, edges)
+            sum_sizes = _sparse_sum_sizes(local, edges) * targets
         candidates.append(_Candidate(SPARSE, row_sizes, sum_sizes))
     return [each for each in candidates if not any(each.is_beaten(other) for other in candidates if other is not each)]
 
@@ -233,29 +239,50 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
         end = min(first + step, edges.num_targets)
         part = slice(*np.searchsorted(target, (first, end)))
         own = picked(weight, part)
-        sums = local.partial_sums(nodes[part], target[part] - first, end - first, projected=False, edge_weight=own)
+        summing = local.summing(nodes[part], target[part] - first, end - first, own)
+        sums = local.vectors(nodes[:0], summing, projected=False)
         sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
 
-def write_message(local: LocalRows, selection: Selection, edges: CutEdges) -> Tensor:
-    """The selected rows, then the selected sums over the edges whose row is not sent; uint8 [B]."""
-    if not (selection.rows.any() or selection.sums.any()):
-        return torch.empty(0, dtype=torch.uint8)
-    projected = selection.format.projected
-    rest = selection.sums[edges.target] & ~selection.rows[edges.source]
-    place = np.cumsum(selection.sums) - 1
-    num_sums = int(selection.sums.sum())
-    nodes, target = edges.nodes[edges.source[rest]], place[edges.target[rest]]
-    sums = local.partial_sums(nodes, target, num_sums, projected, picked(edges.weight, rest))
-    vectors = _stack(local.take(edges.nodes[selection.rows], projected), sums)
-    return encode(vectors, selection.format.row_format(local.precision))
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """What is sent for a boundary: rows, then partial sums of those that are not sent."""
 
+    local: LocalRows
+    format: MessageFormat
+    nodes: IndexArray
+    """[k] inner nodes whose rows are sent."""
+    summing: sp.csr_array
+    """[s, I] as of LocalRows."""
 
-def _stack(rows: Rows, sums: Rows) -> Rows:
-    if isinstance(rows, Tensor) or isinstance(sums, Tensor):
-        assert isinstance(rows, Tensor)
-        assert isinstance(sums, Tensor)
-        return torch.cat((rows, sums))
-    both: list[sp.csr_array] = [rows, sums]
-    return sp.csr_array(sp.vstack(both, format="csr"))
+    @classmethod
+    def of(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
+        """The selected rows, then the selected sums."""
+        kept = selection.sums[edges.target] & ~selection.rows[edges.source]
+        edges = edges.of_edges(kept)
+        place = np.cumsum(selection.sums, dtype=np.int32) - 1
+        summing = local.summing(edges.nodes[edges.source], place[edges.target], int(selection.sums.sum()), edges.weight)
+        return cls(local, selection.format, edges.nodes[selection.rows], summing)
+
+    def pieces(self, count: int) -> list[range]:
+        """As Selection.pieces."""
+        total = len(self.nodes) + self.summing.shape[0]
+        bounds = [-(-total * number // count) for number in range(count + 1)]
+        return list(map(range, bounds[:-1], bounds[1:]))
+
+    def size(self, piece: range) -> int:
+        """Bytes of a piece."""
+        if self.format.sparse:
+            return len(self.write(piece))
+        width = self.local.projected_width if self.format.projected else self.local.rows.shape[1]
+        return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
+
+    def write(self, piece: range) -> Tensor:
+        """uint8 [B]"""
+        if not piece:
+            return torch.empty(0, dtype=torch.uint8)
+        first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))
+        nodes = self.nodes[piece.start : piece.stop]
+        vectors = self.local.vectors(nodes, self.summing[first:end], self.format.projected)
+        return encode(vectors, self.format.row_format(self.local.precision))

@@ -63,7 +63,7 @@ class _HeadSums(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         block, rows = ctx.block, ctx.rows.to(torch.promote_types(ctx.rows.dtype, torch.float32))
         edges, gradient, shape = block.in_edges, gradient.to(rows.dtype), (block.num_dst, len(rows))
-        if rows.device.type != "cpu":
+        if rows.device.type != "cpu" or len(edges.column) > shape[0] * shape[1]:  # torch refuses more than all places
             products = [(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient]
         else:  # the products at the places of a sparse matrix; twice as fast as the gradient of torch's bag
             places = torch.sparse_csr_tensor(edges.row_ptr, edges.column, rows.new_zeros(len(edges.column)), shape)

@@ -11,27 +11,53 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retexo.arrays import ByteArray, IntArray, Mask
+
+AT_ONCE = 1 << 15
+"""Values of one list that are written or read together: they stay in a core's cache."""
 
 
 def code_size(count: int, universe: int) -> int:
     """Bytes that `count` values in [0, universe) take."""
-    return int(num_bits(count, universe, _best_low(count, universe)) + 7) // 8
+    return int(num_bits(count, universe, best_low(count, universe)) + 7) // 8
 
 
 def write_ascending(values: IntArray, universe: int) -> ByteArray:
     """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
-    count = len(values)
-    return write_lists(values, np.array([count]), np.array([_best_low(count, universe)]), universe)
+    count, low = len(values), best_low(len(values), universe)
+    num_high = num_bits(count, universe, low) - count * low
+    bits = np.zeros(num_high + count * low, np.uint8)
+    for first in range(0, count, AT_ONCE):
+        part = values[first : first + AT_ONCE]
+        bits[(part >> low) + np.arange(first, first + len(part))] = 1
+        begin = num_high + first * low
+        planes = np.unpackbits(part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little")
+        bits[begin : begin + planes.size] = planes.ravel()
+    return np.packbits(bits, bitorder="little")
 
 
 def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
     """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
     if len(code) != code_size(count, universe):
         raise ValueError(f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}")
-    values = read_lists(code, np.array([count]), np.array([_best_low(count, universe)]), universe)
-    if count and (values[-1] >= universe or (np.diff(values) < 0).any()):
+    low = best_low(count, universe)
+    num_high = num_bits(count, universe, low) - count * low
+    values = np.flatnonzero(np.unpackbits(code, count=num_high, bitorder="little").view(np.bool_))
+    if len(values) != count:
+        raise ValueError(f"{count} values are announced, the code has {len(values)}")
+    padded = np.concatenate((code, np.zeros(8, np.uint8)))
+    words: NDArray[np.uint64] = np.ndarray(len(code) + 1, np.uint64, padded, strides=(1,))  # that begin at each byte
+    for first in range(0, count, AT_ONCE):
+        part = values[first : first + AT_ONCE]
+        rank = np.arange(first, first + len(part))
+        bit = num_high + rank * low
+        lows = words[bit >> 3] >> (bit & 7).astype(np.uint64) & np.uint64((1 << low) - 1)
+        part -= rank
+        part <<= low
+        part |= lows.view(np.int64)
+    if count and (values[-1] >= universe or (values[1:] < values[:-1]).any()):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
 
@@ -41,9 +67,9 @@ def num_bits(count: Any, universe: int, low: Any) -> Any:
     return (count * (low + 1) + (universe - 1 >> low)) * (count > 0)
 
 
-def _best_low(count: int, universe: int) -> int:
-    """Low bits of each value that make the code shortest."""
-    return min(range(max(universe, 1).bit_length()), key=lambda low: num_bits(count, universe, low))
+def best_low(count: int, universe: int) -> int:
+    """Low bits of each value that make the code shortest; a 64-bit word holds them wherever in a byte they begin."""
+    return min(range(min(58, max(universe, 1).bit_length())), key=lambda low: num_bits(count, universe, low))
 
 
 def write_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:

@@ -40,7 +40,15 @@ from scipy.sparse import csr_array
 
 from retexo.arrays import IntArray
 from retexo.exchange.coding import sparse
-from retexo.exchange.coding.values import ByteReader, Precision, quantise, read_values, value_bytes, write_values
+from retexo.exchange.coding.values import (
+    ByteReader,
+    Precision,
+    as_bytes,
+    quantise,
+    read_values,
+    value_bytes,
+    write_values,
+)
 
 Encoding = Literal["dense", "sparse"]
 Rows = torch.Tensor | csr_array
@@ -79,6 +87,9 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     Raises ValueError for any other type or shape, and for values that "int8" or "int4" cannot hold.
     """
     write = _write_dense if row_format.encoding == "dense" else sparse.write
+    if isinstance(rows, torch.Tensor) and row_format == RowFormat():
+        _check(rows)
+        return as_bytes(rows.detach().contiguous())
     parts = [write(chunk, row_format.precision) for chunk in _chunks(rows)]
     return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
 
@@ -95,6 +106,10 @@ def decode(buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row
 
 def decode_into(rows: torch.Tensor, buffer: torch.Tensor, row_format: RowFormat) -> None:
     """The same, into a tensor that is there, [R, D]."""
+    as_they_are = row_format == RowFormat() and rows.is_contiguous() and buffer.dtype == torch.uint8
+    if as_they_are and buffer.shape == (rows.numel() * rows.itemsize,):
+        as_bytes(rows).copy_(buffer)
+        return
     start = 0
     for chunk in _read_chunks(buffer, (rows.shape[0], rows.shape[1]), rows.dtype, row_format):
         rows[start : start + len(chunk)] = chunk
@@ -112,15 +127,20 @@ def _read_dense(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, 
     return read_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
 
 
-def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
+def _check(rows: Rows) -> None:
     if len(rows.shape) != 2 or rows.shape[1] >= _MAX_WIDTH:
         raise ValueError(f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not {tuple(rows.shape)}")
+    if isinstance(rows, torch.Tensor) and rows.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"rows must be float32 or float64, not {rows.dtype}")
+
+
+def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
+    _check(rows)
     step = _chunk_rows(rows.shape[1])
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step]
         chunk = part if isinstance(part, torch.Tensor) else torch.from_numpy(part.toarray())
-        if chunk.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"rows must be float32 or float64, not {chunk.dtype}")
+        _check(chunk)
         yield chunk.detach().contiguous()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retexo.arrays import IntArray
-from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
+from retexo.exchange.coding.elias_fano import AT_ONCE, best_low, code_size, read_ascending, write_ascending, write_lists
 
 without_hurry = settings(deadline=None)  # other processes may hold the cores
 
@@ -35,6 +35,15 @@ def test_values_come_back(given: tuple[IntArray, int]) -> None:
     assert code.dtype == np.uint8
     assert len(code) == code_size(len(values), universe)
     assert read_ascending(code, len(values), universe).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("universe", [1 << 17, 1 << 40])
+def test_a_list_of_several_chunks_is_written_as_among_others(universe: int) -> None:
+    values = np.sort(np.random.default_rng(0).integers(universe, size=2 * AT_ONCE + 3))
+    counts, low = np.array([len(values)]), np.array([best_low(len(values), universe)])
+    code = write_ascending(values, universe)
+    assert (code == write_lists(values, counts, low, universe)).all()
+    assert (read_ascending(code, len(values), universe) == values).all()
 
 
 @without_hurry

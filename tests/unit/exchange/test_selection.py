@@ -22,8 +22,8 @@ from retexo.exchange.selection import (
     LocalRows,
     MessageFormat,
     Selection,
+    Vectors,
     select,
-    write_message,
 )
 from retexo.nn.matrix import is_sparse
 
@@ -63,7 +63,8 @@ class Case:
         return select(self.local, self.edges, partial_sums=partial_sums, projected=projected)
 
     def write(self, selection: Selection) -> Tensor:
-        return write_message(self.local, selection, self.edges)
+        vectors = Vectors.of(self.local, selection, self.edges)
+        return vectors.write(*vectors.pieces(1))
 
     def targets_left(self, rows: Mask) -> Mask:
         """The targets with an edge from a row that is not sent."""

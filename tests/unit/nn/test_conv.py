@@ -141,6 +141,17 @@ def test_gat_sums_rows_before_the_weights_or_after_them(merge: str, monkeypatch:
         torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
 
 
+def test_gat_with_more_edges_than_pairs_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x, degree = make(GAT, heads=3, merge="mean", self_loops=False), rows("dense")[:1], torch.tensor([2])
+    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).block(torch.tensor([0]), NOTHING)
+    found = []
+    for first in (True, False):
+        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
+        output = conv(conv.prepare(block, x, x[:0]))
+        found.append(torch.autograd.grad(output.square().sum(), conv.weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("self_loops", [True, False])
 def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     geometric = pytest.importorskip("torch_geometric.nn")
