@@ -100,7 +100,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
     cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
     in_wave = case.edges / case.workers * case.cut * wave.edges
-    work = 2 * needed_cut_edges(case) * one["scan_edge"] + 6 * in_wave * one["renumber_end"]
+    work = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
     work += peers * wave.open_edges * cover
     partial = one["partial_edge"] + (min(case.widths(wave.layer)) if wave.embed else num_in) * one["partial_value"]
     if wave.tries_zeros:

@@ -83,7 +83,7 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
 
     def partial(width: int) -> float:
         local = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
-        return _each(EDGES, lambda: local.partial_sums(*ends, 40_000, projected=False), 3)
+        return _each(EDGES, lambda: local.vectors(ends[0][:0], local.summing(*ends, 40_000), projected=False), 3)
 
     (bag_edge, bag_value), (partial_edge, partial_value) = _line(bag), _line(partial)
     return {
