@@ -68,7 +68,7 @@ class Communicator:
         assert to_peers[self.rank].numel() == from_sizes[self.rank], "a message of another size than announced"
         outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
         received = list(torch.split(torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)))
-        received[self.rank].copy_(to_peers[self.rank])
+        received[self.rank].copy_(to_peers[self.rank].detach())
         if consume:
             to_peers.clear()
         incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
