@@ -3,6 +3,7 @@
 
     python scripts/estimate.py --nodes N --edges E --features F --classes C [...] [--constants FILE.json]
     python scripts/estimate.py --check RUN_DIR [RUN_DIR ...] [--constants FILE.json]
+    python scripts/estimate.py --one-node-a-client dataset_name=cora [--offline 0 0.3]
 
 The formulas are in retexo/estimate/random_graph.py and cost_model.py; they know the published algorithm,
 +experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes a quarter of a
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import one_node_a_client
 
 from partitioning.datasets.synthetic import POWER_LAW
 from partitioning.directory.meta import Meta
@@ -170,7 +173,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=number(int, 0), nargs="+", default=[100], help="one, or one a layer")
     parser.add_argument("--constants", type=Path, metavar="FILE.json", help="where constants are kept and found again")
     parser.add_argument("--check", type=Path, nargs="+", metavar="RUN_DIR", help="finished runs of this machine")
+    one_node_a_client.add_arguments(parser)
     options = parser.parse_args()
+    if options.one_node_a_client is not None:
+        one_node_a_client.run(parser, options)
+        return
     runs = []
     for run_dir in options.check or ():
         try:

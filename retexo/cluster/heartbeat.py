@@ -6,6 +6,7 @@ without heartbeats counts as dead only when it uses no CPU time either.
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +29,12 @@ def interval(timeout: float) -> float:
 class Progress:
     """The phase, layer and round of a worker; its parent learns a new phase at once, the rest with each heartbeat."""
 
-    def __init__(self, report: Callable[[str], None] | None = None, say: Callable[[str], None] = logger.info) -> None:
-        self._report = report
+    def __init__(
+        self, report: Callable[[str], None] | None = None, say: Callable[[str], None] = logger.info,
+        fail: Callable[[str], None] = logger.error,
+    ) -> None:  # fmt: skip
+        self._report, self.fail = report, fail
+        """`fail` ends the worker from any thread; its parent learns why."""
         self.say = say
         """Logs a line, where the parent of a worker logs."""
         self._phase, self._layer, self._round = "start", -1, -1
@@ -66,9 +71,13 @@ class ParentPipe:
 
     def start_heartbeat(self, timeout: float) -> Progress:
         """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
-        progress = Progress(lambda where: self.send({"beat": where}), lambda line: self.send({"log": line}))
+        progress = Progress(lambda where: self.send({"beat": where}), lambda line: self.send({"log": line}), self._die)
         threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
         return progress
+
+    def _die(self, message: str) -> None:
+        self.send({"error": {"kind": "death", "message": message, "traceback": ""}})
+        os._exit(1)
 
 
 def _beat_for_ever(progress: Progress, seconds: float) -> None:

@@ -165,4 +165,4 @@ def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
         raise InputError(f"{group}.{error.key}: no such setting; there is {known or 'none'}") from error
     except OmegaConfBaseException as error:
         raise InputError(f"{group}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
-    return schema(**values)
+    return schema(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class RunContext:
     comm: Communicator
     device: torch.device
     log: RunLog
+    directory: Path = Path()
+    """The partition directory."""
     save_layer: Callable[[int, nn.Module], None]
     """Write a trained stage, or a network of the trainer's own, to the checkpoint; only rank 0 does so."""
     recovery: Recovery | None = None

@@ -8,7 +8,7 @@ from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.registry import check_model
 from retexo.nn.stage import Stage
-from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sign
+from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
 from retexo.trainers.context import TrainResult
 
 
@@ -41,6 +41,7 @@ TRAINERS: dict[str, Trainer] = {
     "local": local,
     "sign": sign,
     "fedgcn": fedgcn,
+    "sampled": sampled,
 }
 ONLY_LAZY: dict[str, Any] = {
     "batch_size": None,
@@ -66,7 +67,7 @@ def check(settings: TrainSettings) -> None:
     check_saves(settings, trainer)
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        if trainer is not lazy and value != without:
+        if trainer is not lazy and value != without and (trainer, name) != (sampled, "batch_size"):
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )

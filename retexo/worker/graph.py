@@ -25,7 +25,7 @@ from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
 from retexo.nn.stage import Answer, Architecture, Stage
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.run_log import RunLog
-from retexo.trainers import answer, registry
+from retexo.trainers import answer, registry, sampled
 from retexo.trainers.answer import InferenceResult, Powers
 from retexo.trainers.context import Clock, Context, RunContext
 from retexo.training.graph_info import GraphInfo
@@ -57,6 +57,8 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
         known_as = {True: "link_prediction", False: "node_classification"}
         raise InputError(f"{directory.path}: {'pairs' if links else 'no pairs'} of nodes are split there; choose "
                          f"task={known_as[links]}, or partition with task={known_as[not links]}")  # fmt: skip
+    if settings.trainer.name == "sampled":
+        sampled.check_directory(settings, directory)
     relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
     if relational != hetero:
         known = (name for name in CONVOLUTIONS if check_model(default_model(name, 1, 1)).relational == hetero)

@@ -86,6 +86,7 @@ def run(
                 settings, graph_info, comm, stages[0].conv,
                 clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
             )  # fmt: skip
+        context.directory = job.directory.path
         disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)
         del graph  # the context has all of it, and may release the features

@@ -15,7 +15,7 @@ FLOORS = (
     ("comm", "config"),
     ("nn",),
     ("report", "cluster", "exchange"),
-    ("sites", "outputs"),
+    ("sites", "outputs", "distdgl"),
     ("training",),
     ("trainers",),
     ("hetero",),

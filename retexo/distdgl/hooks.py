@@ -1,0 +1,118 @@
+"""What is put into DGL's engine at both ends: an account of all that its RPC sends, names of its own in shared memory.
+
+DGL 1.1.3 keeps its state in module globals, so that a process has one engine. The account has the payload of each
+message (pickled data and tensors), without the frame of about a hundred bytes that its C++ code puts around.
+"""
+
+import pickle
+import time
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+from partitioning.dgl_import import import_dgl
+
+TAG, COUNTS = 910_001, 910_002
+"""Numbers of our services; DGL's own end at 900,000-odd."""
+WAIT = 0.2
+"""seconds between two attempts to connect; DGL waits one to three"""
+
+
+class Sent:
+    """Payload bytes that this process handed to DGL's RPC, by kind and the number of the other end."""
+
+    def __init__(self) -> None:
+        self.bytes: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.purposes: dict[int, str] = {}
+        """Of a client, what it fetches rows and neighbours for, where that is not training."""
+        self.answering = "setup"
+        """What kind of request a server answers."""
+
+    def add(self, kind: str, peer: int, client: int, count: int) -> None:
+        fetched = kind in ("structure", "features")
+        self.bytes[(fetched and self.purposes.get(client)) or kind, peer] += count
+
+
+def kind_of(request: str, name: str = "") -> str:
+    """Of a request by its class, of node data by its name."""
+    if request == "PullRequest":
+        data = name.rpartition("~")[2]
+        return {"feat": "features", "label": "labels", "train_mask": "setup"}.get(data, "structure")
+    return "structure" if request == "SamplingRequest" else "setup"
+
+
+def install(token: str) -> tuple[Any, Sent]:
+    """The package dgl with all this in it, and the account of this process; to be called once.
+
+    token: what all names in /dev/shm begin with; a trainer and its server have the same, and no two servers.
+    """
+    dgl = import_dgl("trainer=sampled")
+    engine, sent = dgl.distributed, Sent()
+    rpc, kvstore = engine.rpc, engine.kvstore
+    empty, send, pull, receive = kvstore.empty_shared_mem, rpc.send_rpc_message, rpc.fast_pull, rpc.recv_request
+    is_server = False
+
+    def send_counted(message: Any, target: int) -> None:
+        size = len(message.data) + sum(each.numel() * each.element_size() for each in message.tensors)
+        name = rpc.SERVICE_ID_TO_PROPERTY[message.service_id][0].__name__
+        kind, peer = (sent.answering, message.client_id) if is_server else (kind_of(name), message.server_id)
+        sent.add(kind, peer, message.client_id, size)
+        send(message, target)
+
+    def pull_counted(name: str, ids: Any, parts: Any, *rest: Any) -> Any:
+        head = len(pickle.dumps(([0], [name])))
+        for part, count in enumerate(parts.bincount().tolist()):
+            if count:
+                sent.add(kind_of("PullRequest", name), part, rpc.get_rank(), head + 8 * count)
+        return pull(name, ids, parts, *rest)
+
+    def receive_noted(timeout: int = 0) -> Any:
+        nonlocal is_server
+        is_server = True
+        request, client, group = receive(timeout)
+        sent.answering = kind_of(type(request).__name__, getattr(request, "name", ""))
+        return request, client, group
+
+    kvstore.empty_shared_mem = lambda name, *rest: empty(f"{token}-{name}", *rest)
+    rpc.send_rpc_message, rpc.fast_pull, rpc.recv_request = send_counted, pull_counted, receive_noted
+    rpc.register_sig_handler = lambda: None  # it ends a process without a word
+    for module in (engine.rpc_client, engine.rpc_server):
+        module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, WAIT)))
+    _register(rpc, sent)
+    return dgl, sent
+
+
+def _register(rpc: Any, sent: Sent) -> None:
+    """Our two services: a client says what it fetches for, and asks what a server sent."""
+
+    class Tag(rpc.Request):  # type: ignore[misc]
+        def __init__(self, client: int, purpose: str) -> None:
+            self.state = client, purpose
+
+        def __getstate__(self) -> Any:
+            return self.state
+
+        def __setstate__(self, state: Any) -> None:
+            self.state = state
+
+        def process_request(self, server_state: Any) -> None:
+            client, purpose = self.state
+            sent.purposes[client] = purpose
+
+    class Counted(rpc.Response):  # type: ignore[misc]
+        def __init__(self, counts: Any) -> None:
+            self.counts = counts
+
+        def __getstate__(self) -> Any:
+            return self.counts
+
+        def __setstate__(self, state: Any) -> None:
+            self.counts = state
+
+    class Counts(Tag):
+        def process_request(self, server_state: Any) -> Any:
+            return Counted(tuple((*key, count) for key, count in sent.bytes.items()))
+
+    rpc.register_service(TAG, Tag, None)
+    rpc.register_service(COUNTS, Counts, Counted)
+    sent.Tag, sent.Counts = Tag, Counts  # type: ignore[attr-defined]

@@ -1,0 +1,26 @@
+"""The process of one part's DGL server: `python -m retexo.distdgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> None:
+    """Serve until the trainers are done, or until the worker that started it has ended, however that was."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        return
+    from retexo.distdgl.hooks import install
+
+    dgl, _ = install(token)
+    server = dgl.distributed.dist_graph.DistGraphServer(part, ip_config, 1, trainers, config, graph_format=("csc",))
+    server.start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -1,0 +1,144 @@
+"""trainer=sampled: with all neighbours it is full-graph training; who dies is named; what listens, what is refused."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support import (
+    Ended,
+    finish,
+    group_members,
+    need_dgl,
+    random_graph,
+    start_cli,
+    thirds,
+    wait_until,
+    write_partitions,
+)
+
+from partitioning.errors import InputError
+from retexo.apps import evaluate, train
+from retexo.config.compose import compose
+from retexo.config.settings import Settings
+from retexo.distdgl.client import SHARED_MEMORY
+
+WORLD = 2
+DATA = ("dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}")
+ALIKE = (
+    "hidden_dim=8", "dropout=0", "num_rounds=[5]", "stopping=none", "device=cpu", "cluster.threads=1",
+    "optimizer._target_=torch.optim.SGD", "learning_rate=[0.5]", "best_val_model=false", "base=published",
+)  # fmt: skip
+LONG = pytest.mark.long("each starts two servers and two trainers")
+SAMPLED = ("trainer=sampled", "sampled.fanout=[-1]", "batch_size=1000")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    masks = thirds(60)
+    assignment = [int(node >= 36) for node in range(60)]  # 12 and 8 training nodes: two labels travel
+    write_partitions(folder, random_graph(60, 240), masks, assignment, WORLD, with_dgl_files=True)
+    return folder
+
+
+def settings(parts: Path, model: str, *more: str) -> Settings:
+    return compose([*DATA, f"partition_dir={parts}", *more], f"node_classification_{model}")
+
+
+def losses(run_dir: Path) -> np.ndarray:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return np.array([[line[name] for name in ("train_loss", "val_metric")] for line in lines[:-1]])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("model", ["gcn", *(pytest.param(name, marks=LONG) for name in ("sage", "gin", "gat"))])
+def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, model: str) -> None:
+    """A batch of all, too: what full_graph computes, round by round."""
+    found = train.run(settings(parts, model, *ALIKE, *SAMPLED), tmp_path / "sampled")
+    wanted = train.run(settings(parts, model, *ALIKE, "trainer=full_graph"), tmp_path / "full")
+    np.testing.assert_allclose(losses(tmp_path / "sampled"), losses(tmp_path / "full"), rtol=1e-4)
+    assert {name: found[name] for name in ("rounds", "train", "val", "test")} == {
+        name: wanted[name] for name in ("rounds", "train", "val", "test")
+    }
+    assert found.keys() == wanted.keys()
+    kinds = found["bytes"]["by_kind"]
+    assert min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
+    # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that use a batch.
+    assert kinds["labels"] % 5 == 0
+    assert not list(SHARED_MEMORY.glob("retexo-*"))
+    asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
+    assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")["test"] == found["test"]
+
+
+def start(parts: Path, run_dir: Path) -> Any:
+    """A run that goes on for long; wait until it trains."""
+    need_dgl()
+    small = ("hidden_dim=8", "num_rounds=[100000]", "stopping=none", "cluster.threads=1", "trainer=sampled")
+    process = start_cli(
+        "--config-name", "node_classification_sage", *DATA, f"partition_dir={parts}", *small,
+        f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
+    )  # fmt: skip
+    log = run_dir / "metrics.jsonl"
+    wait_until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), 60, "rounds")
+    return process
+
+
+def servers(group: int) -> list[psutil.Process]:
+    return [each for each in group_members(group) if "retexo.distdgl.server" in each.cmdline()]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ("server", "cannot go on: the DGL server of its part was killed by SIGKILL"),
+        pytest.param("trainer", "was killed by SIGKILL", marks=LONG),
+    ],
+)
+def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, said: str) -> None:
+    process = start(parts, tmp_path / "run")
+    found = servers(process.pid)
+    assert len(found) == WORLD
+    for server in found:
+        listening = {each.laddr.ip for each in server.net_connections("inet") if each.status == psutil.CONN_LISTEN}
+        assert listening <= {"127.0.0.1"}
+    victim = found[0] if who == "server" else found[0].parent()
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    ended: Ended = finish(process, timeout=60)
+    assert ended.rc == 1
+    last = ended.stderr.splitlines()[-1]
+    assert "rank " in last
+    assert said in last
+    assert "phase: round" in last
+    wait_until(lambda: not group_members(process.pid), 20, "all processes have ended")
+    assert not list(SHARED_MEMORY.glob("retexo-*"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("gradient=local",), "set gradient=sync"),
+        (("gradient.secure=true",), "lets all workers read"),
+        (("exchange.precision=bf16",), "exchange.precision=bf16"),
+        (("sampled.fanout=[-2]",), "sampled.fanout"),
+        (("sampled.fanout=many",), "sampled.fanout"),
+        (("parts_per_node=1", "distributed.backend=sockets", "distributed.credentials=keys"), "sends in the clear"),
+    ],
+)
+def test_what_is_refused(parts: Path, tmp_path: Path, overrides: tuple[str, ...], words: str) -> None:
+    need_dgl()
+    with pytest.raises(InputError, match=words.replace("[", r"\[")):
+        train.run(settings(parts, "sage", "trainer=sampled", *overrides), tmp_path / "run")
+
+
+def test_it_needs_dgls_files(tmp_path: Path) -> None:
+    write_partitions(tmp_path, random_graph(60, 240), thirds(60), [node % 2 for node in range(60)], WORLD)
+    need_dgl()
+    with pytest.raises(InputError, match=r"partition again with partition\.dgl_files=true"):
+        train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")
