@@ -40,7 +40,7 @@ class Engine:
     ) -> None:
         """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
         self._comm, self._fail, self._patience = comm, fail, settings.cluster.heartbeat_timeout
-        self._token, self._closing = f"retexo-{uuid4().hex[:12]}", threading.Event()
+        self._token, self._closing = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", threading.Event()
         threads = str(torch.get_num_threads())
         os.environ |= {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive", "DGL_DIST_MODE": "distributed"}
         os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))

@@ -70,7 +70,6 @@ def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, mod
     assert min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
     # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that use a batch.
     assert kinds["labels"] % 5 == 0
-    assert not list(SHARED_MEMORY.glob("retexo-*"))
     asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
     assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")["test"] == found["test"]
 
@@ -107,6 +106,7 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, said: str) -> 
     for server in found:
         listening = {each.laddr.ip for each in server.net_connections("inet") if each.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}
+    workers = [server.ppid() for server in found]
     victim = found[0] if who == "server" else found[0].parent()
     assert victim is not None
     os.kill(victim.pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, said: str) -> 
     assert said in last
     assert "phase: round" in last
     wait_until(lambda: not group_members(process.pid), 20, "all processes have ended")
-    assert not list(SHARED_MEMORY.glob("retexo-*"))
+    assert not [name for worker in workers for name in SHARED_MEMORY.glob(f"retexo-{worker}-*")]
 
 
 @pytest.mark.parametrize(

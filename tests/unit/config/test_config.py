@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 import yaml
-from support import ROOT
+from support import ROOT, need_dgl
 
 from partitioning.errors import InputError
 from retexo.config.compose import compose, compose_run
@@ -315,11 +315,13 @@ def settings_in(folder: str | None, *overrides: str, model: str = "gcn") -> dict
 
 @pytest.mark.parametrize("choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")])
 def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str) -> None:
+    if choice == "trainer=sampled":
+        need_dgl()
     for folder in (None, changed):
         assert settings_in(folder, choice) == PUBLISHED
     assert settings_in(changed, choice, "stopping=none", "readout=last") == {**PUBLISHED, "stopping.patience": None}
     own = {**PUBLISHED, "gradient.mode": "local", "local_epochs": 7, "learning_rate": [0.2]}
-    if choice not in ("trainer=full_graph", "trainer=bns"):
+    if choice not in ("trainer=full_graph", "trainer=bns", "trainer=sampled"):
         given = ("gradient=local", "local_epochs=7", "learning_rate=[0.2]")
         assert settings_in(changed, choice, *given) == own
     said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
