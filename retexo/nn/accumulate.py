@@ -66,7 +66,9 @@ class Accumulator:
             values = vectors.values.to(self._device)
             if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            if self._scans_left:
+            if len(vectors.sums) == len(values):
+                pass  # no row goes along edges
+            elif self._scans_left:
                 self._scan(values, torch.cat((self._no_inner, vectors.halo.int())))
                 self._scans_left -= 1
             else:
