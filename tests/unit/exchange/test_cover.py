@@ -204,3 +204,16 @@ def test_bad_graphs_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         minimum_cover(*(np.array(values) for values in (left, right, left_weight, right_weight)))
+
+
+def test_a_side_is_taken_where_hardly_less_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.integers(10_000, size=90_000), rng.integers(9_000, size=90_000)
+    weights = np.ones(10_000, np.int64), np.ones(9_000, np.int64)
+    whole = len(np.unique(right))
+    monkeypatch.setattr(cover_module, "_matching_cover", None)  # it is not asked
+    found = minimum_cover(left, right, *weights)
+    assert whole == found.weight <= 1.0002 * found.lower_bound
+    assert found.right_mask.sum() == found.weight
+    with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
+        minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)))
