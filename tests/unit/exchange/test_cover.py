@@ -208,7 +208,7 @@ def test_bad_graphs_are_refused(
 
 def test_a_side_is_taken_where_hardly_less_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    left, right = rng.integers(10_000, size=90_000), rng.integers(9_000, size=90_000)
+    left, right = rng.integers(10_000, size=150_000), rng.integers(9_000, size=150_000)
     weights = np.ones(10_000, np.int64), np.ones(9_000, np.int64)
     whole = len(np.unique(right))
     monkeypatch.setattr(cover_module, "_matching_cover", None)  # it is not asked
