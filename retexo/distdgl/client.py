@@ -1,6 +1,7 @@
 """A worker's end of DGL's engine: it starts and watches the server of its part, and fetches from all of them."""
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -43,6 +44,9 @@ class Engine:
         self._token, self._closing = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", threading.Event()
         threads = str(torch.get_num_threads())
         os.environ |= {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive", "DGL_DIST_MODE": "distributed"}
+        # DGL aborts where a server is gone. libc's `sleep` as the handler gives us 6 (SIGABRT) seconds to say why.
+        libc = ctypes.CDLL(None)
+        libc.signal(signal.SIGABRT, libc.sleep)
         os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
         address = _address(settings)
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
