@@ -4,7 +4,7 @@ src, dst    int32 [E] local ids of each edge's ends, sorted by destination and t
 halo        int64 [H] ids of the halo nodes in the partitioned graph, ascending
 out_deg     int64 [I + H] degrees in the whole graph, self loops left out; float64 with weights
 edge_weight, edge_feat    float32 [E] and [E, K], where there are any
-links_train ...    int64 [n, 2], with task=link_prediction: Partition.links
+links_train ...    with task=link_prediction: Partition.links
 feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner nodes, as Partition has them
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioning.checks import Array, check_endpoints, check_integers
+from partitioning.checks import Array, check_dense, check_endpoints, check_integers
 from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
-LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool")
+LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 
 
@@ -56,20 +56,26 @@ def write_links(folder: Path, links: Mapping[str, Array]) -> None:
         np.save(folder / f"links_{name}.npy", links[name])
 
 
-def read_links(folder: Path, inner: range, num_nodes: int) -> dict[str, Array]:
-    """The pairs of a part by set; InputError where one is not [n, 2], or has a source that is not the part's."""
+def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[str, Array]:
+    """The pairs of a part by set; InputError where one is not [n, 2], or has a source that is not the part's.
+
+    width: K of `spectral`.
+    """
     links: dict[str, Array] = {}
     for name in LINKS:
         path = folder / f"links_{name}.npy"
         with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
-            pairs = np.load(path, allow_pickle=False)
-        if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise InputError(f"{path}: has the shape {list(pairs.shape)}, needs [n, 2]; copy it again")
-        nodes = pairs[:, 0] if name == "pool" else pairs.reshape(-1)
-        check_endpoints(nodes, num_nodes, str(path))
-        if name != "pool" and not ((pairs[:, 0] >= inner.start) & (pairs[:, 0] < inner.stop)).all():
+            found = links[name] = np.load(path, allow_pickle=False)
+        expected = [len(inner), width] if name == "spectral" else [len(found) if found.ndim else 0, 2]
+        if list(found.shape) != expected:
+            raise InputError(f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again")
+        if name == "spectral":
+            links[name] = check_dense(found, len(inner), str(path))
+            continue
+        check_endpoints(found[:, 0] if name == "pool" else found.reshape(-1), num_nodes, str(path))
+        if name != "pool" and not ((found[:, 0] >= inner.start) & (found[:, 0] < inner.stop)).all():
             raise InputError(f"{path}: a source is no node of the part; copy it again")
-        links[name] = pairs.astype(np.int64)
+        links[name] = found.astype(np.int64)
     return links
 
 

@@ -229,7 +229,8 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     checked = _check_part(directory, part, read, tensors)
     if not directory.meta.links:
         return checked
-    links = read_links(directory.path / f"part{part}", range(first, end), directory.bounds[-1])
+    width = directory.meta.links.get("spectral", 0)
+    links = read_links(directory.path / f"part{part}", range(first, end), directory.bounds[-1], width)
     halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
     known = np.concatenate((np.arange(first, end), halo))
     check_no_leak(directory.path / f"part{part}", known[checked.src.numpy()], known[checked.dst.numpy()], links)

@@ -132,7 +132,7 @@ def write(
     provenance: dict[str, Any],
     overwrite: bool,
     with_dgl_files: bool = False,
-    links: Mapping[str, NDArray[np.int64]] | None = None,
+    links: Mapping[str, NDArray[Any]] | None = None,
 ) -> tuple[Meta, OddEdges]:
     """Write the partition directory, beside its place first, so that an interruption leaves nothing half-written.
 
@@ -145,7 +145,7 @@ def write(
         provenance: the fields request, split and versions of Meta, and cover_rows where it was counted.
         overwrite: whether to replace what is there when all is written.
         with_dgl_files: whether to write what DGL reads, too.
-        links: LinkSplit.rows and its pool, by positions.
+        links: LinkSplit.arrays, by positions.
 
     Raises:
         InputError: without overwrite, where something is there; without DGL, where its files are wanted.
@@ -254,11 +254,15 @@ def _write_part(
 
 
 def _write_links(
-    directory: Path, links: Mapping[str, NDArray[np.int64]], layout: Layout, part: int, counts: PartCounts
+    directory: Path, links: Mapping[str, NDArray[Any]], layout: Layout, part: int, counts: PartCounts
 ) -> PartCounts:
     """Write the pairs whose sources are the part's, in new ids; the counts with those of its pairs."""
-    owned = {}
+    owned: dict[str, NDArray[Any]] = {}
+    first, end = layout.node_bounds[part : part + 2]
     for name, pairs in links.items():
+        if name == "spectral":
+            owned[name] = pairs[layout.node_order[first:end]]
+            continue
         new = pairs.copy()
         new[:, 0] = layout.new_id[pairs[:, 0]]
         if name != "pool":

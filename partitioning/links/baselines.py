@@ -1,4 +1,4 @@
-"""What needs no training: common neighbours, Adamic-Adar and the cosine of features, scored as the trained network is.
+"""What needs no training: common neighbours, Adamic-Adar, cosine of features, spectral embeddings; scored as a network is.
 
 Ranks are among all nodes without an edge of any set from the source, which is left out, too; equal scores share a rank
 (the mean of the best and the worst, as OGB's evaluator has it). N nodes, n rows.
@@ -76,6 +76,8 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
         "Adamic-Adar": lambda nodes: (adjacency[nodes] @ adamic).toarray(),
         "feature cosine": cosine,
     }
+    if split.spectral.shape[1]:
+        methods["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(np.float64)
     if len(split.rows["candidates"]):
         train = split.rows["train"]
         held = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))

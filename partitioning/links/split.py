@@ -19,6 +19,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.ids import id_keys, places_of, read_ids
+from partitioning.links.spectral import spectral_rows
 from partitioning.names import Names, name_keys
 from partitioning.settings import SplitSettings
 from partitioning.splits import PARTS, index_file
@@ -43,6 +44,13 @@ class LinkSplit:
     """int64 [M, 2] random nodes, and how many training rows each is the destination of."""
     description: dict[str, Any]
     """What meta.json says of it, JSON-able."""
+    spectral: NDArray[np.float32]
+    """[N, K] partitioning.links.spectral."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a partition directory holds of it."""
+        return {**self.rows, "pool": self.pool, "spectral": self.spectral}
 
     def known(self) -> tuple[Ints, Ints]:
         """Sources and destinations of all rows of all sets."""
@@ -50,8 +58,8 @@ class LinkSplit:
         return rows[:, 0], rows[:, 1]
 
 
-def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
-    """Split the pairs by the settings; InputError where that leaves no training edge."""
+def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> LinkSplit:
+    """Split the pairs by the settings; InputError where that leaves no training edge. width: K, of `spectral`."""
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     edge_pair = np.where(src == dst, -1, _pair(np.stack((src, dst), axis=1), num_nodes))
@@ -93,9 +101,10 @@ def split_links(graph: GraphData, settings: SplitSettings) -> LinkSplit:
     described = {
         **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
         "rows": {part: len(each) for part, each in rows.items()}, "edges_removed": int((~kept).sum()),
-        "evaluator": (given or {}).get("evaluator", ""),
+        "evaluator": (given or {}).get("evaluator", ""), "spectral": width,
     }  # fmt: skip
-    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described)
+    made = spectral_rows(rows["train"], num_nodes, width)
+    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described, made)
 
 
 def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:

@@ -125,7 +125,8 @@ def _make_links(
     by = settings.dataset.split
     if by.by is not None and by.by == (settings.dataset.relation or "").split("__")[0]:
         by = replace(by, by="source")
-    split = split_links(graph, by)
+    with _timed(seconds, "split"):
+        split = split_links(graph, by, settings.dataset.spectral)
     split = replace(split, graph=with_features(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     with _timed(seconds, "assign"):
@@ -140,7 +141,7 @@ def _make_links(
         meta, odd = write(
             directory, graph, no_masks, assignment, num_parts=settings.num_partitions,
             provenance={**_provenance(settings, request, split.description, notes, rows), "links": links},
-            overwrite=settings.overwrite, links={**split.rows, "pool": split.pool},
+            overwrite=settings.overwrite, links=split.arrays,
         )  # fmt: skip
     return _reported(meta, directory, f"{odd.isolated:,} isolated nodes", seconds)
 
@@ -297,6 +298,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         del request["columns.time"]
     if dataset.links:
         request |= {"task": "link_prediction", "task.relation": dataset.relation, **of_links}
+        request["task.spectral"] = dataset.spectral
     if dataset.target is not None:  # of a heterogeneous graph, as is the next
         request["target"] = dataset.target
     if not dataset.reverse:

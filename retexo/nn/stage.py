@@ -182,6 +182,8 @@ class Answer:
     """K"""
     reach: str = "computed"
     """See SmoothingSettings."""
+    spectral: float = 0.0
+    """Of links, in [0, 1]: the share of the spectral embedding's score in the answer."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
@@ -189,10 +191,11 @@ class Answer:
         if content is None:
             return cls((num_layers - 1,))
         reach = content.get("reach", "computed")
-        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach)
+        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach,
+                     float(content.get("spectral", 0)))  # fmt: skip
         stages = all(stage in range(num_layers) for stage in answer.stages)
         steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
-        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1):
+        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1 and 0 <= answer.spectral <= 1):
             raise ValueError(f"answer {content}")
         return answer
 

@@ -9,15 +9,16 @@ I inner nodes, q pairs of one worker that are ranked at a time, D width of all e
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.traffic import MessageTag
+from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context
 from retexo.training.links import rank_among
@@ -29,6 +30,8 @@ CELLS = 1 << 21
 ONE = 1 << 32
 """Reciprocal ranks are added up in these parts of one."""
 HITS = (10, 20, 50)
+SPECTRAL = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
+"""Shares of the spectral score that validation chooses among: a training pair's is 1 in the mean, a network's some."""
 TAG = MessageTag("predictions")
 
 
@@ -37,11 +40,11 @@ class Embedded:
     """The embeddings of this worker's nodes, as all workers see them."""
 
     context: Context
-    stages: Sequence[Stage]
+    scorers: Sequence[Scorer]
     rows: Tensor
-    """[I, D] of the stages side by side."""
-    answers: Sequence[tuple[int, ...]]
-    """[A] places of the stages whose scores are averaged."""
+    """[I, D] of the stages side by side, and the spectral embedding after them."""
+    answers: Sequence[tuple[float, ...]]
+    """[A] the weight of each stage's score, and of the spectral one."""
 
     @classmethod
     def of(
@@ -49,30 +52,40 @@ class Embedded:
     ) -> "Embedded":
         """logits: of the last stages, [I, C] each. Where rows are rounded these are, too: eight bits, a scale each."""
         last = list(stages)[len(stages) - len(logits) :]
-        places = [tuple(stage - len(stages) + len(last) for stage in each.stages) for each in answers]
-        rows = logits[0].cpu() if len(logits) == 1 else torch.cat([each.cpu() for each in logits], dim=1)
+        parts, scorers = [each.cpu() for each in logits], [stage.cpu().scorer for stage in last]
+        width = parts[0].shape[1]
+        if any(each.spectral for each in answers):
+            spectral = _links(context)["spectral"][:, :width].to(parts[0])
+            parts.append(nn.functional.pad(spectral, (0, width - spectral.shape[1])))
+            scorers.append(Scorer("dot", width))
+        rows, numbers = torch.cat(parts, dim=1), range(len(stages) - len(last), len(stages))
         if context.settings.exchange.rounded:
-            rows = _unpacked(_packed(rows, len(last)), len(last), rows)
-        return cls(context, [stage.cpu() for stage in last], rows, places)
+            rows = _unpacked(_packed(rows, len(scorers)), len(scorers), rows)
+        weights = [
+            (*((1 - each.spectral) * (stage in each.stages) / len(each.stages) for stage in numbers), each.spectral)
+            for each in answers
+        ]
+        return cls(context, scorers, rows, weights)
 
     @property
     def bounds(self) -> Tensor:
         return self.context.graph_info.id_bounds
 
-    def scores(self, score: Callable[[Stage, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
-        """[A, ...] from embeddings of sources and destinations; `score` is a method of a stage's scorer."""
-        width = src.shape[1] // len(self.stages)
-        pieces = zip(self.stages, torch.split(src, width, dim=1), torch.split(dst, width, dim=1), strict=True)
-        each = [score(stage, *ends) for stage, *ends in pieces]
-        return torch.stack([sum(each[place] for place in answer) / len(answer) for answer in self.answers])  # type: ignore[misc]
+    def scores(self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
+        """[A, ...] from embeddings of sources and destinations; `score` is a method of a scorer."""
+        width = src.shape[1] // len(self.scorers)
+        pieces = zip(self.scorers, torch.split(src, width, dim=1), torch.split(dst, width, dim=1), strict=True)
+        each = [score(scorer, *ends) for scorer, *ends in pieces]
+        pairs = [zip(each, answer, strict=False) for answer in self.answers]
+        return torch.stack([sum(part * share for part, share in some if share) for some in pairs])  # type: ignore[misc]
 
     def pairs(self, src: Tensor, dst: Tensor) -> Tensor:
         """[A, q]"""
-        return self.scores(lambda stage, *ends: stage.scorer.pairs(*ends), src, dst)
+        return self.scores(Scorer.pairs, src, dst)
 
     def against(self, src: Tensor, dst: Tensor) -> Tensor:
         """[A, q, n]"""
-        return self.scores(lambda stage, *ends: stage.scorer.against(*ends), src, dst)
+        return self.scores(Scorer.against, src, dst)
 
     def fetch(self, ids: Tensor) -> Tensor:
         """The embeddings [n, D] of any nodes, by their ids in the partitioned graph, int64 [n]; all workers call it."""
@@ -107,17 +120,17 @@ class Embedded:
 
     @property
     def _row_bytes(self) -> int:
-        count = len(self.stages)
+        count = len(self.scorers)
         width = self.rows.shape[1]
         return width + SCALE_BYTES * count if self.context.settings.exchange.rounded else width * self.rows.itemsize
 
     def _packed(self, rows: Tensor) -> Tensor:
         rounded = self.context.settings.exchange.rounded
-        return _packed(rows, len(self.stages)) if rounded else rows.contiguous().view(-1).view(torch.uint8)
+        return _packed(rows, len(self.scorers)) if rounded else rows.contiguous().view(-1).view(torch.uint8)
 
     def _unpacked(self, data: Tensor) -> Tensor:
         if self.context.settings.exchange.rounded:
-            return _unpacked(data, len(self.stages), self.rows)
+            return _unpacked(data, len(self.scorers), self.rows)
         return data.clone().view(self.rows.dtype).view(-1, self.rows.shape[1])
 
 
@@ -137,17 +150,23 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
 
 
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
-    """The stage, or the mean of the last ones, with the best MRR of validation pairs."""
+    """By the MRR of validation pairs: the stage, or the mean of the last ones; then the share of the spectral score."""
     num_layers = len(stages)
-    candidates = [Answer((num_layers - 1,))]
-    if context.settings.readout == "validation" and context.graph_info.num_val and len(logits) > 1:
+    answer = Answer((num_layers - 1,))
+    if context.settings.readout != "validation" or not context.graph_info.num_val:
+        return answer
+
+    def best(candidates: list[Answer]) -> Answer:
+        ranked = ranks(Embedded.of(context, stages, logits, candidates), "val")
+        return candidates[int(torch.tensor([each["mrr"] for each in ranked]).argmax())]
+
+    if len(logits) > 1:
         numbers = range(num_layers)
-        candidates = [Answer((each,)) for each in numbers]
-        candidates += [Answer(tuple(range(each, num_layers))) for each in numbers[:-1]]
-    if len(candidates) == 1:
-        return candidates[0]
-    ranked = ranks(Embedded.of(context, stages, logits, candidates), "val")
-    return candidates[int(torch.tensor([each["mrr"] for each in ranked]).argmax())]
+        several = [Answer(tuple(range(each, num_layers))) for each in numbers[:-1]]
+        answer = best([*(Answer((each,)) for each in numbers), *several])
+    if _links(context)["spectral"].shape[1]:
+        answer = best([replace(answer, spectral=share) for share in SPECTRAL])
+    return answer
 
 
 def link_scores(
@@ -161,7 +180,7 @@ def link_scores(
 
 def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     """MRR and Hits@K of the pairs of a set, or of a sample of them, by answer."""
-    context, links = embedded.context, _links(embedded)
+    context, links = embedded.context, _links(embedded.context)
     comm, rows = context.comm, links[part]
     generator = torch.Generator().manual_seed(context.settings.seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[: -(-context.settings.task.ranked // comm.world_size)]]
@@ -221,7 +240,7 @@ class Known:
     """Which nodes have an edge from which: those of this part's edges, and of its pairs."""
 
     def __init__(self, embedded: Embedded) -> None:
-        part, links = embedded.context.partition, _links(embedded)
+        part, links = embedded.context.partition, _links(embedded.context)
         halo = embedded.bounds[part.halo_owner] + part.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
         self.first, self.count = part.first_id, part.num_inner
@@ -257,7 +276,7 @@ def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     """AUC against the fixed pairs, and what OGB's evaluator says of its own graphs."""
-    links, comm = _links(embedded), embedded.context.comm
+    links, comm = _links(embedded.context), embedded.context.comm
     positive, negative = embedded.of_pairs(links[part]), embedded.of_pairs(links[f"{part}_neg"])
     everyone = torch.cat(embedded.everywhere(positive))
     ordered = negative.sort().values
@@ -300,7 +319,6 @@ def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple
     return best, nodes
 
 
-def _links(embedded: Embedded) -> dict[str, Tensor]:
-    links = embedded.context.partition.links
-    assert links is not None
-    return dict(links)
+def _links(context: Context) -> dict[str, Tensor]:
+    assert context.partition.links is not None
+    return dict(context.partition.links)

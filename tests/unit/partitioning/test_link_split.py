@@ -15,6 +15,7 @@ from partitioning.directory.read import find
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.links import baselines
+from partitioning.links.spectral import spectral_rows
 from partitioning.links.split import LinkSplit, read_pairs, split_links
 
 PARTS = ("train", "val", "test")
@@ -87,6 +88,21 @@ def test_of_each_source_its_share_is_held_out() -> None:
 def test_what_cannot_be_split_is_refused(edges: Any, fields: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         split_links(make_graph(edges, np.zeros((3, 1)), [0] * 3), split_settings(**fields))
+
+
+def test_spectral_products_are_those_of_the_largest_eigenvalues() -> None:
+    blocks = [(range(10), range(30, 40)), (range(10, 18), range(40, 46)), (range(18, 30), range(46, 50))]
+    pairs = np.array([(u, v) for users, items in blocks for u in users for v in items if (u + v) % 7])
+    matrix = np.zeros((50, 50))
+    matrix[tuple(pairs.T)] = 1
+    matrix += matrix.T
+    scale = np.maximum(matrix.sum(axis=1), 1) ** -0.25
+    values, vectors = np.linalg.eigh(matrix * scale * scale[:, None])
+    best = (vectors[:, -2:] * values[-2:]) @ vectors[:, -2:].T
+    rows = spectral_rows(pairs, 50, 2)
+    np.testing.assert_allclose(rows @ rows.T, best / best[tuple(pairs.T)].mean(), atol=1e-3)
+    assert not spectral_rows(pairs[:0], 50, 4).any()
+    assert spectral_rows(np.array([[0, 1]]), 2, 4).shape == (2, 4)
 
 
 def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
