@@ -1,4 +1,4 @@
-"""What needs no training: common neighbours, Adamic-Adar, cosine of features, spectral embeddings; scored as a network is.
+"""What needs no training: common neighbours, Adamic-Adar, cosine of features, spectral embeddings; scored as a network.
 
 Ranks are among all nodes without an edge of any set from the source, which is left out, too; equal scores share a rank
 (the mean of the best and the worst, as OGB's evaluator has it). N nodes, n rows.

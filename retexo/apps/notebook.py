@@ -27,14 +27,18 @@ from retexo.comm.threads import run_threads
 from retexo.config.compose import compose, compose_run
 from retexo.config.flatten import flatten
 from retexo.config.settings import TrainSettings
+from retexo.exchange.plan import Use
 from retexo.nn.stage import Stage
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.outputs.predictions import Predictions
 from retexo.trainers.answer import InferenceResult
 from retexo.trainers.context import Clock
+from retexo.trainers.ranking import Embedded
 from retexo.training.graph_info import NO_DIGEST, agree_on_graph_info
 from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.context import task_of
 from retexo.worker.graph import Graph, check_directory, graph_of, make_inference_context, read_graph
+from retexo.worker.links import own_scores
 
 
 def run(settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None) -> Any:
@@ -79,12 +83,8 @@ class Run:
         are rounded, which sums of other nodes' rows are otherwise.
         InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
         """
-        opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
-        opened.verify(range(opened.num_parts))
-        check_directory(self._settings(opened.num_parts), opened)
-        check_fits(self.checkpoint, Shape.of(opened, range(opened.num_parts)), opened, use="predict")
+        opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
-        graphs = [read_graph(opened, part, self.checkpoint) for part in parts]
         keys = torch.cat([graph.partition.node_ids for graph in graphs])
         held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
         every = np.array([name for names in held for name in names], dtype=np.str_) if held else keys.numpy()
@@ -96,24 +96,41 @@ class Run:
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
         return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(places)
 
+    def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
+        """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set; InputError as above."""
+        opened, graphs = self._open(directory, links=True)
+        named = opened.node_names(0) is not None
+        ids = np.asarray(pairs, dtype=object).reshape(-1, 2)
+        scores = np.zeros(len(ids), np.float32)
+
+        def worker(comm: Communicator) -> None:
+            context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
+            embedded = Embedded.of(context, self.stages, inferred.of_stages, [self.checkpoint.answer])
+            own, found = own_scores(embedded, ids, "pairs", named=named)
+            scores[own] = found
+
+        run_threads(len(graphs), worker)
+        return scores
+
+    def _open(
+        self, directory: str | Path | PartitionDirectory, *, links: bool
+    ) -> tuple[PartitionDirectory, list[Graph]]:
+        if links != bool(self._scorer):
+            kind, method = ("links", "score") if self._scorer else ("classes of nodes", "predict")
+            raise InputError(f"{self.checkpoint.directory}: its model is for {kind}; call {method}")
+        opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
+        parts, settings = range(opened.num_parts), self._settings(opened.num_parts)
+        opened.verify(parts)
+        check_directory(settings, opened)
+        check_fits(self.checkpoint, Shape.of(opened, parts), opened, use="predict")
+        return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
+
     def _infer(self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None) -> Predictions:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
-        settings = self._settings(len(graphs))
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
-            graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, training=False)
-            context = make_inference_context(
-                settings,
-                self.checkpoint,
-                graph,
-                graph_info,
-                comm,
-                self.stages,
-                use="predict" if asked is None else "evaluate",
-                clock=Clock(),
-            )
-            return graph.infer(context, self.stages, self.checkpoint.answer)
+            return self._inferred(comm, directory, graph, "predict" if asked is None else "evaluate")[1]
 
         inferred = run_threads(len(graphs), worker)
         return Predictions.of(
@@ -123,9 +140,28 @@ class Run:
             self.checkpoint.multilabel,
         )
 
+    def _inferred(
+        self, comm: Communicator, directory: PartitionDirectory, graph: Graph, use: Use
+    ) -> tuple[Any, InferenceResult]:
+        settings = self._settings(directory.num_parts)
+        info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings))
+        context = make_inference_context(
+            settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
+        )
+        return context, graph.infer(context, self.stages, self.checkpoint.answer)
+
+    @property
+    def _scorer(self) -> str:
+        """Of a model for links; else empty."""
+        return getattr(self.checkpoint.architecture, "scorer", "")
+
     def _settings(self, num_parts: int) -> TrainSettings:
-        train = compose([f"num_partitions={num_parts}", "device=cpu"]).train
-        return replace(train, model=self.checkpoint.model, exchange=self.checkpoint.exchange)
+        of_links = ["task=link_prediction"] if self._scorer else []
+        train = compose([f"num_partitions={num_parts}", "device=cpu", *of_links]).train
+        dim = self.checkpoint.architecture.num_classes if self._scorer else train.task.dim
+        return replace(
+            train, model=self.checkpoint.model, exchange=self.checkpoint.exchange, task=replace(train.task, dim=dim)
+        )
 
 
 def _asking(graph: Graph, asked: Tensor) -> Graph:

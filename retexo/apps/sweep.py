@@ -189,8 +189,9 @@ def _run_one(directory: Path, one: Planned, lock: int) -> Outcome:
     if _call([*command, "app=train"], log, lock) != 0:
         return Outcome("failed", _reason(log))
     summary = read_summary(directory / "summary.json")
-    accuracy, seconds = summary["test"]["accuracy"], summary["seconds"]["train"]
-    scored = "no test nodes" if accuracy is None else f"test accuracy {accuracy:.4f}"
+    test, seconds = summary.get("test", {"mrr": None}), summary["seconds"]["train"]  # none of links without test pairs
+    name, score = ("MRR", test["mrr"]) if "mrr" in test else ("accuracy", test["accuracy"])
+    scored = f"no test {'pairs' if name == 'MRR' else 'nodes'}" if score is None else f"test {name} {score:.4f}"
     return Outcome("done", f"{scored}, {byte_text(summary['bytes']['total'])}, {seconds:.1f} s of training")
 
 

@@ -61,14 +61,14 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
     drawn: dict[int, str] = {}
     without_bytes = []
     for place, method in enumerate(data.methods):
-        across, up = measured(method, measure), measured(method, "test accuracy")
+        across, up = measured(method, measure), measured(method, data.headline)
         if across.mean is None or up.mean is None:
             continue
         if by_bytes and across.mean <= 0:
             without_bytes.append(method.name)
             continue
         colour, marker = _look(place)
-        pairs = [(run.measures[measure], run.measures["test accuracy"]) for run in method.done]
+        pairs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
         dots = [(a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)]
         axes.scatter([x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0)
         axes.errorbar(
@@ -79,12 +79,12 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
     if not drawn:
         return None
     remark = f"\n0 bytes, so not on this axis: {', '.join(without_bytes)}" if without_bytes else ""
-    axes.set(xlabel=label + remark, ylabel="test accuracy", title=_wrapped(data.name))
+    axes.set(xlabel=label + remark, ylabel=data.headline, title=_wrapped(data.name))
     if by_bytes:
         _log_bytes(axes)
     else:
         axes.set_xlim(left=0)
-    _accuracy_ticks(axes, [measured(data.methods[place], "test accuracy") for place in drawn])
+    _accuracy_ticks(axes, [measured(data.methods[place], data.headline) for place in drawn])
     _legend(figure, _handles(drawn))
     return figure
 
@@ -239,11 +239,11 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
 
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
     "accuracy-bytes": (
-        "Test accuracy against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
+        "Test accuracy or MRR against bytes sent. Mark: mean; bars: sample standard deviations; dots: single runs.",
         partial(accuracy_against, measure="bytes total", label="bytes sent by all workers (log)"),
     ),
     "accuracy-seconds": (
-        "Test accuracy against seconds of training. Mark: mean; bars: sample standard deviations; dots: single runs.",
+        "Test accuracy or MRR against seconds of training. Mark: mean; bars: standard deviations; dots: single runs.",
         partial(accuracy_against, measure="seconds train", label="seconds of training"),
     ),
     "curves": (

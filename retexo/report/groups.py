@@ -51,6 +51,16 @@ class DataSet:
     name: str
     methods: list[Method]
 
+    @property
+    def measures(self) -> set[str]:
+        """What any finished run has."""
+        return {name for method in self.methods for run in method.done for name in run.measures}
+
+    @property
+    def headline(self) -> str:
+        """The score that methods are compared by."""
+        return "test MRR" if "test MRR" in self.measures else "test accuracy"
+
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
     """All runs but the damaged ones, whose settings nobody knows."""

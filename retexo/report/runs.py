@@ -18,11 +18,20 @@ from retexo.config.schema import PER_LAYER, REST, default, keys
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))
 ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
-MEASURES = {
+SCORES = {
     "test accuracy": "test.accuracy",
     "val accuracy": "val.accuracy",
     "test micro F1": "test.micro_f1",
     "test macro F1": "test.macro_f1",
+}
+LINK_SCORES = {
+    "test MRR": "test.mrr",
+    "val MRR": "val.mrr",
+    "test hits@20": "test.hits@20",
+    "test AUC": "test.auc",
+}
+"""The same of links, which may have no pairs that validate, or none that are tested."""
+MEASURES = {
     "seconds train": "seconds.train",
     "seconds total": "seconds.total",
     "bytes total": "bytes.total",
@@ -118,7 +127,9 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Run that only a finished run has."""
-    measures = {name: _number(summary, place) for name, place in MEASURES.items()}
+    links = "baselines" in summary
+    scores = {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary} if links else SCORES
+    measures = {name: _number(summary, place) for name, place in {**scores, **MEASURES}.items()}
     measures["rounds"] = sum(_numbers(summary, "rounds"))
     measures["memory"] = max(_numbers(summary, "peak_memory_bytes"), default=None)
     measures["private memory"] = max(_numbers(summary, "peak_private_bytes"), default=None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from retexo.report.groups import DataSet, Method
-from retexo.report.runs import Run
+from retexo.report.runs import LINK_SCORES, SCORES, Run
 from retexo.report.statistics import Difference, Sample, holm, paired_difference, sample
 
 NOTHING = "-"
@@ -67,6 +67,10 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "test accuracy": ("test accuracy", lambda value: f"{value:.4f}"),
     "val accuracy": ("validation accuracy", lambda value: f"{value:.4f}"),
     "test micro F1": ("test micro-F1", lambda value: f"{value:.4f}"),
+    "test MRR": ("test MRR", lambda value: f"{value:.4f}"),
+    "val MRR": ("validation MRR", lambda value: f"{value:.4f}"),
+    "test hits@20": ("test hits@20", lambda value: f"{value:.4f}"),
+    "test AUC": ("test AUC", lambda value: f"{value:.4f}"),
     "bytes total": ("bytes sent", byte_text),
     "rounds": ("rounds", count_text),
     "seconds train": ("training, s", lambda value: f"{value:.2f}"),
@@ -103,7 +107,9 @@ def runs_text(method: Method) -> str:
 
 
 def results_table(data: DataSet) -> Table:
-    shown = {name: shown for name, shown in SHOWN.items() if name != "test micro F1" or _has_own_f1(data)}
+    without = {"test micro F1"} if not _has_own_f1(data) else set()
+    others = LINK_SCORES.keys() if data.headline in SCORES else SCORES.keys()
+    shown = {name: shown for name, shown in SHOWN.items() if name not in without | others}
     rows = []
     for method in data.methods:
         cells = [with_spread(measured(method, name), text) for name, (_, text) in shown.items()]
@@ -130,14 +136,14 @@ def bytes_table(data: DataSet) -> Table | None:
 def _has_own_f1(data: DataSet) -> bool:
     """With one label a node, micro-F1 is the accuracy."""
     done = [run.measures for method in data.methods for run in method.done]
-    return any(measures["test micro F1"] != measures["test accuracy"] for measures in done)
+    return any(measures.get("test micro F1") != measures.get("test accuracy") for measures in done)
 
 
 def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """All pairs of methods that share at least two draws."""
     found = []
     for first, second in combinations(data.methods, 2):
-        both = [method.by_draw(lambda run: run.measures["test accuracy"]) for method in (first, second)]
+        both = [method.by_draw(lambda run: run.measures.get(data.headline)) for method in (first, second)]
         difference = paired_difference(both[0], both[1])
         if difference is not None:
             found.append((first, second, difference))
@@ -162,7 +168,7 @@ def comparison_table(data: DataSet) -> Table | None:
         for (first, second, difference), together in zip(found, corrected, strict=True)
     ]
     return Table(
-        "Test accuracy, paired",
+        f"{data.headline.capitalize() if data.headline in SCORES else data.headline}, paired",
         ["difference", "n", "mean", "95 % interval", "p", "p, Holm"],
         rows,
         "Over the n draws that both methods have: same seeds, same split, same parts. Student's t on the differences; "
@@ -207,7 +213,7 @@ def _mean_and_spread(name: str, values: Sample) -> dict[str, Cell]:
 
 
 def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """A row a comparison of test accuracy."""
+    """A row a comparison of test accuracy, or of the MRR of links."""
     rows = []
     for data in data_sets:
         for first, second, difference in comparisons(data):

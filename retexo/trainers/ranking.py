@@ -146,7 +146,7 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
     width, scale_bytes = like.shape[1], SCALE_BYTES * count
     codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
     values = codes.contiguous().view(torch.int8).view(len(codes) * count, width // count)
-    return (values * scales.clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
+    return (values * scales.reshape(-1).clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
 
 
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:

@@ -80,6 +80,9 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     name, task = settings.trainer.name, settings.task
     if trainer not in (lazy, full_graph):
         raise InputError(f"trainer={name}: links are learned by trainer=lazy and full_graph alone; choose one of these")
+    if settings.gradient.secure:
+        raise InputError("gradient.secure=true: links are ranked by embeddings that every worker gets, which no sum "
+                         "hides; set gradient.secure=false")  # fmt: skip
     if settings.smoothing.steps:
         raise InputError(f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
                          "out, or choose --config-name link_prediction_gcn, sage or gat")  # fmt: skip

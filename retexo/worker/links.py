@@ -46,12 +46,17 @@ def _numbers(context: Context, ids: NDArray[Any], where: str, *, named: bool) ->
     return known - 1
 
 
-def _pairs(embedded: Embedded, path: Path, *, named: bool) -> Columns:
-    ids, part = read_ids(path, "predict.pairs", 2), embedded.context.partition
-    numbers = _numbers(embedded.context, ids, f"predict.pairs={path}", named=named)
+def own_scores(embedded: Embedded, ids: NDArray[Any], where: str, *, named: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of pairs of ids, [n, 2], which have their source here, bool [n], and the scores of these."""
+    part, numbers = embedded.context.partition, _numbers(embedded.context, ids, where, named=named)
     own = (numbers[:, 0] >= part.first_id) & (numbers[:, 0] < part.first_id + part.num_inner)
-    scores = embedded.of_pairs(numbers[own])
-    return {**_columns(ids[own.numpy(), 0], ids[own.numpy(), 1], named=named), "score": scores.numpy()}
+    return own.numpy(), embedded.of_pairs(numbers[own]).numpy()
+
+
+def _pairs(embedded: Embedded, path: Path, *, named: bool) -> Columns:
+    ids = read_ids(path, "predict.pairs", 2)
+    own, scores = own_scores(embedded, ids, f"predict.pairs={path}", named=named)
+    return {**_columns(ids[own, 0], ids[own, 1], named=named), "score": scores}
 
 
 def _partners(embedded: Embedded, path: Path, top: int, names: list[str] | None) -> Columns:

@@ -15,9 +15,11 @@ from test_resume import dies_at
 
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
+from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
 from partitioning.links.baselines import of_ranks
 from partitioning.links.split import split_links
+from retexo import load_run
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
@@ -26,6 +28,9 @@ from retexo.errors import TrainingError
 from retexo.nn.hetero import build_network
 from retexo.nn.stage import Answer
 from retexo.outputs.run_log import RunLog
+from retexo.report.groups import group
+from retexo.report.runs import read_runs
+from retexo.report.tables import results_table
 from retexo.trainers import ranking, registry
 from retexo.trainers.context import Clock
 from retexo.training.graph_info import agree_on_graph_info
@@ -295,6 +300,13 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(run: 
 
     scores = {(u, v): score for u, v, score in lines("pairs")}
     assert scores.keys() == set(every)
+    loaded, directory = load_run(folder / "run"), next(folder.glob("g-links-*-3"))
+    named = [(f"node {u}", f"node {v}") for u, v in every]
+    assert loaded.score(directory, named) == pytest.approx([scores[pair] for pair in every], rel=1e-5)
+    with pytest.raises(InputError, match="pairs: the id node 99 is no node's"):
+        loaded.score(directory, [("node 99", "node 1")])
+    with pytest.raises(InputError, match="its model is for links; call score"):
+        loaded.predict(directory)
     known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
     for node in wanted:
         new = [v for v in range(NODES) if v != node and (node, v) not in known]
@@ -304,9 +316,44 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(run: 
         assert [score for _, score in found] == pytest.approx([scores[node, v] for v in best], rel=1e-5)
 
 
+def test_a_report_compares_links_by_their_mrr(run: Any) -> None:
+    folder, _ = run
+    (data,) = group(read_runs(folder / "run"))
+    table = results_table(data)
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    test = summary_of(folder / "run", "summary.json")["test"]
+    assert (data.headline, cells["test MRR"], cells["test hits@20"]) == (
+        "test MRR", f"{test['mrr']:.4f}", f"{test['hits@20']:.4f}"
+    )  # fmt: skip
+    assert "test accuracy" not in cells
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "named"),
+    [
+        ("links_train", lambda path: path.write_bytes(path.read_bytes()[:-5]), "links_train.npy"),
+        ("links_val", lambda path: np.save(path, np.load(path).astype(float) + 0.5), "links_val.npy"),
+        ("links_test", lambda path: np.save(path, np.load(path)[:, :1]), "links_test.npy: has the shape"),
+        ("links_pool", lambda path: np.save(path, np.load(path) + NODES), "links_pool.npy"),
+        ("links_spectral", lambda path: np.save(path, np.load(path)[:, 1:]), "links_spectral.npy: has the shape"),
+        ("links_val_neg", lambda path: path.unlink(), "links_val_neg.npy"),
+    ],
+)
+def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path: Path) -> None:
+    directory = directory_of(tmp_path, 2)
+    damage(directory.path / "part1" / f"{file}.npy")
+    with pytest.raises(InputError, match=named):
+        directory.read(1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (("app=train", "gradient=sync", "exchange=exact", "gradient.secure=true"), "gradient.secure=true"),
+        (
+            ("app=partition_data", "task=link_prediction", "task.relation=a__b__c", "overwrite=true"),
+            "has one type of nodes",
+        ),
         (("app=predict", "predict.top=5"), "predict.nodes"),
         (("app=predict", "predict.pairs=unknown.csv"), "the id node 99 is no node's"),
         (("app=predict", "predict.pairs=none.csv"), "predict.pairs=none.csv: expected"),
@@ -325,6 +372,13 @@ def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, 
     ended = run_main(*common, *arguments, f"checkpoint_dir={folder / 'run'}", place, cwd=folder)
     assert ended.rc == 2, ended.output
     assert named in ended.output
+
+
+def test_a_second_run_in_the_same_place_is_refused(run: Any) -> None:
+    folder, common = run
+    ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
+    assert ended.rc == 2, ended.output
+    assert str(folder / "run") in ended.output
 
 
 def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: Any) -> None:
