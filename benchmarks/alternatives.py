@@ -4,6 +4,7 @@
     python benchmarks/alternatives.py pubmed --pubmed ../shared/datasets/pubmed.npz
     python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1 worker"]
     python benchmarks/alternatives.py products --seeds 1 --budget 1200
+    python benchmarks/alternatives.py distdgl ...       # distdgl.py says the rest
 
 `products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
 
@@ -185,4 +186,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "distdgl" in sys.argv[1:2]:
+        import distdgl
+
+        distdgl.main()
+    else:
+        main()

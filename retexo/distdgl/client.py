@@ -43,7 +43,7 @@ class Engine:
         self._comm, self._fail, self._patience = comm, fail, settings.cluster.heartbeat_timeout
         self._token, self._closing = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", threading.Event()
         threads = str(torch.get_num_threads())
-        os.environ |= {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive", "DGL_DIST_MODE": "distributed"}
+        os.environ |= {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive"}
         # DGL aborts where a server is gone. libc's `sleep` as the handler gives us 6 (SIGABRT) seconds to say why.
         libc = ctypes.CDLL(None)
         libc.signal(signal.SIGABRT, libc.sleep)
@@ -51,15 +51,9 @@ class Engine:
         address = _address(settings)
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             ip_config = _agree_on_addresses(comm, address, Path(folder))
-            self._start_server(_part_config(directory, self._token, Path(folder)), ip_config)
+            self._start_server(part_config(directory, self._token, Path(folder)), ip_config)
             self.dgl, self._sent = hooks.install(self._token)
-            client = self.dgl.distributed.rpc_client
-            client.get_local_machine_id = lambda book: comm.rank
-            client.get_local_usable_addr = lambda probe: f"{address}:{_free_port(address)}"
-            self.dgl.distributed.initialize(str(ip_config))
-            self.graph = self.dgl.distributed.DistGraph(self._token)
-        for name in SHARED_MEMORY.glob(f"{self._token}*"):  # mapped by now at both ends; so nothing is left behind
-            name.unlink(missing_ok=True)
+            self.graph = connect(self.dgl, self._token, ip_config, comm.rank, address)
         self._rpc = self.dgl.distributed.rpc
         numbers = comm.all_gather(torch.tensor([self._rpc.get_rank()]), SETUP)[:, 0].tolist()
         self._ranks = {number: rank for rank, number in enumerate(numbers)}
@@ -144,13 +138,26 @@ class Engine:
             self._server.kill()
 
 
+def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
+    """The DistGraph of a trainer beside the server of a part, once all servers and trainers are there."""
+    client = dgl.distributed.rpc_client
+    client.get_local_machine_id = lambda book: part
+    client.get_local_usable_addr = lambda probe: f"{address}:{free_port(address)}"
+    os.environ["DGL_DIST_MODE"] = "distributed"
+    dgl.distributed.initialize(str(ip_config))
+    graph = dgl.distributed.DistGraph(token)
+    for name in SHARED_MEMORY.glob(f"{token}*"):  # mapped by now at both ends; so nothing is left behind
+        name.unlink(missing_ok=True)
+    return graph
+
+
 def _address(settings: TrainSettings) -> str:
     """Where this node listens: on loopback for a run on one machine, else on the interface between nodes."""
     cluster = settings.cluster
     return interface_address(choose_interface(cluster), preferred={cluster.master_addr})
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -159,14 +166,14 @@ def _free_port(address: str) -> int:
 
 def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
     """DGL's ip_config: a line a part."""
-    own = torch.tensor([*socket.inet_aton(address), _free_port(address)])
+    own = torch.tensor([*socket.inet_aton(address), free_port(address)])
     lines = [f"{'.'.join(map(str, octets))} {port}\n" for *octets, port in comm.all_gather(own, SETUP).tolist()]
     file = folder / "ip_config"
     file.write_text("".join(lines))
     return file
 
 
-def _part_config(directory: Path, token: str, folder: Path) -> Path:
+def part_config(directory: Path, token: str, folder: Path) -> Path:
     """The partition config under a name of this part's own, as what a server puts into shared memory is called."""
     file = config_file(directory)
     assert file is not None

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, finish, kill_group
+from support import ROOT, finish, kill_group, need_dgl, run_main
 
 
 def test_a_graph_of_ones_own(
@@ -46,6 +46,24 @@ def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], resu
     assert ended.rc == 0, ended.output
     assert "bytes sent" in ended.stdout
     assert json.loads((tmp_path / results / "summary.json").read_text())["status"] == "done"
+
+
+@pytest.mark.long("starts two servers and two trainers")
+@pytest.mark.timeout(200)
+def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
+    need_dgl()
+    made = run_main("app=partition_data", "dataset_name=cora", "num_partitions=2", "partition_dir=parts", cwd=tmp_path)
+    assert made.rc == 0
+    (directory,) = (tmp_path / "parts").iterdir()
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "dist_embedding.py"), str(directory), "6"], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    ended = finish(process, timeout=150)
+    assert ended.rc == 0, ended.output
+    (said,) = (line for line in ended.stdout.splitlines() if line.startswith("test accuracy"))
+    assert float(said.split()[2]) > 0.5  # of seven classes, by their edges alone
 
 
 @pytest.mark.long("a minute; the quick example runs always")

@@ -1,0 +1,181 @@
+"""DGL's distributed engine, lazy training and the other trainers on the same partitions, and DGL in one process.
+
+    python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz --keep FILE.json
+    python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 --keep FILE.json
+    python benchmarks/alternatives.py distdgl --keep FILE.json --seeds 5 --figure docs/img/distdgl.svg
+
+GraphSAGE, 2 layers, width 256, 4 random parts, seeds of split, parts and parameters, the same for all methods; stopping
+at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
+have the published settings. `sampled` and `DGL, one process` have fan-outs 15 and 10, batches of 1,024 in all, dropout
+.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter). Loopback: one node. A rate: two
+nodes of two parts, namespaces of the network that send at most so much each (tests/namespaces.py; needs root).
+
+"to target": seconds of training until the validation accuracy (of lazy training: of the last layer) is what all methods
+reach in that seed, less .2 points. Memory is the peak of the processes' PSS together. Seconds mean something only where
+nothing else runs; CPU seconds, bytes and accuracies do in any case.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import alternatives
+import common
+import numpy as np
+import pandas as pd
+import slow_link
+from alternative_runs import BATCH, Run
+from scale import data as products
+
+PARTS = 4
+ALONE = "DGL, one process"
+METHODS = {
+    "plain": ["+experiment=retexo", "exchange=plain"],
+    "exact": ["+experiment=exact"],
+    "lean": [],
+    "sampled": ["trainer=sampled", f"batch_size={BATCH // PARTS}", "dropout=0.5", "learning_rate=[0.003]"],
+    "full_graph": ["trainer=full_graph"],
+    "bns": ["trainer=bns"],
+    "sign": ["trainer=sign"],
+    "fedgcn": ["trainer=fedgcn"],
+    ALONE: [],
+}
+SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=50000", "synthetic.edges=500000", "synthetic.features=64",
+             "synthetic.classes=10", "synthetic.homophily=0.5", "split=fraction"]  # fmt: skip
+Found = dict[str, dict[str, dict[str, Any]]]
+"""Runs by seed and method."""
+
+
+def train(arguments: list[str], folder: Path) -> dict[str, Any]:
+    """A command on one node: its summary.json, memory and CPU seconds."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    command = [sys.executable, str(common.ROOT / "main.py"), "--config-name", "node_classification_sage", "app=train"]
+    watched = common.run_watched([*command, *arguments, f"hydra.run.dir={place}"], {"PYTHONPATH": str(common.ROOT)})
+    if watched["status"]:
+        return {"error": watched["errors"][-1]}
+    summary = json.loads((place / "summary.json").read_text())
+    return {"bytes": summary["bytes"]["total"], "wire": 0, "pss": watched["pss"], "cpu": watched["cpu"],
+            "command": watched["seconds"], **outcome(summary, place)}  # fmt: skip
+
+
+def outcome(summary: dict[str, Any], place: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    last = max(line["layer"] for line in lines)
+    curve = [(line["seconds"], line["val_metric"]) for line in lines if line["layer"] == last]
+    return {"curve": curve, "val": max(accuracy for _, accuracy in curve), "test": summary["test"]["accuracy"],
+            "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
+
+
+def run(method: str, data: list[str], seed: int, rate: str, folder: Path) -> dict[str, Any]:
+    """One run, on loopback or between two nodes."""
+    arguments = [*data, *METHODS[method]]
+    if method == ALONE:
+        found = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
+        return {"bytes": 0, "wire": 0, **found}
+    if rate == "loopback":
+        return train(arguments, folder)
+    with slow_link.namespaces.network(2, rate) as nodes:
+        summary = slow_link.run(nodes, ["model=sage", *arguments], PARTS // 2, folder)
+    return {"bytes": summary["bytes"]["total"], "wire": summary["wire"], "pss": 0, "cpu": 0, "command": 0,
+            "curve": [], "val": summary["val"]["accuracy"], "test": summary["test"]["accuracy"],
+            "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
+
+
+def table(found: Found) -> pd.DataFrame:
+    """Means of accuracies, medians of the rest, of the seeds that all methods have."""
+    methods = [method for method in METHODS if any(method in runs for runs in found.values())]
+    seeds = [
+        runs for runs in found.values() if all("error" not in runs.get(method, {"error": 0}) for method in methods)
+    ]
+    rows = {}
+    for method in methods:
+        runs = [each[method] for each in seeds]
+        test = np.array([each["test"] for each in runs])
+        row = {"test": common.with_spread(test)}
+        if ALONE in methods:
+            apart = test - np.array([each[ALONE]["test"] for each in seeds])
+            row["less DGL's"] = common.with_spread(apart)
+        if all(each["curve"] for every in seeds for each in every.values()):
+            row["to target, s"] = alternatives.seconds_to(alternatives.targets(dict(of_methods(seeds, methods))), runs)
+        units = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU s", 1), "bytes": ("MB", 1e6),
+                 "wire": ("MB crossed", 1e6), "pss": ("MB of memory", 1e6), "rounds": ("rounds", 1)}  # fmt: skip
+        row |= {title: f"{np.median([each[name] for each in runs]) / by:,.1f}" for name, (title, by) in units.items()}
+        rows[method] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def of_methods(seeds: list[dict[str, Any]], methods: list[str]) -> list[tuple[str, list[dict[str, Any]]]]:
+    return [(method, [runs[method] for runs in seeds]) for method in methods]
+
+
+def draw(found: dict[str, Found], file: Path) -> None:
+    """Test accuracy against bytes, and against CPU seconds of all processes; a row of panels a graph, of loopback."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "retexo"
+    from matplotlib import pyplot
+
+    graphs = {key.split()[0]: runs for key, runs in found.items() if key.endswith("loopback")}
+    figure, axes = pyplot.subplots(len(graphs), 2, figsize=(9, 3 * len(graphs)), squeeze=False, sharey="row")
+    for row, (graph, seeds) in zip(axes, graphs.items(), strict=True):
+        for panel, name, label in zip(
+            row, ("bytes", "cpu"), ("bytes sent", "CPU seconds of all processes"), strict=True
+        ):
+            for number, method in enumerate(METHODS):
+                runs = [each[method] for each in seeds.values() if "test" in each.get(method, {})]
+                if runs and (method != ALONE or name == "cpu"):
+                    points = [np.mean([each[measure] for each in runs]) for measure in (name, "test")]
+                    panel.scatter(*points, marker="osD^v<>P*"[number], color=f"C{number}", label=method)
+            panel.set(xscale="log", xlabel=label, title=graph)
+        row[0].set_ylabel("test accuracy")
+        row[1].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = common.parser(__doc__, seeds=5, pubmed=None)
+    parser.add_argument("what", choices=["distdgl"])
+    parser.add_argument("--graphs", nargs="+", default=[], choices=["cora", "pubmed", "synthetic", "products"])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit")
+    parser.add_argument("--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again")
+    parser.add_argument("--figure", type=Path, help="svg of all that is kept")
+    options = parser.parse_args()
+    found: dict[str, Found] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
+    graphs = {"synthetic": SYNTHETIC, "products": products(1), **common.graphs(options.pubmed)}
+    for graph in options.graphs:
+        for seed in range(options.seeds):
+            compare(graph, graphs[graph], seed, options, found)
+    for key, seeds in found.items():
+        print(key, f"seeds {', '.join(seeds)}", table(seeds).to_string(), sep="\n", flush=True)
+    if options.figure:
+        draw(found, options.figure)
+
+
+def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]) -> None:
+    """What is missing of one seed: the same partitions for all methods."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = [*data, f"seed={seed}", f"partition_dir={folder}/partitions", f"num_partitions={PARTS}"]
+        made = False
+        for rate in options.rates:
+            runs = found.setdefault(f"{graph} {rate}", {}).setdefault(str(seed), {})
+            for method in options.methods:
+                if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
+                    continue
+                if not made:
+                    alternatives.prepare(given, Path(folder), [PARTS])
+                    made = True
+                runs[method] = run(method, given, seed, rate, Path(folder))
+                said = {name: runs[method].get(name) for name in ("test", "train", "error")}
+                print(f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}", file=sys.stderr)
+                options.keep.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
