@@ -34,8 +34,8 @@ from retexo.exchange.selection import (
 )
 from retexo.nn.block import HaloRows, ReceivedMessage, Sources
 
-MAX_BATCH_BYTES = 1 << 28
-"""Bytes of messages, dense, that a worker makes before it sends them; at least a vector's."""
+MAX_BATCH_BYTES = 1 << 26
+"""Bytes of vectors, as they are before they are written and once they are read, of a batch; at least a vector's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class LayerExchange:
         if wave not in self._plan.waves:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
-        step = peers_per_batch(self._plan.largest_part, self._row_bytes)
+        step = peers_per_batch(self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize)
         for first in range(1, world_size, step):
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
@@ -204,7 +204,7 @@ class LayerExchange:
     @property
     def _num_pieces(self) -> int:
         """K"""
-        return pieces_per_message(self._plan.largest_part, self._row_bytes)
+        return pieces_per_message(self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize)
 
     def _exchange_headers(
         self, messages: list[Message], outgoing: list[EdgeSubset], incoming: list[EdgeSubset]

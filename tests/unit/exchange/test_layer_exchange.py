@@ -306,8 +306,7 @@ def test_messages_in_pieces_are_the_whole_ones(
         case = Layer(convolution(name, width, out), plain=plain, precision=precision)
         before = [exchanged(whole, rows, case, stream=stream) for stream in streams]
         with monkeypatch.context() as patch:
-            row_bytes = 8 * width if precision == "full" else width + 4
-            patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * row_bytes // PIECES))
+            patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * 8 * width // PIECES))
             after = [exchanged(whole, rows, case, stream=stream) for stream in streams]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
             for wave in (TRAIN_WAVE, INFER_WAVE):
