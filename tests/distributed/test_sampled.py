@@ -77,7 +77,14 @@ def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, mod
 def start(parts: Path, run_dir: Path) -> Any:
     """A run that goes on for long; wait until it trains."""
     need_dgl()
-    small = ("hidden_dim=8", "num_rounds=[100000]", "stopping=none", "cluster.threads=1", "trainer=sampled")
+    small = (
+        "hidden_dim=8",
+        "num_rounds=[100000]",
+        "stopping=none",
+        "cluster.threads=1",
+        "trainer=sampled",
+        "distributed.heartbeat_timeout=4",
+    )
     process = start_cli(
         "--config-name", "node_classification_sage", *DATA, f"partition_dir={parts}", *small,
         f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
@@ -93,13 +100,14 @@ def servers(group: int) -> list[psutil.Process]:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("who", "said"),
+    ("who", "how", "said"),
     [
-        ("server", "cannot go on: the DGL server of its part was killed by SIGKILL"),
-        pytest.param("trainer", "was killed by SIGKILL", marks=LONG),
+        ("server", signal.SIGKILL, "cannot go on: the DGL server of its part was killed by SIGKILL"),
+        pytest.param("server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG),
+        pytest.param("trainer", signal.SIGKILL, "was killed by SIGKILL", marks=LONG),
     ],
 )
-def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, said: str) -> None:
+def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str) -> None:
     process = start(parts, tmp_path / "run")
     found = servers(process.pid)
     assert len(found) == WORLD
@@ -109,7 +117,7 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, said: str) -> 
     workers = [server.ppid() for server in found]
     victim = found[0] if who == "server" else found[0].parent()
     assert victim is not None
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(victim.pid, how)
     ended: Ended = finish(process, timeout=60)
     assert ended.rc == 1
     last = ended.stderr.splitlines()[-1]
