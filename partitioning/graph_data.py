@@ -63,8 +63,9 @@ class GraphData:
     """[E] for a split by time; None for none."""
     links: Mapping[str, Any] | None = None
     """The data set's own split of pairs: val, test, and maybe train, int64 [n, 2]; val_neg, test_neg; evaluator."""
-    relation: Mapping[str, NDArray[np.bool_]] | None = None
-    """Which edges are learned, [E], of which sources and to which destinations, [N]; None: all."""
+    relation: Mapping[str, Any] | None = None
+    """Which edges are learned, [E], of which sources and to which destinations, [N], and the names of all relations, of
+    which edge_feat has the numbers; None: all."""
     node_names: Names | None = None
     """[N] what the source calls its nodes, where `node_ids` are keys of names."""
     class_names: tuple[str | int, ...] | None = None

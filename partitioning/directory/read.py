@@ -234,7 +234,15 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
     known = np.concatenate((np.arange(first, end), halo))
     check_no_leak(directory.path / f"part{part}", known[checked.src.numpy()], known[checked.dst.numpy()], links)
-    return replace(checked, first_id=first, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
+    checked = replace(checked, first_id=first, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
+    relations = len(directory.meta.links.get("relations", ()))
+    if not relations:
+        return checked
+    numbers = checked.edge_feat if checked.edge_feat is not None else torch.zeros(0, 1)
+    if numbers.shape != (len(checked.src), 1) or not bool(torch.isin(numbers, torch.arange(relations)).all()):
+        file = directory.path / f"part{part}" / "edge_feat.npy"
+        raise InputError(f"{file}: expected a column of numbers of {relations} relations; copy it again")
+    return replace(checked, edge_feat=None, edge_relation=numbers[:, 0].long(), num_relations=relations)
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
@@ -328,6 +336,8 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         asked_for=None,
         links=None,
         first_id=0,
+        edge_relation=None,
+        num_relations=0,
         **checked,
         **edge_data,
     )

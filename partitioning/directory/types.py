@@ -100,6 +100,9 @@ class Partition:
     """float32 [E] from 0 on; degrees are sums of them then, float64. None for ones."""
     edge_feat: Tensor | None = None
     """float32 [E, K]; None for none."""
+    edge_relation: Tensor | None = None
+    """int64 [E] number of its relation in a heterogeneous graph, whose links are learned; None of others."""
+    num_relations: int = 0
     links: Mapping[str, Tensor] | None = None
     """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
     test_neg; `candidates`, [n, 2] the nodes that can be an end, twice each, none where all can; and `pool`, [M, 2] the
@@ -114,7 +117,10 @@ class Partition:
     def of_edges(self, kept: Tensor) -> Self:
         """With some of the edges alone, bool [E]; degrees stay."""
         weight, feat = (None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat))
-        return replace(self, src=self.src[kept], dst=self.dst[kept], edge_weight=weight, edge_feat=feat)
+        relation = None if self.edge_relation is None else self.edge_relation[kept]
+        return replace(
+            self, src=self.src[kept], dst=self.dst[kept], edge_weight=weight, edge_feat=feat, edge_relation=relation
+        )
 
     def sum_at(self, ends: Tensor, count: int) -> Tensor:
         """The edges at each of `count` nodes, int64, or the sums of their weights, float64; ends: `src` or `dst`."""

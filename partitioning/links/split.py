@@ -102,6 +102,7 @@ def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> Li
         **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
         "rows": {part: len(each) for part, each in rows.items()}, "edges_removed": int((~kept).sum()),
         "evaluator": (given or {}).get("evaluator", ""), "spectral": width,
+        "relations": [] if graph.relation is None else graph.relation["names"],
     }  # fmt: skip
     made = spectral_rows(rows["train"], num_nodes, width)
     return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described, made)
@@ -230,7 +231,7 @@ def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
     count = sum(table.num_nodes for table in graph.nodes.values())
     sizes = [relation.num_edges for relation in graph.relations.values()]
     of_edge = np.repeat(np.arange(len(sizes)), sizes) == list(relations).index(str(name))
-    masks = {}
+    masks: dict[str, Any] = {"names": list(relations)}
     for end, kind in (("sources", source), ("destinations", destination)):
         masks[end] = np.zeros(count, np.bool_)
         first = graph.offsets[kind]
@@ -243,6 +244,7 @@ def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
         graph.union(), features=_side_by_side(graph), labels=np.full(count, -1, np.int64), num_classes=0,
         node_ids=name_keys(np.array(names, dtype=object)), node_names=Names.of(names),
         relation={"edges": of_edge, **masks},
+        edge_feat=np.repeat(np.arange(len(sizes), dtype=np.float32), sizes)[:, None],
     )  # fmt: skip
 
 

@@ -119,7 +119,8 @@ def architecture_of(
     weighted = any(partition.edge_weight is not None for partition in partitions)
     task = settings.task
     classes = task.dim if task.links else classes
-    return Architecture.of(settings.model, width, classes, of_edges, weighted, task.scorer if task.links else "")
+    return Architecture.of(settings.model, width, classes, of_edges, weighted, task.scorer if task.links else "",
+                           partitions[0].num_relations)  # fmt: skip
 
 
 def network_of(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> AnyArchitecture:

@@ -95,6 +95,12 @@ class Convolution(nn.Module):
     linear_aggregation: ClassVar[bool] = False
     """Whether neighbours enter only by a weighted sum of their rows: then a partial sum can stand for several of them,
     and A(HW) = (AH)W."""
+    fixed_inputs: ClassVar[bool] = False
+    """Whether `prepare` does all the work on edges."""
+    takes_projected: ClassVar[bool] = True
+    """Whether rows may come after `project`."""
+    reads_relations: ClassVar[bool] = False
+    """Whether the features of an edge are its relation, one-hot (Partition.edge_relation)."""
     uses_out_degree: ClassVar[bool] = False
     """Whether `source_scale` depends on it."""
     adds_skips: bool = False

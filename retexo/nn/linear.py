@@ -66,7 +66,7 @@ class LinearConvolution(Convolution):
     w are the weights of the edges, and degrees sums of them; without any they are 1.
     """
 
-    linear_aggregation = True
+    linear_aggregation = fixed_inputs = True
     normalised: ClassVar[bool] = False
     """Whether the factors of a sum shrink with the degrees, so that it can be taken hop after hop (SGC, SIGN)."""
     root_weight: bool = False

@@ -45,10 +45,14 @@ class Architecture:
         num_edge_features: int,
         weighted: bool,
         scorer: str = "",
+        num_relations: int = 0,
     ) -> Self:
         """For a graph; attention reads a weight as one more feature of an edge."""
-        takes_weights = weighted and check_model(model).attention_heads > 0
-        return cls(model, num_features, num_classes, scorer, num_edge_features + takes_weights)
+        kind = check_model(model)
+        of_edges = (
+            num_relations if kind.reads_relations else num_edge_features + (weighted and kind.attention_heads > 0)
+        )
+        return cls(model, num_features, num_classes, scorer, of_edges)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -219,7 +223,7 @@ def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> 
     num_in = num_features if num_in is None else num_in
     kind = check_model(model)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
-    if of_edges and not kind.attention_heads:
+    if of_edges and not (kind.attention_heads or kind.reads_relations):
         skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
     if is_last and not skips:
         return Stage(build_convolution(LayerShape(num_in, num_classes, True, model, of_edges)), None, is_last=True)

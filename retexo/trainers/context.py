@@ -125,6 +125,9 @@ def in_edges(
 ) -> InEdges:
     """The in-edges of a partition, with features for attention, which reads a weight as one more, the last."""
     weight, feat = partition.edge_weight, partition.edge_feat if conv.attention_heads else None
+    if conv.reads_relations:
+        assert partition.edge_relation is not None
+        feat = nn.functional.one_hot(partition.edge_relation, partition.num_relations)
     if conv.attention_heads and weight is not None:
         feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
     return InEdges.build(partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat)

@@ -117,7 +117,7 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
     if layer == 0 and context.halo_features is not None:
         unprojected = LocalRows.unprojected(rows, scale, precision)
         return KnownHalo(context.plan, layer, unprojected, context.comm, context.halo_features)
-    if layer == 0 and given.aggregate is not None:  # a sum of projected rows does not tell it
+    if not stage.conv.takes_projected or (layer == 0 and given.aggregate is not None):  # which such a sum does not tell
         return LayerExchange(context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm)
 
     @torch.no_grad()
@@ -154,8 +154,8 @@ def make_layer_objective(
 def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
     batch_size, labels = context.settings.batch_size, context.labels[nodes]
-    chunks = [nodes] if stage.conv.linear_aggregation else context.edges.chunks(nodes, EDGES_PER_STEP)
-    if stage.conv.linear_aggregation or (len(chunks) <= 1 and batch_size is None):
+    chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
+    if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
         inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None
         return LabelledNodes.of(nodes, labels, inputs, batch_size)
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()

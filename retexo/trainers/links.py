@@ -59,7 +59,7 @@ def ends_of(context: Context, *, linear: bool) -> Ends:
         count = len(ids)
         edges = replace(
             part, src=part.num_inner + torch.arange(count), dst=torch.zeros(count, dtype=torch.int64), num_halo=count,
-            halo_owner=owner, halo_index=ids - bounds[owner], edge_weight=None, edge_feat=None,
+            halo_owner=owner, halo_index=ids - bounds[owner], edge_weight=None, edge_feat=None, edge_relation=None,
         )  # fmt: skip
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
@@ -155,7 +155,7 @@ def make_link_objective(
     """Of all inner nodes, and of the ends of this worker's pairs, whose inputs are received here."""
     part, nothing = context.partition, torch.zeros(0, dtype=torch.int64)
     nodes = torch.arange(part.num_inner)
-    linear = stage.conv.linear_aggregation
+    linear = stage.conv.fixed_inputs
     train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
     hand = train
     ends = ends_of(context, linear=linear)
@@ -173,7 +173,8 @@ def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inpu
     """The inputs of the inner nodes with the ends' after them; a worker without nodes exchanges, too."""
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
-    names = [*("rows", "sum")[len(stage.skips) - len(parts) :], *stage.skips]
+    relations = [f"relation {place}" for place in range(len(widths) - len(stage.skips))]
+    names = [*(relations if stage.conv.reads_relations else ("rows", "sum")[-len(relations) :]), *stage.skips]
     made = []
     for name, matrix in zip(names, parts, strict=True):
         key = {"rows": "features", "sum": "aggregate"}.get(name, name) if layer == 0 else name
@@ -181,7 +182,7 @@ def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inpu
         received = ends.kept.get(key)
         if received is None:
             received = ends.receive(context, layer, rows)
-        if key not in ("rows", "sum"):  # which are this layer's alone
+        if key not in ("rows", "sum", *relations):  # which are this layer's alone
             ends.kept[key] = received
         made.append(as_matrix(torch.cat((rows, received)).to(context.device)))
     if own is None:

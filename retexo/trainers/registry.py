@@ -86,7 +86,7 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     if settings.smoothing.steps:
         raise InputError(f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
                          "out, or choose --config-name link_prediction_gcn, sage or gat")  # fmt: skip
-    if not check_model(settings.model).linear_aggregation and task.cut_edges == "train" and trainer is lazy:
+    if not check_model(settings.model).fixed_inputs and task.cut_edges == "train" and trainer is lazy:
         raise InputError(f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of an "
                          "end, which are not sent; set task.cut_edges=skip")  # fmt: skip
 

@@ -59,9 +59,13 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
                          f"task={known_as[links]}, or partition with task={known_as[not links]}")  # fmt: skip
     if settings.trainer.name == "sampled":
         sampled.check_directory(settings, directory)
+    if check_model(settings.model).reads_relations and not (directory.meta and directory.meta.links.get("relations")):
+        raise InputError(f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
+                         "partition a heterogeneous graph with task=link_prediction task.relation=")  # fmt: skip
     relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
     if relational != hetero:
-        known = (name for name in CONVOLUTIONS if check_model(default_model(name, 1, 1)).relational == hetero)
+        kinds = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
+        known = (name for name, each in kinds.items() if each.relational == hetero and not each.reads_relations)
         kind = {True: "a heterogeneous graph", False: "a plain graph, without types"}[hetero]
         names = ", ".join(f"node_classification_{name}" for name in known)
         raise InputError(
@@ -83,7 +87,7 @@ class PlainGraph:
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         return Architecture.of(
             settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted,
-            settings.task.scorer if settings.task.links else "",
+            settings.task.scorer if settings.task.links else "", self.part.num_relations,
         )  # fmt: skip
 
     def make_context(

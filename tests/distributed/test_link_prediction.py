@@ -25,6 +25,9 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
 from retexo.errors import TrainingError
+from retexo.nn.block import HaloRows, InEdges, Sources
+from retexo.nn.conv.rgcn_union import UnionRGCN
+from retexo.nn.convolution import RelationInput
 from retexo.nn.hetero import build_network
 from retexo.nn.stage import Answer
 from retexo.outputs.run_log import RunLog
@@ -56,8 +59,19 @@ def graph() -> Any:
     return make_graph(edges, rng.standard_normal((NODES, 9)), [0] * NODES, 1)
 
 
-def directory_of(folder: Path, num_parts: int) -> PartitionDirectory:
-    split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=5)
+def with_relations() -> Any:
+    """The same graph, whose edges are of three relations; links of the first are learned."""
+    whole = graph()
+    number = np.random.default_rng(9).integers(3, size=whole.num_edges)
+    every = np.ones(NODES, bool)
+    return dataclasses.replace(
+        whole, edge_feat=number[:, None].astype(np.float32),
+        relation={"edges": number == 0, "sources": every, "destinations": every, "names": ["a", "b", "c"]},
+    )  # fmt: skip
+
+
+def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDirectory:
+    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=5)
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
     made_by = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "links": split.description}
@@ -140,6 +154,35 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
                 np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8, err_msg=name)
             for part, found in scores.items():
                 assert found == pytest.approx(alone[name][2][part], rel=1e-9), name
+
+
+def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
+    for overrides in (("model=rgcn_union",), ("model=rgcn_union", "trainer=full_graph")):
+        alone, several = (
+            joined(trained(directory_of(tmp_path / str(parts), parts, with_relations()), overrides)) for parts in (1, 3)
+        )
+        for own, one in zip(several[1], alone[1], strict=True):
+            np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8)
+        assert several[2]["test"] == pytest.approx(alone[2]["test"], rel=1e-9)
+
+
+def test_rgcn_means_are_those_of_each_relation() -> None:
+    whole = with_relations()
+    number = torch.from_numpy(whole.edge_feat[:, 0]).long()
+    ends = [torch.from_numpy(each).long() for each in (whole.src, whole.dst)]
+    order = ends[1].argsort(stable=True)
+    degree, rows = torch.zeros(NODES), torch.randn(NODES, 4, dtype=torch.float64)
+    src, dst, kind = ends[0][order], ends[1][order], torch.nn.functional.one_hot(number[order], 3)
+    edges = InEdges.build(src, dst, degree, degree, torch.float64, edge_feat=kind)
+    none = HaloRows.none(0, 4, torch.float64)
+    conv = UnionRGCN(((RelationInput("rows", 4),) * 3,), 5, 0.0, 8).double()
+    inputs = conv.prepare(edges.block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0))
+    for relation, found in enumerate(inputs.matrices):
+        matrix, kept = np.zeros((NODES, NODES)), kind[:, relation] > 0
+        np.add.at(matrix, (dst[kept].numpy(), src[kept].numpy()), 1)
+        mean = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        np.testing.assert_allclose(found, mean @ rows.numpy(), atol=1e-12)
+    assert conv(inputs).shape == (NODES, 5)
 
 
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

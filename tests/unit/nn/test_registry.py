@@ -23,7 +23,8 @@ def test_every_convolution_has_its_files() -> None:
     assert found <= CONVOLUTIONS.keys()
 
 
-PLAIN = [name for name in CONVOLUTIONS if not check_model(default_model(name, 1, 8)).relational]
+KINDS = {name: check_model(default_model(name, 1, 8)) for name in CONVOLUTIONS}
+PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.reads_relations)]
 
 
 @pytest.mark.parametrize("name", PLAIN)
