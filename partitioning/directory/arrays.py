@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +78,14 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
             raise InputError(f"{path}: a source is no node of the part; copy it again")
         links[name] = found.astype(np.int64)
     return links
+
+
+def check_relations(folder: Path, edge_feat: Any, num_edges: int, count: int) -> Array:
+    """int64 [E] the relation of each edge; InputError where edge_feat is no column of numbers below `count`."""
+    feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
+    if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(count)).all():
+        raise InputError(f"{folder}/edge_feat.npy: expected a column of numbers of {count} relations; copy it again")
+    return feat[:, 0].astype(np.int64)
 
 
 def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:

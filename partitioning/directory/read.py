@@ -32,7 +32,7 @@ from partitioning.checks import (
 )
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
-from partitioning.directory.arrays import check_no_leak, content_of, read_arrays, read_links
+from partitioning.directory.arrays import check_no_leak, check_relations, content_of, read_arrays, read_links
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
@@ -219,8 +219,8 @@ def _check_config(directory: PartitionDirectory, meta: Meta, config_file: Path) 
 
 def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     assert directory.meta is not None
-    first, end = directory.bounds[part : part + 2]
-    arrays = read_arrays(directory.path / f"part{part}", end - first)
+    (first, end), folder = directory.bounds[part : part + 2], directory.path / f"part{part}"
+    arrays = read_arrays(folder, end - first)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     ids = torch.cat((torch.arange(first, end), tensors["halo"]))
     self_loops = directory.meta.parts[part].edges - len(tensors["src"])
@@ -229,20 +229,16 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     checked = _check_part(directory, part, read, tensors)
     if not directory.meta.links:
         return checked
-    width = directory.meta.links.get("spectral", 0)
-    links = read_links(directory.path / f"part{part}", range(first, end), directory.bounds[-1], width)
+    links = read_links(folder, range(first, end), directory.bounds[-1], directory.meta.links.get("spectral", 0))
     halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
     known = np.concatenate((np.arange(first, end), halo))
-    check_no_leak(directory.path / f"part{part}", known[checked.src.numpy()], known[checked.dst.numpy()], links)
+    check_no_leak(folder, known[checked.src.numpy()], known[checked.dst.numpy()], links)
     checked = replace(checked, first_id=first, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
     relations = len(directory.meta.links.get("relations", ()))
     if not relations:
         return checked
-    numbers = checked.edge_feat if checked.edge_feat is not None else torch.zeros(0, 1)
-    if numbers.shape != (len(checked.src), 1) or not bool(torch.isin(numbers, torch.arange(relations)).all()):
-        file = directory.path / f"part{part}" / "edge_feat.npy"
-        raise InputError(f"{file}: expected a column of numbers of {relations} relations; copy it again")
-    return replace(checked, edge_feat=None, edge_relation=numbers[:, 0].long(), num_relations=relations)
+    numbers = check_relations(folder, checked.edge_feat, len(checked.src), relations)
+    return replace(checked, edge_feat=None, edge_relation=torch.from_numpy(numbers), num_relations=relations)
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
