@@ -191,7 +191,7 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
     memory.hold("part", *of_edges, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
     # The edges of one boundary: as numbers, sorted, in code; twenty bits are a byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
-    memory.hold("plan", *[work.boundary] * 4, *[nodes] * 2)  # both ends of its edges, in both directions
+    memory.hold("plan", *[work.boundary] * 2, *[nodes] * 3)  # the targets of its edges, in both directions
 
 
 @dataclass(frozen=True)

@@ -127,9 +127,10 @@ class _SentVectors:
     @classmethod
     def of(cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None) -> "_SentVectors":
         required = boundary.required_layers[boundary.target] > layer
+        source = boundary.source
         if sampled is not None:
-            required &= sampled[boundary.source]
-        source, target, weight = boundary.source[required], boundary.target[required], picked(boundary.weight, required)
+            required &= sampled[source]
+        source, target, weight = source[required], boundary.target[required], picked(boundary.weight, required)
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.required_layers), bool)
         if not partial_sums:
             rows[source] = True

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, occurring, picked
+from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, picked
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.coding.rows import decode_into
@@ -176,7 +176,8 @@ class LayerExchange:
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
         targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        rows = occurring(boundary.source[targets[boundary.target]], len(boundary.rows))
+        edges = targets[boundary.target]
+        rows = np.logical_or.reduceat(edges, boundary.row_ptr[:-1]) if len(edges) else edges
         none = np.zeros(0, np.int32)
         return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
 

@@ -50,12 +50,26 @@ class Boundary:
     """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
     required_layers: ByteArray
     """[R] see ExchangePlan.required_layers."""
-    source: IndexArray
-    """int32 [E] in [0, L)."""
+    row_ptr: IntArray
+    """[L + 1] row i has the edges row_ptr[i] ... row_ptr[i + 1] - 1, at least one."""
     target: IndexArray
     """int32 [E] in [0, R)."""
     weight: WeightArray | None = None
     """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
+
+    @classmethod
+    def of(
+        cls, rows: IntArray, targets: IntArray, required_layers: ByteArray, source: IndexArray, target: IndexArray,
+        weight: WeightArray | None = None,
+    ) -> Self:  # fmt: skip
+        """source: int [E] in [0, L), ascending."""
+        row_ptr = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=len(rows)))))
+        return cls(rows, targets, required_layers, row_ptr, target, weight)
+
+    @property
+    def source(self) -> IndexArray:
+        """int32 [E] in [0, L); made anew."""
+        return np.repeat(np.arange(len(self.rows), dtype=np.int32), np.diff(self.row_ptr))
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
@@ -142,10 +156,10 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = _incoming(partition, required_layers.numpy(), partial_sums)
-    sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
+    sizes = [torch.tensor([len(boundary.target), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
     requests = [
-        _BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers).write(
+        _BoundaryCode(len(boundary.target), len(boundary.targets), num_inner, options.num_layers).write(
             boundary, partition.halo_index.numpy()
         )
         for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
@@ -259,10 +273,10 @@ def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bo
         (rows, source), (targets, target) = compact(row), compact(value)
         if partial_sums:
             own = None if weight is None else weight[edges]
-            boundaries.append(Boundary(rows + first, targets, required_layers[targets], source, target, own))
+            boundaries.append(Boundary.of(rows + first, targets, required_layers[targets], source, target, own))
         else:
             boundaries.append(
-                Boundary(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), source, target)
+                Boundary.of(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), source, target)
             )
     return boundaries
 
@@ -285,7 +299,7 @@ def _tell_weights(
     announced = comm.all_to_all([torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP)
     received = comm.all_to_all(codes, [int(size) for size in announced], SETUP)
     for peer, (boundary, code) in enumerate(zip(outgoing, received, strict=True)):
-        weight = np.full(len(boundary.source), np.nan, np.float32)
+        weight = np.full(len(boundary.target), np.nan, np.float32)
         if len(code):
             told = _may_be_summed(boundary)
             weight[told] = read_weights(code.numpy(), int(told.sum()))
@@ -351,7 +365,7 @@ class _BoundaryCode:
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
-        key = halo_index[boundary.rows[boundary.source]] * self.num_targets + boundary.target
+        key = np.repeat(halo_index[boundary.rows] * self.num_targets, np.diff(boundary.row_ptr)) + boundary.target
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
         code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
@@ -365,7 +379,7 @@ class _BoundaryCode:
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
-        return Boundary(rows, np.full(self.num_targets, -1), required_layers, source, target)
+        return Boundary.of(rows, np.full(self.num_targets, -1), required_layers, source, target)
 
 
 def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
