@@ -57,15 +57,6 @@ class Boundary:
     weight: WeightArray | None = None
     """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
 
-    @classmethod
-    def of(
-        cls, rows: IntArray, targets: IntArray, required_layers: ByteArray, source: IndexArray, target: IndexArray,
-        weight: WeightArray | None = None,
-    ) -> Self:  # fmt: skip
-        """source: int [E] in [0, L), ascending."""
-        row_ptr = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=len(rows)))))
-        return cls(rows, targets, required_layers, row_ptr, target, weight)
-
     @property
     def source(self) -> IndexArray:
         """int32 [E] in [0, L); made anew."""
@@ -273,10 +264,10 @@ def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bo
         (rows, source), (targets, target) = compact(row), compact(value)
         if partial_sums:
             own = None if weight is None else weight[edges]
-            boundaries.append(Boundary.of(rows + first, targets, required_layers[targets], source, target, own))
+            boundaries.append(Boundary(rows + first, targets, required_layers[targets], _row_ptr(source), target, own))
         else:
             boundaries.append(
-                Boundary.of(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), source, target)
+                Boundary(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), _row_ptr(source), target)
             )
     return boundaries
 
@@ -331,6 +322,11 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
     return saved
 
 
+def _row_ptr(source: IndexArray) -> IntArray:
+    """Boundary.row_ptr of ascending rows, of which each occurs."""
+    return np.concatenate(([0], np.cumsum(np.bincount(source)))).astype(np.int64)
+
+
 def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
     """int32 row and target of each number row * num_targets + target."""
     row = key // max(num_targets, 1)
@@ -379,7 +375,7 @@ class _BoundaryCode:
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
-        return Boundary.of(rows, np.full(self.num_targets, -1), required_layers, source, target)
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, _row_ptr(source), target)
 
 
 def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
