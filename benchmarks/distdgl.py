@@ -4,7 +4,7 @@
     python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 --keep FILE.json
     python benchmarks/alternatives.py distdgl --keep FILE.json --seeds 5 --figure docs/img/distdgl.svg
 
-GraphSAGE, 2 layers, width 256, 4 random parts, seeds of split, parts and parameters, the same for all methods; stopping
+GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
 at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
 have the published settings. `sampled` and `DGL, one process` have fan-outs 15 and 10, batches of 1,024 in all, dropout
 .5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter). Loopback: one node. A rate: two
@@ -31,13 +31,12 @@ import slow_link
 from alternative_runs import BATCH, Run
 from scale import data as products
 
-PARTS = 4
 ALONE = "DGL, one process"
 METHODS = {
     "plain": ["+experiment=retexo", "exchange=plain"],
     "exact": ["+experiment=exact"],
     "lean": [],
-    "sampled": ["trainer=sampled", f"batch_size={BATCH // PARTS}", "dropout=0.5", "learning_rate=[0.003]"],
+    "sampled": ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"],
     "full_graph": ["trainer=full_graph"],
     "bns": ["trainer=bns"],
     "sign": ["trainer=sign"],
@@ -70,16 +69,17 @@ def outcome(summary: dict[str, Any], place: Path) -> dict[str, Any]:
             "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
 
 
-def run(method: str, data: list[str], seed: int, rate: str, folder: Path) -> dict[str, Any]:
+def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts: int) -> dict[str, Any]:
     """One run, on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
+    arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
     if method == ALONE:
         found = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
         return {"bytes": 0, "wire": 0, **found}
     if rate == "loopback":
         return train(arguments, folder)
     with slow_link.namespaces.network(2, rate) as nodes:
-        summary = slow_link.run(nodes, ["model=sage", *arguments], PARTS // 2, folder)
+        summary = slow_link.run(nodes, ["model=sage", *arguments], parts // 2, folder)
     return {"bytes": summary["bytes"]["total"], "wire": summary["wire"], "pss": 0, "cpu": 0, "command": 0,
             "curve": [], "val": summary["val"]["accuracy"], "test": summary["test"]["accuracy"],
             "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
@@ -95,7 +95,7 @@ def table(found: Found) -> pd.DataFrame:
     for method in methods:
         runs = [each[method] for each in seeds]
         test = np.array([each["test"] for each in runs])
-        row = {"test": common.with_spread(test)}
+        row = {"n": str(len(runs)), "test": common.with_spread(test)}
         if ALONE in methods:
             apart = test - np.array([each[ALONE]["test"] for each in seeds])
             row["less DGL's"] = common.with_spread(apart)
@@ -120,7 +120,7 @@ def draw(found: dict[str, Found], file: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "retexo"
     from matplotlib import pyplot
 
-    graphs = {key.split()[0]: runs for key, runs in found.items() if key.endswith("loopback")}
+    graphs = {key.split()[0]: runs for key, runs in found.items() if " loopback" in key}
     figure, axes = pyplot.subplots(len(graphs), 2, figsize=(9, 3 * len(graphs)), squeeze=False, sharey="row")
     for row, (graph, seeds) in zip(axes, graphs.items(), strict=True):
         for panel, name, label in zip(
@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", default=[], choices=["cora", "pubmed", "synthetic", "products"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit")
+    parser.add_argument("--parts", type=int, default=4, help="random ones (default 4)")
     parser.add_argument("--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again")
     parser.add_argument("--figure", type=Path, help="svg of all that is kept")
     options = parser.parse_args()
@@ -153,7 +154,7 @@ def main() -> None:
         for seed in range(options.seeds):
             compare(graph, graphs[graph], seed, options, found)
     for key, seeds in found.items():
-        print(key, f"seeds {', '.join(seeds)}", table(seeds).to_string(), sep="\n", flush=True)
+        print(key, table(seeds).to_string(), sep="\n", flush=True)
     if options.figure:
         draw(found, options.figure)
 
@@ -161,17 +162,17 @@ def main() -> None:
 def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]) -> None:
     """What is missing of one seed: the same partitions for all methods."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [*data, f"seed={seed}", f"partition_dir={folder}/partitions", f"num_partitions={PARTS}"]
+        given = [*data, f"seed={seed}", f"partition_dir={folder}/partitions", f"num_partitions={options.parts}"]
         made = False
         for rate in options.rates:
-            runs = found.setdefault(f"{graph} {rate}", {}).setdefault(str(seed), {})
+            runs = found.setdefault(f"{graph} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
             for method in options.methods:
                 if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
                 if not made:
-                    alternatives.prepare(given, Path(folder), [PARTS])
+                    alternatives.prepare(given, Path(folder), [options.parts])
                     made = True
-                runs[method] = run(method, given, seed, rate, Path(folder))
+                runs[method] = run(method, given, seed, rate, Path(folder), options.parts)
                 said = {name: runs[method].get(name) for name in ("test", "train", "error")}
                 print(f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}", file=sys.stderr)
                 options.keep.write_text(json.dumps(found))
