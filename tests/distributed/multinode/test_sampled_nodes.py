@@ -13,8 +13,8 @@ from retexo.apps import partition_data
 from retexo.config.compose import compose
 
 OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$0" "$@"'
-FRAMES = 0.002
-"""Of the payload, what DGL's frames and registration, gloo and the store add."""
+FRAMES = 0.01
+"""Of the payload, what DGL's frames and registration, gloo, the store, and what TCP sends again on a busy machine add."""
 
 
 @dataclass(frozen=True)
