@@ -14,7 +14,7 @@ from retexo.config.compose import compose
 
 OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$0" "$@"'
 FRAMES = 0.01
-"""Of the payload, what DGL's frames and registration, gloo, the store, and what TCP sends again on a busy machine add."""
+"""Of the payload, what is added by DGL's frames, gloo and the store, and by TCP that sends again on a busy machine."""
 
 
 @dataclass(frozen=True)
