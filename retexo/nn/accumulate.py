@@ -9,10 +9,11 @@ I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes,
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from retexo.arrays import IntArray
 from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
@@ -105,10 +106,14 @@ class Accumulator:
     def _add_rows(self, values: Tensor, halo: Tensor) -> None:
         """The same of halo nodes, by the index; halo: as HaloRows.halo. Edges keep their order, so sums their bits."""
         edges, row_ptr = self._edges, self._edges.row_ptr.numpy()
-        edge = np.sort(self._edges_by_halo[:, np.flatnonzero(halo.numpy() >= 0)].data)
+        index, begin = self._edges_by_halo
+        chosen = np.flatnonzero(halo.numpy() >= 0)
+        count = begin[chosen + 1] - begin[chosen]
+        places = np.repeat(begin[chosen] - np.cumsum(count) + count, count) + np.arange(count.sum())
+        edge = np.sort(index[places])
         ends = np.searchsorted(edge, [row_ptr[int(chunk[-1]) + 1] for chunk in self._chunks[:-1]])
         for part in filter(len, np.split(edge, ends)):
-            place_of_edge = torch.from_numpy(part)
+            place_of_edge = torch.from_numpy(part.astype(np.int64))
             src = edges.src.index_select(0, place_of_edge)
             target = torch.from_numpy(np.searchsorted(row_ptr, part, side="right") - 1)
             target, counts = torch.unique_consecutive(target, return_counts=True)
@@ -118,17 +123,19 @@ class Accumulator:
             self._total.index_add_(0, place, self._row_sums(values, row, ptr, src, place_of_edge))
 
     @cached_property
-    def _edges_by_halo(self) -> sp.csc_array:
-        """The numbers of the nodes' in-edges from halo nodes, ascending in each column, which is a halo node's."""
+    def _edges_by_halo(self) -> tuple[NDArray[np.uint32], IntArray]:
+        """The numbers of the nodes' in-edges from halo nodes, a halo node's ascending, and where each begins."""
         edges, num_inner = self._edges, len(self._edges.in_degree)
+        assert len(edges.src) < 1 << 32
         wanted = torch.zeros(num_inner, dtype=torch.bool)
         wanted[self._nodes] = True
         wanted = torch.repeat_interleave(wanted, edges.row_ptr.diff()).logical_and_(edges.src >= num_inner)
-        edge = wanted.nonzero()[:, 0]
-        halo = edges.src.index_select(0, edge) - num_inner
-        index = edge.int() if len(edges.src) < 1 << 31 else edge
-        one_row = (index.numpy(), halo.numpy(), np.array([0, len(halo)]))
-        return sp.csr_array(one_row, shape=(1, len(edges.out_degree) - num_inner)).tocsc()  # in linear time
+        key = wanted.nonzero()[:, 0]
+        halo = edges.src.index_select(0, key) - num_inner
+        begin = np.cumsum(np.bincount(halo.numpy(), minlength=len(edges.out_degree) - num_inner))
+        both = key.add_(halo, alpha=1 << 32).numpy()
+        both.sort()  # by halo node, then edge; of their numbers in one the second is the lower half
+        return both.view(np.uint32)[::2].copy(), np.concatenate(([0], begin))
 
     def _row_sums(
         self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor, edge: Tensor | None = None
