@@ -178,11 +178,11 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
     the weights.
     """
-    forced = np.zeros(len(edges.nodes), bool)
-    if edges.weight is not None:
+    forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
+    if partial_sums and edges.weight is not None:
         forced = occurring(edges.source[np.isnan(edges.weight)], len(edges.nodes))
         edges = edges.of_edges(~forced[edges.source])
-    candidates = _candidates(local, edges, partial_sums, projected)
+    candidates = _candidates(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
     covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
@@ -207,19 +207,20 @@ class _Candidate:
         return any((own > others).any() for own, others in pairs) or other.format.code < self.format.code
 
 
-def _candidates(local: LocalRows, edges: CutEdges, partial_sums: bool, projected: bool) -> list[_Candidate]:
-    """Formats without those that cannot be the best; see select."""
-
+def _candidates(
+    local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
+) -> list[_Candidate]:
+    """Formats without those that cannot be the best; see select. needed: rows that have an edge, covered or not."""
     targets = occurring(edges.target, edges.num_targets)
 
     def dense(message_format: MessageFormat, width: int) -> _Candidate:
         size = value_bytes(width, local.rows.dtype, local.precision)
-        return _Candidate(message_format, edges.with_edge * size, targets * size)
+        return _Candidate(message_format, needed * size, targets * size)
 
     candidates = [dense(DENSE, local.rows.shape[1])]
     if projected:
         candidates.append(dense(PROJECTED, local.projected_width))
-    row_sizes = local.sparse_sizes[edges.nodes] * edges.with_edge
+    row_sizes = local.sparse_sizes[edges.nodes] * needed
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
     if (row_sizes < np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)).any():
         sum_sizes = candidates[0].sum_sizes
