@@ -1,13 +1,13 @@
 """Rounds a second of synchronous training, beside the floor of the same products.
 
-    python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets tls]
+    python benchmarks/rounds.py [--repeats 5] [--backend gloo sockets plain tls]
 
 Cora, GCN, +experiment=retexo, 4 random parts and 4 workers, 200 rounds per layer with stopping off. The floor is the
 same matrix products (forward and backward on the training rows, forward on the validation rows) of all workers' rows,
 and nothing else: no message, no optimiser, no loss. It runs in one process on all cores. The messages alone are the
 same all-reduces between 4 workers that do nothing else. All are interleaved; ratios are of medians. With several
-backends: the same of each, and the ratio of rounds and of messages to those of the first. tls: messages over sockets
-with TLS between all workers, as if each were a node.
+backends: the same of each, and the ratio of rounds and of messages to those of the first. tls and plain: messages
+alone, over sockets between all workers as if each were a node, with TLS and without.
 """
 
 import json
@@ -37,6 +37,7 @@ from retexo.training.message import Message
 
 ROUNDS = 200
 WORKERS = 4
+BETWEEN_NODES = ("plain", "tls")
 DATA = [*common.CORA, "+experiment=retexo", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
 
 
@@ -92,23 +93,24 @@ def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connect
 
 
 def message_seconds(backend: str, folder: Path) -> float:
-    option = f"distributed.backend={'sockets' if backend == 'tls' else backend}"
+    option = f"distributed.backend={'sockets' if backend in BETWEEN_NODES else backend}"
     settings = compose([*DATA, option], "node_classification_gcn").train
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
     with launch.connect_nodes(settings.cluster, {}, "") as node:
-        meeting = replace(node.rendezvous, **secured(folder / "keys")) if backend == "tls" else node.rendezvous
+        meeting = replace(node.rendezvous, parts_per_node=1) if backend in BETWEEN_NODES else node.rendezvous
+        if backend == "tls":
+            meeting = replace(meeting, credentials=credentials(folder / "keys"))
         return float(launch.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0])
 
 
-def secured(folder: Path) -> dict[str, Any]:
-    """For a rendezvous: the credentials of a node for each worker. For this, one folder serves all: rank 0's."""
-    sites = [f"site{rank}" for rank in range(WORKERS)]
+def credentials(folder: Path) -> Any:
+    """Those of a node for each worker, in one folder."""
     if not folder.exists():
-        make_credentials(folder, sites)
-    return {"credentials": folder, "parts_per_node": 1}
+        make_credentials(folder, [f"site{rank}" for rank in range(WORKERS)])
+    return folder
 
 
 def once(folder: Path, backends: list[str]) -> dict[str, float]:
@@ -116,7 +118,7 @@ def once(folder: Path, backends: list[str]) -> dict[str, float]:
     found = {"products": floor_seconds()}
     for backend in backends:
         found[f"messages {backend}"] = message_seconds(backend, folder)
-        if backend == "tls":
+        if backend in BETWEEN_NODES:
             continue
         option = f"distributed.backend={backend}"
         settings = compose([*DATA, option, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
@@ -140,7 +142,7 @@ def main() -> None:
         messages = median[f"messages {backend}"]
         if backend != first:
             print(f"{backend} / {first}: messages {messages / median[f'messages {first}']:.2f}")
-        if backend == "tls":
+        if backend in BETWEEN_NODES:
             continue
         rounds = median[f"rounds {backend}"]
         floor = median["products"]
