@@ -10,6 +10,7 @@ feat, label, orig_id, train_mask, val_mask, test_mask    [I, ...] of the inner n
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
 LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
+_PARSING = threading.Lock()
+"""Of a header: Python 3.11 cannot parse in several threads at a time (CPython issue 106905)."""
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
@@ -40,7 +43,7 @@ def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for name in (*ARRAYS, *(name for name in EDGE_DATA if (folder / f"{name}.npy").exists())):
         path = folder / f"{name}.npy"
-        with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
+        with _PARSING, reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
             arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
     num_nodes = num_inner + len(check_integers(arrays["halo"], f"{folder}/halo.npy"))
     for name, size in (("src", num_nodes), ("dst", num_inner)):
