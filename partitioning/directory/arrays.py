@@ -26,6 +26,8 @@ EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
 LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
+AGAIN = "copy the whole part, or partition again with overwrite=true"
+"""What to do about a damaged part."""
 _PARSING = threading.Lock()
 """Of a header: Python 3.11 cannot parse in several threads at a time (CPython issue 106905)."""
 
@@ -35,16 +37,20 @@ def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
         np.save(folder / f"{name}.npy", arrays[name])
 
 
+def load_array(path: Path) -> Array:
+    """The array of a file, mapped (a page that is written to becomes this process's own)."""
+    with _PARSING, reading(path, "npy array", AGAIN):
+        return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+
+
 def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
-    """The arrays by name, mapped (a page that is written to becomes this process's own); InputError for a wrong one.
+    """The arrays by name, as load_array has them; InputError for a wrong one.
 
     Those that name nodes are checked: an index can be trusted.
     """
     arrays: dict[str, Array] = {}
     for name in (*ARRAYS, *(name for name in EDGE_DATA if (folder / f"{name}.npy").exists())):
-        path = folder / f"{name}.npy"
-        with _PARSING, reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
-            arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+        arrays[name] = load_array(folder / f"{name}.npy")
     num_nodes = num_inner + len(check_integers(arrays["halo"], f"{folder}/halo.npy"))
     for name, size in (("src", num_nodes), ("dst", num_inner)):
         arrays[name] = check_endpoints(arrays[name], size, f"{folder}/{name}.npy").astype(np.int32, copy=False)
@@ -68,8 +74,7 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
     links: dict[str, Array] = {}
     for name in LINKS:
         path = folder / f"links_{name}.npy"
-        with reading(path, "npy array", "copy the whole part, or partition again with overwrite=true"):
-            found = links[name] = np.load(path, allow_pickle=False)
+        found = links[name] = load_array(path)
         expected = [len(inner), width] if name == "spectral" else [len(found) if found.ndim else 0, 2]
         if list(found.shape) != expected:
             raise InputError(f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again")

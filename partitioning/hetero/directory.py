@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 
 from partitioning.checks import (
-    Array,
     check_dense,
     check_edge_weight,
     check_endpoints,
@@ -29,20 +28,18 @@ from partitioning.checks import (
     check_node_ids,
     check_split,
 )
-from partitioning.directory.arrays import content_of
+from partitioning.directory.arrays import AGAIN, content_of, load_array
 from partitioning.directory.meta import VERSION, HeteroMeta
 from partitioning.directory.read import PartitionDirectory, checked_labels
 from partitioning.directory.types import PartCounts, Partition
 from partitioning.directory.write import checksums_of, made_beside, make_layout
 from partitioning.errors import InputError
-from partitioning.files import reading
 from partitioning.graph_data import MASKS, is_labelled
 from partitioning.hetero.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.hetero.types import HeteroPartition, PartEdges, PartNodes
 from partitioning.names import Names
 
 log = logging.getLogger(__name__)
-AGAIN = "copy the whole part, or partition again with overwrite=true"
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class HeteroDirectory(PartitionDirectory):
     def _nodes(self, folder: Path, name: str, part: int) -> PartNodes:
         bounds, where = self.bounds_of(name), f"{folder}: "
         first, end = bounds[part : part + 2].tolist()
-        arrays = {each: _load(folder / f"{each}.npy") for each in ("feat", "orig_id", "halo")}
+        arrays = {each: load_array(folder / f"{each}.npy") for each in ("feat", "orig_id", "halo")}
         feat, width = arrays["feat"], self.hetero.types[name]["features"]
         if feat.shape != (end - first, width):
             raise InputError(f"{where}feat has shape {feat.shape}, meta.json says {(end - first, width)}; {AGAIN}")
@@ -112,7 +109,7 @@ class HeteroDirectory(PartitionDirectory):
         )
 
     def _target(self, folder: Path, num_inner: int) -> dict[str, Any]:
-        labels = checked_labels(_load(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label")
+        labels = checked_labels(load_array(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label")
         check_length(labels, num_inner, f"{folder}: label")
         multilabel = self.hetero.task == "multilabel"
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
@@ -120,26 +117,21 @@ class HeteroDirectory(PartitionDirectory):
         if (labels.ndim == 2) != multilabel or not fits:
             raise InputError(f"{folder}: label has {classes} classes, meta.json says {self.hetero.num_classes} "
                              f"({self.hetero.task}); {AGAIN}")  # fmt: skip
-        masks = {name: check_mask(_load(folder / f"{name}.npy"), num_inner, f"{folder}: {name}") for name in MASKS}
+        masks = {name: check_mask(load_array(folder / f"{name}.npy"), num_inner, f"{folder}: {name}") for name in MASKS}
         check_split(masks, is_labelled(labels), str(folder))
         return {"labels": torch.from_numpy(labels), **{name: torch.from_numpy(mask) for name, mask in masks.items()}}
-
-
-def _load(path: Path) -> Array:
-    with reading(path, "npy array", AGAIN):
-        return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
 def _edges(folder: Path, source: PartNodes, destination: PartNodes) -> PartEdges:
     ends = []
     for name, count in (("src", source.num_inner + source.num_halo), ("dst", destination.num_inner)):
-        ids = check_endpoints(_load(folder / f"{name}.npy"), count, f"{folder}/{name}.npy")
+        ids = check_endpoints(load_array(folder / f"{name}.npy"), count, f"{folder}/{name}.npy")
         ends.append(torch.from_numpy(ids.astype(np.int32, copy=False)))
     if len(ends[0]) != len(ends[1]):
         raise InputError(f"{folder}: src has {len(ends[0])} entries, dst {len(ends[1])}; {AGAIN}")
     if not (folder / "edge_weight.npy").exists():
         return PartEdges(ends[0], ends[1])
-    weight = check_edge_weight(_load(folder / "edge_weight.npy"), len(ends[0]), f"{folder}/edge_weight.npy")
+    weight = check_edge_weight(load_array(folder / "edge_weight.npy"), len(ends[0]), f"{folder}/edge_weight.npy")
     return PartEdges(ends[0], ends[1], torch.ones(len(ends[0])) if weight is None else torch.from_numpy(weight))
 
 

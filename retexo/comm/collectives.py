@@ -17,7 +17,7 @@ from retexo.comm import wire
 from retexo.comm.masks import PairwiseMasks, from_words, to_words
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
-from retexo.comm.transport import PeerLost, Pieces, Transport
+from retexo.comm.transport import PeerLost, Pieces, Transport, joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class Communicator:
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
         encoded, count = wire.encode(summand.tensor.detach().cpu(), summand.dtype), summand.tensor.numel()
-        return wire.decode(np.concatenate(encoded), summand.dtype, count).to(summand.tensor)
+        return wire.decode(joined(encoded), summand.dtype, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
@@ -188,7 +188,7 @@ class _ChunkedSum:
         size = self._num_bytes(rank)
         self._places = [np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone]
         """Of the shares of all ranks in the own chunk, and then of the sums of all chunks."""
-        self._places[rank] = _joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
+        self._places[rank] = joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
 
     def share(self, rank: int) -> Pieces:
         """What this worker adds to the chunk of a rank."""
@@ -209,7 +209,7 @@ class _ChunkedSum:
             self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
             self._places = [np.empty(self._num_bytes(rank), np.uint8) for rank in self._everyone]
-            self._places[self._rank] = _joined(encoded)
+            self._places[self._rank] = joined(encoded)
         return encoded
 
     def finish(self) -> None:
@@ -242,7 +242,3 @@ def _add(values: Sequence[Tensor], total: Tensor) -> None:
     for each in values[1:-1]:
         sums += each
     torch.add(sums, values[-1], out=total)
-
-
-def _joined(pieces: Pieces) -> wire.ByteArray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

@@ -20,7 +20,7 @@ from retexo.comm.links import Link
 from retexo.comm.repair import Repairs
 from retexo.comm.sockets import SocketTransport, Streams, socket_transport
 from retexo.comm.tls import Tls, secure_stream
-from retexo.comm.transport import PeerLost, Pieces, Transport, fill
+from retexo.comm.transport import PeerLost, Pieces, Transport, fill, joined
 from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
 
@@ -112,7 +112,7 @@ class GlooTransport:
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
         """See Transport.swap; all is copied into one block, and the list emptied."""
         to_sizes, from_sizes = ([sum(map(len, pieces)) for pieces in each] for each in (outgoing, incoming))
-        block = np.concatenate([*itertools.chain(*outgoing), np.empty(0, np.uint8)])
+        block = joined([*itertools.chain(*outgoing)])
         outgoing.clear()
         places = [piece for pieces in incoming for piece in pieces if len(piece)]
         adjoining = _lie_together(places)

@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import numpy as np
-
 from retexo.comm.collectives import Communicator
-from retexo.comm.transport import PeerLost, Pieces, fill
+from retexo.comm.transport import PeerLost, Pieces, fill, joined
 
 T = TypeVar("T")
 
@@ -38,7 +36,7 @@ class ThreadTransport:
         self._group.messages[self.rank] = outgoing
         self._wait()
         for pieces, sent in zip(incoming, self._group.messages, strict=True):
-            fill(pieces, np.concatenate([*sent[self.rank], np.empty(0, np.uint8)]))
+            fill(pieces, joined(sent[self.rank]))
         self._wait()
 
     def _wait(self) -> None:

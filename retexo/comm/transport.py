@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from retexo.comm.wire import ByteArray
 
 Pieces = Sequence[ByteArray]
@@ -34,6 +36,11 @@ class Transport(Protocol):
         outgoing may be emptied once the messages are copied. Raises PeerLost.
         """
         ...
+
+
+def joined(pieces: Pieces) -> ByteArray:
+    """A message in one piece; a copy, unless it is one."""
+    return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.uint8)])
 
 
 def fill(pieces: Pieces, content: ByteArray) -> None:
