@@ -21,7 +21,7 @@ from torch import nn
 
 from partitioning.directory.read import find
 from retexo.distdgl import hooks
-from retexo.distdgl.client import connect, free_port, part_config
+from retexo.distdgl.client import connect, forget_names, free_port, part_config
 
 ADDRESS, WIDTH, BATCH = "127.0.0.1", 64, 128
 
@@ -57,6 +57,7 @@ def train(part: int, parts: int, token: str, folder: Path, epochs: int) -> None:
     torch.set_num_threads(1)
     dgl, _ = hooks.install(token)
     graph = connect(dgl, token, folder / "ip_config", part, ADDRESS)
+    forget_names(token)
     policy, book = graph.get_node_partition_policy("_N"), graph.get_partition_book()
     degree = dgl.distributed.DistTensor((graph.num_nodes(), 1), torch.float32, "log_degree", part_policy=policy)
     own = book.partid2nids(part)

@@ -1,22 +1,26 @@
-"""A worker's end of DGL's engine: it starts and watches the server of its part, and fetches from all of them."""
+"""A worker's end of DGL's engine: it starts and watches the server and the other trainers of its part, and fetches from
+all servers.
+"""
 
 import contextlib
 import ctypes
 import io
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -33,65 +37,97 @@ STOP_TIMEOUT = 10.0
 """seconds for which a server may take to end after the last message"""
 
 
-class Engine:
-    """A DistGraph over all parts; use it as a context, which ends the server."""
+class Child:
+    """A process that this one starts and watches: it may wait for it in C, and could not tell."""
 
-    def __init__(
-        self, settings: TrainSettings, directory: Path, comm: Communicator, fail: Callable[[str], None]
-    ) -> None:
-        """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
-        self._comm, self._fail, self._patience = comm, fail, settings.cluster.heartbeat_timeout
-        self._token, self._closing = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", threading.Event()
-        threads = str(torch.get_num_threads())
-        os.environ |= {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive"}
-        # DGL aborts where a server is gone. libc's `sleep` as the handler gives us 6 (SIGABRT) seconds to say why.
-        libc = ctypes.CDLL(None)
-        libc.signal(signal.SIGABRT, libc.sleep)
-        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
-        address = _address(settings)
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            ip_config = _agree_on_addresses(comm, address, Path(folder))
-            self._start_server(part_config(directory, self._token, Path(folder)), ip_config)
-            self.dgl, self._sent = hooks.install(self._token)
-            self.graph = connect(self.dgl, self._token, ip_config, comm.rank, address)
-        self._rpc = self.dgl.distributed.rpc
-        numbers = comm.all_gather(torch.tensor([self._rpc.get_rank()]), SETUP)[:, 0].tolist()
-        self._ranks = {number: rank for rank, number in enumerate(numbers)}
-        """The part of each client, by DGL's number of it."""
-
-    def _start_server(self, config: Path, ip_config: Path) -> None:
-        comm = self._comm
-        arguments = (str(config), str(ip_config), str(comm.rank), str(comm.world_size), self._token)
+    def __init__(self, name: str, command: list[str], fail: Callable[[str], None], patience: float, **given: Any):
+        """name: as `fail` is told. patience: seconds for which it may be stopped. given: as of Popen."""
+        self.name, self._fail, self._patience, self.closing = name, fail, patience, threading.Event()
+        self.memory = [0, 0]
+        """Peaks in bytes: resident, and without what is shared, of every second."""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "retexo.distdgl.server", *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, **given,
         )  # fmt: skip
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Tell the parent when the server has ended, or was stopped for too long; this worker may wait for it in C."""
         stopped = 0
         while stopped <= self._patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._server.wait(1)
+                self.process.wait(1)
                 break
-            with contextlib.suppress(psutil.Error):
-                stopped = stopped + 1 if psutil.Process(self._server.pid).status() == psutil.STATUS_STOPPED else 0
-        if not self._closing.is_set():
-            self._fail(f"cannot go on: the DGL server of its part {self._how_it_ended()}")
+            stopped = stopped + 1 if self.look().startswith("T") else 0
+        if not self.closing.is_set():
+            self._fail(f"cannot go on: {self.name} of its part {self._how_it_ended()}")
+
+    def look(self) -> str:
+        """Note its memory; return its state, as in proc(5)."""
+        try:
+            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        except OSError:
+            return ""
+        status = dict(line.split(":\t") for line in lines)
+        now = (int(status.get(name, "0").split()[0]) * 1024 for name in ("VmHWM", "RssAnon"))
+        self.memory = [max(pair) for pair in zip(self.memory, now, strict=True)]
+        return status["State"]
 
     def _how_it_ended(self) -> str:
-        code = self._server.poll()
+        code = self.process.poll()
         if code is None:
-            self._server.kill()
+            self.process.kill()
             return "was stopped (SIGSTOP, or a debugger)"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         self._errors.seek(0)
         said = [line for line in self._errors.read().splitlines() if line.strip()]
         return f"exited with status {code}: {said[-1] if said else 'without a word'}"
+
+    def kill(self) -> None:
+        self.closing.set()
+        self.process.kill()
+
+
+class OtherTrainer(Child):
+    """A further trainer of this part, which answers what it is asked (retexo.trainers.batches)."""
+
+    def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
+        self._pipe, its = Pipe()
+        command = ["retexo.trainers.batches", str(its.fileno()), *arguments]
+        super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
+        its.close()
+
+    def tell(self, what: Any) -> None:
+        with self._alive():
+            self._pipe.send_bytes(pickle.dumps(what))
+
+    def hear(self) -> Any:
+        with self._alive():
+            return pickle.loads(self._pipe.recv_bytes())
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            time.sleep(STOP_TIMEOUT)  # its watch says how it ended
+            raise
+
+
+class Client:
+    """A trainer's end of DGL's engine."""
+
+    def __init__(self, token: str, ip_config: Path, part: int, address: str) -> None:
+        """Returns once all servers and trainers are there."""
+        # DGL aborts where a server is gone. libc's `sleep` as the handler gives 6 (SIGABRT) seconds to say why.
+        libc = ctypes.CDLL(None)
+        libc.signal(signal.SIGABRT, libc.sleep)
+        self.dgl, self.sent = hooks.install(token)
+        self.graph = connect(self.dgl, token, ip_config, part, address)
+        self.rpc = self.dgl.distributed.rpc
+        self.number: int = self.rpc.get_rank()
+        """DGL's of this client."""
 
     def rows(self, name: str, nodes: Tensor) -> Tensor:
         """Data of nodes by their ids in the partitioned graph, from whoever has them."""
@@ -106,25 +142,70 @@ class Engine:
         self._tell("")
 
     def _tell(self, purpose: str) -> None:
-        self._sent.purposes[self._rpc.get_rank()] = purpose
-        for server in range(self._comm.world_size):
-            self._rpc.send_request(server, self._sent.Tag(self._rpc.get_rank(), purpose))  # type: ignore[attr-defined]
+        self.sent.purposes[self.number] = purpose
+        for server in range(self.rpc.get_num_server()):
+            self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
+
+    def leave(self) -> None:
+        """All trainers call it."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.dgl.distributed.exit_client()
+
+
+class Engine(Client):
+    """A DistGraph over all parts; use it as a context, which ends the server and the other trainers of this part."""
+
+    def __init__(
+        self, settings: TrainSettings, directory: Path, comm: Communicator, fail: Callable[[str], None], trainers: int
+    ) -> None:
+        """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
+        self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
+        token, address, part = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", _address(settings), str(comm.rank)
+        torch.set_num_threads(max(1, self._threads // trainers))
+        os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "OMP_WAIT_POLICY": "passive"}
+        os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
+        watch = fail, settings.cluster.heartbeat_timeout
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            ip_config = _agree_on_addresses(comm, address, Path(folder))
+            config = part_config(directory, token, Path(folder))
+            clients = str(comm.world_size * trainers)
+            command = ["retexo.distdgl.server", str(config), str(ip_config), part, clients, token]
+            self._server = Child("the DGL server", command, *watch)
+            given = [token, str(ip_config), part, address]
+            self.others = [OtherTrainer(number, given, *watch) for number in range(1, trainers)]
+            super().__init__(token, ip_config, comm.rank, address)
+            own = [self.number, *(trainer.hear() for trainer in self.others)]
+        forget_names(token)
+        numbers = comm.all_gather(torch.tensor(own), SETUP)
+        self._ranks = {number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part}
+        """The part of each client, by DGL's number of it."""
+
+    @property
+    def memory(self) -> Sequence[int]:
+        """Of the server and the other trainers, as TrainResult has it."""
+        return [sum(each) for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)]
 
     def close(self) -> None:
         """Put what was sent into the account, and end the server; all workers call it."""
         own = self._comm.rank
-        self._rpc.send_request(own, self._sent.Counts(self._rpc.get_rank(), ""))  # type: ignore[attr-defined]
-        by_server = self._rpc.recv_response().counts
-        counts = [(kind, peer, count) for (kind, peer), count in self._sent.bytes.items()]
+        sent = [*self.sent.bytes.items()]
+        for trainer in self.others:
+            trainer.tell(None)
+            sent += trainer.hear()
+        self.rpc.send_request(own, self.sent.Counts(self.number, ""))  # type: ignore[attr-defined]
+        by_server = self.rpc.recv_response().counts
+        counts = [(kind, peer, count) for (kind, peer), count in sent]
         counts += [(kind, self._ranks[client], count) for kind, client, count in by_server if client in self._ranks]
         for kind, peer, count in counts:
             if peer != own:
                 self._comm.meter.add(MessageTag(kind), peer, count)
-        self._closing.set()
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.dgl.distributed.exit_client()
+        for child in (self._server, *self.others):
+            child.look()
+            child.closing.set()
+        self.leave()
+        torch.set_num_threads(self._threads)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._server.wait(STOP_TIMEOUT)
+            self._server.process.wait(STOP_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -134,8 +215,8 @@ class Engine:
             if kind is None:
                 self.close()
         finally:
-            self._closing.set()
-            self._server.kill()
+            for child in (self._server, *self.others):
+                child.kill()
 
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
@@ -145,10 +226,13 @@ def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> A
     client.get_local_usable_addr = lambda probe: f"{address}:{free_port(address)}"
     os.environ["DGL_DIST_MODE"] = "distributed"
     dgl.distributed.initialize(str(ip_config))
-    graph = dgl.distributed.DistGraph(token)
-    for name in SHARED_MEMORY.glob(f"{token}*"):  # mapped by now at both ends; so nothing is left behind
+    return dgl.distributed.DistGraph(token)
+
+
+def forget_names(token: str) -> None:
+    """Those of a server in /dev/shm, once all trainers of its part have mapped them; so nothing is left behind."""
+    for name in SHARED_MEMORY.glob(f"{token}*"):
         name.unlink(missing_ok=True)
-    return graph
 
 
 def _address(settings: TrainSettings) -> str:

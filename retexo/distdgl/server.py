@@ -8,12 +8,17 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> None:
-    """Serve until the trainers are done, or until the worker that started it has ended, however that was."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal
+def ends_with_parent() -> bool:
+    """From now on, and not on Ctrl-C, which reaches the whole terminal; False where the parent has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
+    return os.getppid() == parent != 1
+
+
+def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> None:
+    """Serve until the trainers are done, or until the worker that started it has ended, however that was."""
+    if not ends_with_parent():
         return
     from retexo.distdgl.hooks import install
 

@@ -5,7 +5,7 @@ I inner nodes, H halo nodes, F features, C classes.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,3 +151,5 @@ class TrainResult:
     """Rounds per layer; one number for a network that is trained end to end."""
     logits: list[Tensor]
     """[I, C] of each head that may answer, the last one's last; NaN at nodes that no worker needs."""
+    memory: Sequence[int] = (0, 0)
+    """Peaks of the processes that it started on this worker, in bytes: resident, and without what is shared."""

@@ -13,7 +13,11 @@ from retexo.trainers.context import TrainResult
 
 
 class Trainer(Protocol):
-    """What a module of a trainer offers."""
+    """What a module of a trainer offers; some also have
+
+    TAKES, names of ONLY_LAZY that it has, too, and
+    check_directory(settings, directory), InputError for a PartitionDirectory that it cannot train on.
+    """
 
     @property
     def USE(self) -> Use:
@@ -67,7 +71,7 @@ def check(settings: TrainSettings) -> None:
     check_saves(settings, trainer)
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        if trainer is not lazy and value != without and (trainer, name) != (sampled, "batch_size"):
+        if trainer is not lazy and value != without and name not in getattr(trainer, "TAKES", ()):
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )

@@ -25,7 +25,7 @@ from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
 from retexo.nn.stage import Answer, Architecture, Stage
 from retexo.outputs.checkpoint import Checkpoint
 from retexo.outputs.run_log import RunLog
-from retexo.trainers import answer, registry, sampled
+from retexo.trainers import answer, registry
 from retexo.trainers.answer import InferenceResult, Powers
 from retexo.trainers.context import Clock, Context, RunContext
 from retexo.training.graph_info import GraphInfo
@@ -51,14 +51,12 @@ def check(settings: TrainSettings) -> None:
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError for a model of plain graphs on a heterogeneous one, and the reverse."""
+    """InputError for a model of plain graphs on a heterogeneous one, the reverse, and what the trainer cannot read."""
     links = directory.meta is not None and bool(directory.meta.links)
     if settings.task.links != links:
         known_as = {True: "link_prediction", False: "node_classification"}
         raise InputError(f"{directory.path}: {'pairs' if links else 'no pairs'} of nodes are split there; choose "
                          f"task={known_as[links]}, or partition with task={known_as[not links]}")  # fmt: skip
-    if settings.trainer.name == "sampled":
-        sampled.check_directory(settings, directory)
     if check_model(settings.model).reads_relations and not (directory.meta and directory.meta.links.get("relations")):
         raise InputError(f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
                          "partition a heterogeneous graph with task=link_prediction task.relation=")  # fmt: skip
@@ -71,6 +69,9 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
         raise InputError(
             f"model={settings.model.name}: {directory.path} is {kind}; choose --config-name one of {names}"
         )
+    of_trainer = getattr(find_trainer(settings), "check_directory", None)
+    if of_trainer is not None:
+        of_trainer(settings, directory)
 
 
 @dataclass(eq=False)

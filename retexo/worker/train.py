@@ -99,11 +99,12 @@ def run(
         if rank == 0:
             clock.progress.enter("checkpoint")
             _save_model(job, architecture, trainer, answer, multilabel=graph_info.multilabel)
+        resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
         return {
             **scores,
             "rounds": trained.rounds,
             "resumed": {"layer": layer, "round": number} if settings.resume else None,
-            **measurements(comm, clock, memory.peaks(), seconds, settings.model.num_layers),
+            **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
         }
 
 

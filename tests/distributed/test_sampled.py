@@ -4,7 +4,9 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -12,27 +14,36 @@ import pytest
 from support import (
     Ended,
     finish,
+    graph_info,
     group_members,
     need_dgl,
     random_graph,
     start_cli,
     thirds,
+    train_settings,
     wait_until,
     write_partitions,
 )
 
+from partitioning import dgl_import
+from partitioning.directory.read import find
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.distdgl.client import SHARED_MEMORY
+from retexo.trainers import sampled
+from retexo.worker import graph
 
 WORLD = 2
+MODELS = ("gcn", "sage", "gin", "gat")
 DATA = ("dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}")
 ALIKE = (
     "hidden_dim=8", "dropout=0", "num_rounds=[5]", "stopping=none", "device=cpu", "cluster.threads=1",
     "optimizer._target_=torch.optim.SGD", "learning_rate=[0.5]", "best_val_model=false", "base=published",
 )  # fmt: skip
+PROCESS = 100 << 20
+"""Less than what a process with torch and DGL takes."""
 LONG = pytest.mark.long("each starts two servers and two trainers")
 SAMPLED = ("trainer=sampled", "sampled.fanout=[-1]", "batch_size=1000")
 
@@ -56,16 +67,19 @@ def losses(run_dir: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("model", ["gcn", *(pytest.param(name, marks=LONG) for name in ("sage", "gin", "gat"))])
-def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(("model", "trainers"), [("gcn", 2), *(pytest.param(name, 1, marks=LONG) for name in MODELS)])
+def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, model: str, trainers: int) -> None:
     """A batch of all, too: what full_graph computes, round by round."""
-    found = train.run(settings(parts, model, *ALIKE, *SAMPLED), tmp_path / "sampled")
+    given = *ALIKE, *SAMPLED, f"sampled.trainers={trainers}"
+    found = train.run(settings(parts, model, *given), tmp_path / "sampled")
     wanted = train.run(settings(parts, model, *ALIKE, "trainer=full_graph"), tmp_path / "full")
     np.testing.assert_allclose(losses(tmp_path / "sampled"), losses(tmp_path / "full"), rtol=1e-4)
     assert {name: found[name] for name in ("rounds", "train", "val", "test")} == {
         name: wanted[name] for name in ("rounds", "train", "val", "test")
     }
     assert found.keys() == wanted.keys()
+    more = np.subtract(found["peak_memory_bytes"], wanted["peak_memory_bytes"])
+    assert min(more) > trainers * PROCESS  # the servers and the further trainers are among them
     kinds = found["bytes"]["by_kind"]
     assert min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
     # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that use a batch.
@@ -74,7 +88,7 @@ def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, mod
     assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")["test"] == found["test"]
 
 
-def start(parts: Path, run_dir: Path) -> Any:
+def start(parts: Path, run_dir: Path, *more: str) -> Any:
     """A run that goes on for long; wait until it trains."""
     need_dgl()
     small = (
@@ -86,7 +100,7 @@ def start(parts: Path, run_dir: Path) -> Any:
         "distributed.heartbeat_timeout=4",
     )
     process = start_cli(
-        "--config-name", "node_classification_sage", *DATA, f"partition_dir={parts}", *small,
+        "--config-name", "node_classification_sage", *DATA, f"partition_dir={parts}", *small, *more,
         f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
     )  # fmt: skip
     log = run_dir / "metrics.jsonl"
@@ -94,8 +108,8 @@ def start(parts: Path, run_dir: Path) -> Any:
     return process
 
 
-def servers(group: int) -> list[psutil.Process]:
-    return [each for each in group_members(group) if "retexo.distdgl.server" in each.cmdline()]
+def running(group: int, module: str) -> list[psutil.Process]:
+    return [each for each in group_members(group) if module in each.cmdline()]
 
 
 @pytest.mark.timeout(150)
@@ -105,17 +119,19 @@ def servers(group: int) -> list[psutil.Process]:
         ("server", signal.SIGKILL, "cannot go on: the DGL server of its part was killed by SIGKILL"),
         pytest.param("server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG),
         pytest.param("trainer", signal.SIGKILL, "was killed by SIGKILL", marks=LONG),
+        pytest.param("batches", signal.SIGKILL, "cannot go on: trainer 1 of its part was killed by SIGK", marks=LONG),
     ],
 )
 def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str) -> None:
-    process = start(parts, tmp_path / "run")
-    found = servers(process.pid)
+    process = start(parts, tmp_path / "run", *["sampled.trainers=2"] * (who == "batches"))
+    found = running(process.pid, "retexo.distdgl.server")
     assert len(found) == WORLD
     for server in found:
         listening = {each.laddr.ip for each in server.net_connections("inet") if each.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}
     workers = [server.ppid() for server in found]
-    victim = found[0] if who == "server" else found[0].parent()
+    others = running(process.pid, "retexo.trainers.batches")
+    victim = {"server": found, "batches": others, "trainer": [found[0].parent()]}[who][0]
     assert victim is not None
     os.kill(victim.pid, how)
     ended: Ended = finish(process, timeout=60)
@@ -143,6 +159,35 @@ def test_what_is_refused(parts: Path, tmp_path: Path, overrides: tuple[str, ...]
     need_dgl()
     with pytest.raises(InputError, match=words.replace("[", r"\[")):
         train.run(settings(parts, "sage", "trainer=sampled", *overrides), tmp_path / "run")
+
+
+def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
+    need_dgl()
+    for config, words in (
+        ("link_prediction_sage", "links are learned by trainer=lazy and full_graph alone"),
+        ("node_classification_rgcn", "trainer=sampled: not for heterogeneous graphs"),
+    ):
+        given = compose([*DATA, f"partition_dir={parts}", "trainer=sampled"], config)
+        with pytest.raises(InputError, match=words):
+            train.run(given, tmp_path / "run")
+    given = train_settings("trainer=sampled", "num_partitions=2")
+    directory = find([parts / "toy-random-vol-2"], WORLD)
+    graph.check_directory(given, directory)
+    with (
+        mock.patch.object(type(directory), "sites", ("a", "b")),
+        pytest.raises(InputError, match="dataset_name=parts: trainer=sampled lets all workers read all rows and label"),
+    ):
+        graph.check_directory(given, directory)
+    for known in ({"weighted": True}, {"num_edge_features": 3}):
+        context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
+        with pytest.raises(InputError, match="the edges have weights or features"):
+            sampled.train(context, [])
+
+
+def test_without_dgl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dgl_import, "has_dgl", lambda: False)
+    with pytest.raises(InputError, match="trainer=sampled: needs DGL, which is not installed"):
+        train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")
 
 
 def test_it_needs_dgls_files(tmp_path: Path) -> None:

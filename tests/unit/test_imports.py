@@ -59,6 +59,15 @@ def test_one_module_imports_dgl() -> None:
     assert importers("dgl") == {"partitioning/dgl_import.py"}
 
 
+def test_only_its_trainer_loads_dgls_engine() -> None:
+    """And only when it trains: by an import within a function."""
+    its = ("retexo/distdgl/", "retexo/trainers/batches.py")
+    for path in FILES:
+        if not path.relative_to(ROOT).as_posix().startswith(its):
+            lines = [line for line in path.read_text().splitlines() if line.startswith(("from ", "import "))]
+            assert not [line for line in lines if "distdgl" in line or "batches" in line], path
+
+
 def test_retexo_takes_little_of_partitioning() -> None:
     taken = ("directory", "hetero", "links", "errors", "files", "dgl_import", "ogb_import", "setting_fields")
     everywhere = tuple(f"partitioning.{name}" for name in taken)

@@ -39,7 +39,8 @@ def test_two_machines(tmp_path: Path) -> None:
             own = [f"partition_dir={parts}", f"node_rank={rank}", f"hydra.run.dir={tmp_path}/run{rank}"]
             processes.append(start_cli(
                 "--config-name", "node_classification_sage", "app=train", "trainer=sampled", *base[:2], *own,
-                "num_rounds=[6]", "batch_size=128", "cluster.threads=1", "parts_per_node=1",
+                "num_rounds=[6]", "batch_size=64", "cluster.threads=1", "parts_per_node=1",
+                "sampled.trainers=2",
                 f"distributed.master_addr={nodes[0].address}",
                 cwd=tmp_path, prefix=Machine(node.namespace, node.address).prefix,
             ))  # fmt: skip
