@@ -46,7 +46,9 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
         whole = command(tree, folder, "train", *settings, f"hydra.run.dir={run_dir}")
         summary = json.loads((Path(run_dir) / "summary.json").read_text())
     seconds = {name: summary["seconds"]["phase"][name] for name in ("load", "plan", "exchange", "rounds", "embed")}
-    return {"command": whole, "training": summary["seconds"]["train"], **seconds, "MB": summary["bytes"]["total"] / 1e6}
+    train = summary["seconds"]["train"]
+    return {"command": whole, "start and end": whole - train, "training": train, **seconds,
+            "MB": summary["bytes"]["total"] / 1e6}  # fmt: skip
 
 
 def compare(trees: dict[str, Path], graph: list[str], repeats: int) -> pd.DataFrame:

@@ -267,6 +267,24 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
         kill_group(process.pid)
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -15), (signal.SIGINT, 130)], ids=["TERM", "INT"])
+def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
+    place: Path, number: signal.Signals, status: int
+) -> None:
+    """It imports torch then, and a child of it composes the configuration."""
+    process = start_cli(*TRAIN, "hydra.run.dir=ended", cwd=place)
+    try:
+        wait_until(lambda: psutil.Process(process.pid).children(), 60, "a process that composes")
+        process.send_signal(number)
+        ended = finish(process, timeout=30)
+        assert ended.rc == status, ended.output
+        assert "Traceback" not in ended.output
+        assert_nothing_left(process)
+        assert not (place / "ended" / "summary.json").exists()
+    finally:
+        kill_group(process.pid)
+
+
 # --- two nodes on one machine ------------------------------------------------------------------------------------------  # noqa: E501
 
 
