@@ -6,9 +6,11 @@
 
 GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
 at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
-have the published settings. `sampled` and `DGL, one process` have fan-outs 15 and 10, batches of 1,024 in all, dropout
-.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter). Loopback: one node. A rate: two
-nodes of two parts, namespaces of the network that send at most so much each (tests/namespaces.py; needs root).
+have the published settings. `sampled` and DGL in one process have fan-outs 15 and 10, batches of 1,024 in all, dropout
+.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter). `DGL, our network` has the
+stages of the other methods, with LayerNorm and dropout before each product, in the place of DGL's SAGEConv. Loopback:
+one node. A rate: two nodes of two parts, namespaces of the network that send at most so much each
+(tests/namespaces.py; needs root).
 
 "to target": seconds of training until the validation accuracy (of lazy training: of the last layer) is what all methods
 reach in that seed, less .2 points. Memory is the peak of the processes' PSS together. Seconds mean something only where
@@ -32,6 +34,7 @@ from alternative_runs import BATCH, Run
 from scale import data as products
 
 ALONE = "DGL, one process"
+SAME = "DGL, our network"
 METHODS = {
     "plain": ["+experiment=retexo", "exchange=plain"],
     "exact": ["+experiment=exact"],
@@ -42,7 +45,10 @@ METHODS = {
     "sign": ["trainer=sign"],
     "fedgcn": ["trainer=fedgcn"],
     ALONE: [],
+    SAME: [],
 }
+IN_ONE = {ALONE: "DGL SAGE sampled", SAME: "DGL stages sampled"}
+"""Runs of alternative_runs.py."""
 SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=50000", "synthetic.edges=500000", "synthetic.features=64",
              "synthetic.classes=10", "synthetic.homophily=0.5", "split=fraction"]  # fmt: skip
 Found = dict[str, dict[str, dict[str, Any]]]
@@ -73,8 +79,8 @@ def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts:
     """One run, on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
     arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
-    if method == ALONE:
-        found = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
+    if method in IN_ONE:
+        found = alternatives.measure(Run(IN_ONE[method], seed, data, str(folder), 1e9))
         return {"bytes": 0, "wire": 0, **found}
     if rate == "loopback":
         return train(arguments, folder)
@@ -96,9 +102,9 @@ def table(found: Found) -> pd.DataFrame:
         runs = [each[method] for each in seeds]
         test = np.array([each["test"] for each in runs])
         row = {"n": str(len(runs)), "test": common.with_spread(test)}
-        if ALONE in methods:
-            apart = test - np.array([each[ALONE]["test"] for each in seeds])
-            row["less DGL's"] = common.with_spread(apart)
+        for title, other in (("less DGL's", ALONE), ("less our network's", SAME)):
+            if other in methods:
+                row[title] = common.with_spread(test - np.array([each[other]["test"] for each in seeds]))
         if all(each["curve"] for every in seeds for each in every.values()):
             row["to target, s"] = alternatives.seconds_to(alternatives.targets(dict(of_methods(seeds, methods))), runs)
         units = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU s", 1), "bytes": ("MB", 1e6),
@@ -128,9 +134,9 @@ def draw(found: dict[str, Found], file: Path) -> None:
         ):
             for number, method in enumerate(METHODS):
                 runs = [each[method] for each in seeds.values() if "test" in each.get(method, {})]
-                if runs and (method != ALONE or name == "cpu"):
+                if runs and (method not in IN_ONE or name == "cpu"):
                     points = [np.mean([each[measure] for each in runs]) for measure in (name, "test")]
-                    panel.scatter(*points, marker="osD^v<>P*"[number], color=f"C{number}", label=method)
+                    panel.scatter(*points, marker="osD^v<>P*X"[number], color=f"C{number}", label=method)
             panel.set(xscale="log", xlabel=label, title=graph)
         row[0].set_ylabel("test accuracy")
         row[1].legend(fontsize=7)
@@ -167,7 +173,7 @@ def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace,
         for rate in options.rates:
             runs = found.setdefault(f"{graph} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
             for method in options.methods:
-                if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
+                if "test" in runs.get(method, {}) or (method in IN_ONE and rate != "loopback"):
                     continue
                 if not made:
                     alternatives.prepare(given, Path(folder), [options.parts])

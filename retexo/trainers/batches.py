@@ -100,7 +100,7 @@ class Batches:
         rows = rows.to(device)
         for stage, block in zip(stages, blocks, strict=True):
             own = rows.clone() if rows.requires_grad else rows  # which is overwritten
-            rows = stage.embed(stage.conv.prepare(_block_of(block, degrees).to(device), own, NOT_PROJECTED))
+            rows = stage.embed(stage.conv.prepare(block_of(block, degrees).to(device), own, NOT_PROJECTED))
         return rows
 
 
@@ -187,7 +187,7 @@ def degree_names(conv: Convolution) -> list[str]:
     return [*names, "out_deg"] if conv.uses_out_degree else names
 
 
-def _block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
+def block_of(block: Any, degrees: dict[str, Tensor]) -> Block:
     """From DGL's; degrees: [n] of nodes that begin with the block's sources. Self loops are left out."""
     src, dst = block.edges()
     src, dst = src[src != dst], dst[src != dst]
