@@ -212,7 +212,7 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
     batches = Batches(share, client)
     while (asked := pickle.loads(worker.recv_bytes())) is not None:
         what, number, values = asked
-        nn.utils.vector_to_parameters(values, batches.module.parameters())
+        nn.utils.vector_to_parameters(values.to(share.val_labels.device), batches.module.parameters())
         if what == "gradient":
             batches.begin(number)
         worker.send_bytes(pickle.dumps(getattr(batches, what)()))
