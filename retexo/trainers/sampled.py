@@ -34,7 +34,7 @@ NAME = "trainer=sampled"
 
 @settings_dataclass
 class Options(Checked):
-    """How many neighbours are sampled, and by how many trainers."""
+    """How many neighbours are sampled, and by how many trainers; batch_size, of each of these, is 1024 there."""
 
     fanout: tuple[int, ...] = setting(
         "sampled.fanout", [15, 10],
