@@ -116,11 +116,12 @@ class PowerSGDReduction:
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.take() for matrix in self._whole]
-        first = torch.cat([tensor.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]])
+        # Column by column: those of a factor are of unlike sizes, and values that follow each other share a scale.
+        first = torch.cat([tensor.T.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]])
         self._first_sum(first, tail)
         sums = torch.split(first, self._first_sizes)
         for matrix, total in zip(self._whole, sums[len(low) :], strict=True):
-            matrix.put(total.view(matrix.shape))
+            matrix.put(total.view(matrix.shape[::-1]).T)
         if not low:
             return
         sizes = [each.right_size for each in low]
@@ -222,16 +223,16 @@ class _LowRank:
         return self.error @ self.right_factor
 
     def right(self, left_sum: Tensor) -> Tensor:
-        """The right factor [M R], from the sum of all workers' left factors [N R], which is made orthonormal here."""
-        self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape))
-        return (self._left.T @ self.error).T.flatten()  # three times as fast as error.T @ left
+        """The right factor [R M], from the sum of all workers' left factors [R N], which is made orthonormal here."""
+        self._left, _ = torch.linalg.qr(left_sum.view(self._left.shape[::-1]).T)
+        return (self._left.T @ self.error).flatten()  # three times as fast as error.T @ left
 
     def owe(self, right: Tensor) -> None:
-        """Keep what this worker's right factor [M R] leaves out, as it is sent."""
-        self.error.addmm_(self._left, right.view(self.right_factor.shape).T, alpha=-1)
+        """Keep what this worker's right factor [R M] leaves out, as it is sent."""
+        self.error.addmm_(self._left, right.view(self.right_factor.shape[::-1]), alpha=-1)
 
     def finish(self, right_sum: Tensor) -> None:
-        self.right_factor.copy_(right_sum.view(self.right_factor.shape))
+        self.right_factor.copy_(right_sum.view(self.right_factor.shape[::-1]).T)
         self._gradient.put_product(self._left, self.right_factor)
 
 
