@@ -304,6 +304,26 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
     torch.testing.assert_close(added[0].sums, shares.sum(dim=0), rtol=1e-10, atol=1e-10)
 
 
+def test_a_small_direction_survives_eight_bits() -> None:
+    """Of a sum with singular values 1 and .003 both come through in the second round, when the first are warm."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(size, 2, generator=generator))[0] for size in (384, 256))
+
+    def work(comm: Communicator) -> Tensor:
+        module = nn.Linear(256, 384, bias=False)
+        flat = FlatParameters(module, torch.zeros(384 * 256))
+        way = AllReduce(comm, GRADIENTS, torch.int8, NOBODY)
+        reduction = build_reduction(GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way)
+        for _ in range(3):
+            flat.gradient.copy_((left @ torch.diag(torch.tensor([0.5, 0.0015])) @ right.T).flatten())
+            reduction.reduce(torch.zeros(TAIL))
+        return left.T @ flat.gradient.view(384, 256) @ right
+
+    for found in run_threads(2, work):
+        assert found[0, 0].item() == pytest.approx(1.0, rel=0.01)
+        assert found[1, 1].item() == pytest.approx(0.003, rel=0.1)
+
+
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("used", [None, USED])
 def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> None:
