@@ -36,6 +36,13 @@ def at_least(least: float) -> Check:
     return Check(lambda value: value >= least, f"must be at least {least}")
 
 
+def number_or(word: str, least: float) -> Check:
+    return Check(
+        lambda value: value == word if isinstance(value, str) else value >= least,
+        f"must be at least {least}, or {word}",
+    )
+
+
 def at_most(most: float) -> Check:
     return Check(lambda value: value <= most, f"must be at most {most:,}")
 

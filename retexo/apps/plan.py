@@ -93,9 +93,10 @@ def _of_formulas(
     partitions = [part for part in parts if isinstance(part, Partition)]
     architecture = architecture_of(settings, directory, partitions)
     sizes = Sizes.of(settings, partitions, architecture)
+    num_train = sum(int(partition.train_mask.sum()) for partition in partitions)
     return {
         "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
-        "memory_bytes": [worker_memory(partition, architecture, settings) for partition in partitions],
+        "memory_bytes": [worker_memory(partition, architecture, settings, num_train) for partition in partitions],
     }
 
 

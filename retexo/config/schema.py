@@ -80,7 +80,8 @@ def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
 def given_type(defined: Setting, hint: Any) -> Any:
     """The type that a setting is given in: lists for tuples, optional where the default is null."""
     nullable = get_origin(hint) is UnionType
-    required = next(kind for kind in get_args(hint) if kind is not NoneType) if nullable else hint
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if nullable else [hint]
+    required = kinds[0] if len(kinds) == 1 else hint
     given: Any = list[get_args(required)[0]] if get_origin(required) is tuple else required  # type: ignore[misc]
     return given | None if nullable or (defined.default is None and given is not Any) else given
 

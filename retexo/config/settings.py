@@ -13,6 +13,7 @@ from partitioning.setting_fields import (
     Checked,
     at_least,
     at_most,
+    number_or,
     one_of,
     setting,
     settings_dataclass,
@@ -243,9 +244,11 @@ class TrainSettings(Checked):
     model: ModelSettings
     optimizer: OptimizerSettings
     compute: ComputeSettings
-    batch_size: int | None = setting(
-        "batch_size", None, "training nodes of a worker that a step is made from, drawn anew each time; null: all",
-        at_least(1),
+    batch_size: int | str | None = setting(
+        "batch_size", None,
+        "training nodes of a worker that a step is made from, drawn anew each time; null: all; auto: 16,384 of all "
+        "workers together, each its share, of graphs with 65,536 training nodes or more; of others all",
+        number_or("auto", 1),
     )  # fmt: skip
     exchange: ExchangeSettings
     gradient: GradientSettings

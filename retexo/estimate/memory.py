@@ -21,6 +21,7 @@ from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 from retexo.nn.matrix import is_sparse
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.trainers.layerwise import EDGES_PER_STEP, NODES_AT_ONCE
+from retexo.training.objective import batch_size_of
 
 Mask = NDArray[np.bool_]
 BASE = 232 << 20
@@ -34,14 +35,15 @@ WIRE = {"fp32": 32, "bf16": 16, "int8": 8, "int4": 4}
 """Bits of a value in a message."""
 
 
-def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings) -> int:
-    """Private bytes of the worker of a partition at the peak, about."""
+def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings, num_train: int) -> int:
+    """Private bytes of the worker of a partition at the peak, about; num_train: of all workers."""
     with torch.device("meta"):
         stages = build_stages(architecture, settings.seed)
     work = LayerWork.of(partition, settings, linear=stages[0].conv.linear_aggregation)
     sparse = is_sparse(partition.features)
     works = [replace(work, precision=precision) for precision in settings.exchange.precision]
-    return peak_memory(works, stages, sparse=sparse, batch_size=settings.batch_size)
+    batch_size = batch_size_of(settings, int(partition.train_mask.sum()), num_train)
+    return peak_memory(works, stages, sparse=sparse, batch_size=batch_size)
 
 
 def peak_memory(

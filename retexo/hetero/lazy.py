@@ -120,7 +120,7 @@ def make_objective(
     context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, sources: Mapping[str, Sources]
 ) -> LayerObjective:
     """What the rounds of a layer train on."""
-    target, batch_size = context.schema.target, context.settings.batch_size
+    target, batch_size = context.schema.target, context.batch_size
     edges = _attended(context, stage, sources)
 
     def inputs_of(nodes: Tensor) -> Inputs:

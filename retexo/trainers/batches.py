@@ -133,7 +133,7 @@ class BatchObjective:
         split = engine.dgl.distributed.node_split
         train = [split(mask, book, rank=number, force_even=True) for number in range(trainers)]
         counts = context.comm.all_gather(torch.tensor([len(nodes) for nodes in train]), SETUP).flatten()
-        size = context.settings.batch_size or int(counts.max())
+        size = context.batch_size or int(counts.max())
         left = counts[:, None] - size * torch.arange(max(1, -(-int(counts.max()) // size)))
         weights = self.graph_info.num_train / left.clamp(0, size).sum(dim=0).clamp(min=1)
         mask = context.partition.val_mask

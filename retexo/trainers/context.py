@@ -22,7 +22,7 @@ from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.outputs.run_log import RunLog
 from retexo.training.graph_info import GraphInfo
-from retexo.training.objective import LayerObjective
+from retexo.training.objective import LayerObjective, batch_size_of
 from retexo.training.recovery import Recovery
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
@@ -74,6 +74,11 @@ class RunContext:
     def rows_asked_for(self) -> list[int]:
         """Of a site, by rank of how many of its nodes another may get rows; else empty."""
         return [len(nodes) for nodes in self.partition.asked_for or ()]
+
+    @property
+    def batch_size(self) -> int | None:
+        """Training nodes of this worker that a step is made from; None for all."""
+        return batch_size_of(self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train)
 
     @property
     def computed(self) -> Tensor:

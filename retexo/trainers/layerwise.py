@@ -147,13 +147,13 @@ def make_layer_objective(
         train=labelled(context.partition.train_mask),
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
-        batch_size=context.settings.batch_size,
+        batch_size=context.batch_size,
     )
 
 
 def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
-    batch_size, labels = context.settings.batch_size, context.labels[nodes]
+    batch_size, labels = context.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
         inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None

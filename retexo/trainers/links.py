@@ -101,7 +101,7 @@ def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
         weight = torch.bincount(train[:, 1].clamp(min=0), minlength=len(drawn_from))
     return LinkSeeds(
         train[(train >= 0).all(dim=1)], val[(val >= 0).all(dim=1)], drawn_from, weight.to(context.features.dtype),
-        len(drawn_from) / max(1, num_nodes), task.negatives // 2, context.settings.batch_size, context.settings.seed,
+        len(drawn_from) / max(1, num_nodes), task.negatives // 2, context.batch_size, context.settings.seed,
         layer,
     )  # fmt: skip
 

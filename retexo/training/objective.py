@@ -10,11 +10,25 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from retexo.config.settings import TrainSettings
 from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, RowIndex
 from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
 from retexo.training.task import Task
+
+AUTO_BATCH = 16_384
+"""Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
+many: of fewer all are as good."""
+
+
+def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
+    """The batch size of a worker with so many of all training nodes; None: all of them, always."""
+    if not isinstance(settings.batch_size, str):
+        return settings.batch_size
+    if settings.task.links or total < 4 * AUTO_BATCH:
+        return None
+    return max(1, -(-AUTO_BATCH * own // total))
 
 
 class Objective(Protocol):

@@ -46,6 +46,8 @@ def test_batches_train_and_draw_others_each_time(tmp_path: Path, model: str) -> 
     whole = losses(tmp_path, 2, "whole", *MODELS[model], "device=cpu")
     batches = losses(tmp_path, 2, "batches", *MODELS[model], "device=cpu", "batch_size=3")
     again = losses(tmp_path, 2, "again", *MODELS[model], "device=cpu", "batch_size=3")
+    auto = losses(tmp_path, 2, "auto", *MODELS[model], "device=cpu", "batch_size=auto")
+    assert torch.equal(auto, whole)  # of a small graph
     assert torch.equal(batches, again)  # from the seed
     assert not torch.equal(batches, whole)
     assert batches.isfinite().all()
@@ -66,8 +68,9 @@ def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, de
     ("override", "said"),
     [
         ("compute.precision=fp16", "compute.precision=fp16: choose one of fp32, bf16"),
-        ("batch_size=0", "batch_size=0: must be at least 1"),
-        ("batch_size=many", "batch_size: "),
+        ("batch_size=0", "batch_size=0: must be at least 1, or auto"),
+        ("batch_size=many", "batch_size=many: must be at least 1, or auto"),
+        ("batch_size=2.5", "batch_size: "),
     ],
 )
 def test_wrong_values_are_named(tmp_path: Path, override: str, said: str) -> None:

@@ -307,7 +307,7 @@ def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, wid
     directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
     partitions = [directory.read(part) for part in (0, 1)]
     settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
-    return worker_memory(partitions[0], architecture_of(settings, directory, partitions), settings)
+    return worker_memory(partitions[0], architecture_of(settings, directory, partitions), settings, 26)
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])

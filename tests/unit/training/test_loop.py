@@ -20,7 +20,7 @@ from retexo.nn.stage import Stage
 from retexo.training import reduction
 from retexo.training.loop import run_rounds
 from retexo.training.message import Message
-from retexo.training.objective import LabelledNodes, LayerObjective
+from retexo.training.objective import AUTO_BATCH, LabelledNodes, LayerObjective, batch_size_of
 from retexo.training.task import NodeClassification
 from retexo.training.update import LocalOptimizer
 
@@ -185,6 +185,15 @@ def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObject
 
     sizes = graph_info(num_train=30, num_val=7)
     return LayerObjective(0, stage, NodeClassification(CLASSES, False), some(30), some(7), sizes, batch_size)
+
+
+def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes() -> None:
+    auto = train_settings("batch_size=auto")
+    assert batch_size_of(auto, 60_000, 4 * AUTO_BATCH - 1) is None
+    shares = [batch_size_of(auto, own, 100_000) for own in (0, 1, 25_000, 74_999)]
+    assert shares == [1, 1, AUTO_BATCH // 4, 12_288]
+    assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
+    assert batch_size_of(train_settings(), 60_000, 100_000) is None
 
 
 @pytest.mark.parametrize("sparse", [False, True])
