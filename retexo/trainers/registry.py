@@ -71,7 +71,8 @@ def check(settings: TrainSettings) -> None:
     check_saves(settings, trainer)
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        if trainer is not lazy and value != without and name not in getattr(trainer, "TAKES", ()):
+        taken = name in getattr(trainer, "TAKES", ()) and value != "auto"
+        if trainer is not lazy and value != without and not taken:
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name}; leave it out"
             )

@@ -11,7 +11,7 @@ from retexo.errors import Stopped, TrainingError
 from retexo.outputs.run_log import RunLog
 from retexo.training.best_round import EarlyStopping
 from retexo.training.message import build_message
-from retexo.training.objective import Objective
+from retexo.training.objective import Objective, patience_of
 from retexo.training.parameters import check_same_result, flatten_parameters
 from retexo.training.recovery import Recovery
 from retexo.training.round_state import RoundState
@@ -33,7 +33,7 @@ def run_rounds(
         layer,
         LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
-        EarlyStopping(settings.stopping.patience, settings.stopping.min_delta),
+        EarlyStopping(patience_of(settings, objective.graph_info.num_train), settings.stopping.min_delta),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished):

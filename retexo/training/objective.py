@@ -3,6 +3,7 @@
 n nodes, F input width, D hidden width, C classes.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -26,9 +27,19 @@ def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
     """The batch size of a worker with so many of all training nodes; None: all of them, always."""
     if not isinstance(settings.batch_size, str):
         return settings.batch_size
-    if settings.task.links or total < 4 * AUTO_BATCH:
-        return None
-    return max(1, -(-AUTO_BATCH * own // total))
+    return max(1, -(-AUTO_BATCH * own // total)) if _has_auto_batches(settings, total) else None
+
+
+def patience_of(settings: TrainSettings, total: int) -> int | None:
+    """Rounds without a better one after which a layer ends; of batch_size=auto more, by how noisy its steps are."""
+    patience = settings.stopping.patience
+    if patience is None or not _has_auto_batches(settings, total):
+        return patience
+    return math.ceil(patience * math.sqrt(total / AUTO_BATCH))
+
+
+def _has_auto_batches(settings: TrainSettings, total: int) -> bool:
+    return settings.batch_size == "auto" and not settings.task.links and total >= 4 * AUTO_BATCH
 
 
 class Objective(Protocol):

@@ -346,3 +346,10 @@ def test_what_only_lazy_training_has(given: str) -> None:
     for more in ("trainer=full_graph", "trainer=sign"):
         with pytest.raises(InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"):
             registry.check(compose([given, more]).train)
+
+
+def test_batches_of_the_sampled_trainer_have_a_size() -> None:
+    sampled = ("trainer=sampled", "model=sage")
+    registry.check(compose([*sampled, "batch_size=9"]).train)
+    with pytest.raises(InputError, match=r"^batch_size=auto: only trainer=lazy has it"):
+        registry.check(compose([*sampled, "batch_size=auto"]).train)

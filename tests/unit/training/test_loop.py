@@ -20,7 +20,7 @@ from retexo.nn.stage import Stage
 from retexo.training import reduction
 from retexo.training.loop import run_rounds
 from retexo.training.message import Message
-from retexo.training.objective import AUTO_BATCH, LabelledNodes, LayerObjective, batch_size_of
+from retexo.training.objective import AUTO_BATCH, LabelledNodes, LayerObjective, batch_size_of, patience_of
 from retexo.training.task import NodeClassification
 from retexo.training.update import LocalOptimizer
 
@@ -192,6 +192,8 @@ def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
     assert batch_size_of(auto, 60_000, 4 * AUTO_BATCH - 1) is None
     shares = [batch_size_of(auto, own, 100_000) for own in (0, 1, 25_000, 74_999)]
     assert shares == [1, 1, AUTO_BATCH // 4, 12_288]
+    assert [patience_of(auto, total) for total in (1_000, 4 * AUTO_BATCH, 100_000)] == [20, 40, 50]
+    assert patience_of(train_settings(), 100_000) == 20
     assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
     assert batch_size_of(train_settings(), 60_000, 100_000) is None
 
