@@ -137,7 +137,9 @@ class GradientSettings(Checked):
         "gradient.compression", "powersgd", "powersgd: low-rank factors of each matrix, with error feedback",
         one_of("none", "powersgd"), earlier="none",
     )  # fmt: skip
-    rank: int = setting("gradient.rank", 2, "powersgd: columns of each factor; 3 for gat and gin", at_least(1), earlier=4)
+    rank: int = setting(
+        "gradient.rank", 2, "powersgd: columns of each factor; 3 for gat and gin", at_least(1), earlier=4
+    )
     secure: bool = setting(
         "gradient.secure", False,
         "sums under pairwise masks, of three sites or more: none can read another's share; gradient.precision=fp32",
