@@ -127,7 +127,9 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
 
 
 def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:
-    directory = open_directory(settings)
+    """Those that settings name, made where they are not there, without output."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        directory = open_directory(settings)
     return directory, [directory.read(part) for part in range(directory.num_parts)]
 
 
