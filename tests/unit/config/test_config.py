@@ -272,14 +272,14 @@ PUBLISHED = {
     "readout": "last", "smoothing.steps": 0, "smoothing.reach": "computed",
     "learning_rate": [0.003] * 3, "num_rounds": [200] * 3,
     "stopping.patience": 30, "local_epochs": 1, "gradient.mode": "sync", "gradient.precision": "fp32",
-    "gradient.compression": "none", "exchange.precision": "fp32",
+    "gradient.compression": "none", "gradient.rank": 4, "exchange.precision": "fp32",
 }  # fmt: skip
 CHANGED = {
     "model.own_half": True, "model.inputs": "all", "model.passes": "aggregate", "dropout": 0.2,
     "readout": "validation", "smoothing.steps": 5, "smoothing.reach": "hops",
     "learning_rate": [0.01], "num_rounds": [90],
     "stopping.patience": 20, "local_epochs": 20, "gradient.mode": "local", "gradient.precision": "bf16",
-    "gradient.compression": "powersgd", "exchange.precision": "int8",
+    "gradient.compression": "powersgd", "gradient.rank": 9, "exchange.precision": "int8",
 }  # fmt: skip
 
 
