@@ -6,13 +6,11 @@ on Ctrl-C and SIGTERM.
 
 # Worker processes import what was started, too; so the heavy imports are inside.
 import atexit
-import ctypes
 import errno
 import gc
 import importlib
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -192,8 +190,9 @@ def _compose_for_parent(writing: int) -> NoReturn:
 
     It ends with the exit status of settings that are refused.
     """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to answer
+    from retexo.cluster.parent import tie_to_parent
+
+    tie_to_parent()  # Ctrl-C is the parent's to answer
     parent = os.getppid()
 
     def send(settings: "Settings", hydra: "HydraConf", _fresh: bool) -> None:

@@ -1,18 +1,15 @@
 """The process of one part's DGL server: `python -m retexo.distdgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`."""
 
-import ctypes
 import os
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+from retexo.cluster.parent import tie_to_parent
 
 
 def ends_with_parent() -> bool:
-    """From now on, and not on Ctrl-C, which reaches the whole terminal; False where the parent has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """See tie_to_parent; False where the parent, which is a worker, has ended before."""
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    tie_to_parent()
     return os.getppid() == parent != 1
 
 

@@ -139,10 +139,9 @@ class BatchObjective:
         mask = context.partition.val_mask
         val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
         labels = context.labels[mask.to(context.device)]
-        seeds = [torch.initial_seed() + context.comm.world_size * number for number in range(trainers)]
         return [
-            Share(self.stages, self.task, fanout, nodes, val[number::trainers], labels[number::trainers], size,
-                          weights, context.features.dtype, seeds[number])
+            Share(self.stages, self.task, fanout, nodes, val[number::trainers], labels[number::trainers], size, weights,
+                  context.features.dtype, torch.initial_seed() + context.comm.world_size * number)
             for number, nodes in enumerate(train)
         ]  # fmt: skip
 
