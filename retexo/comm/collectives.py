@@ -27,7 +27,7 @@ class ReduceInput:
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
     wire: torch.dtype | None = None
-    """The type that travels, if not the tensor's: bfloat16, or int8 (see retexo.comm.wire).
+    """The type that travels, if not the tensor's: bfloat16, int8 or int6 (see retexo.comm.wire).
 
     Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
     """
@@ -171,7 +171,7 @@ class Communicator:
 
 def _bounds(summand: ReduceInput, rank: int, world_size: int) -> tuple[int, int]:
     """First element, and the end, of the chunk that a rank adds up; whole blocks, where these share a scale."""
-    size, step = summand.tensor.numel(), wire.BLOCK if summand.dtype == torch.int8 else 1
+    size, step = summand.tensor.numel(), wire.BLOCK if summand.dtype in wire.LARGEST else 1
     steps = -(-size // step)
     return min(size, steps * rank // world_size * step), min(size, steps * (rank + 1) // world_size * step)
 

@@ -1,4 +1,4 @@
-"""How the values of a sum travel: in their own type, a narrower one, or int8 with a scale for each BLOCK of them.
+"""How the values of a sum travel: in their own type, a narrower one, or int8 or int6 with a scale for each BLOCK.
 
 n values.
 """
@@ -12,38 +12,72 @@ from torch import Tensor
 
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 
+INT6: torch.dtype = torch.int6  # type: ignore[attr-defined]  # not in torch's stubs
+LARGEST = {torch.int8: 127, INT6: 31}
+"""The largest code of the types that have scales."""
 BLOCK = 128
-"""Values that share a scale in int8."""
+"""Values that share a scale."""
+FOURTH = np.array([6, 4, 2], np.uint8)
+"""Left shifts that bring the lowest, middle and highest two of six bits to the high end of a byte."""
 ByteArray = npt.NDArray[np.uint8]
 
 
 def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
-    """The bytes of values [n] on the host; of int8 those of the numbers, and those of the scales."""
-    if dtype != torch.int8:
+    """The bytes of values [n] on the host; where there are scales those of the codes, and those of the scales."""
+    if dtype not in LARGEST:
         return [bytes_of(values.to(dtype))]
-    codes, scales = to_int8(torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK))
-    return [codes.view(-1).view(torch.uint8).numpy()[: len(values)], scales.view(torch.uint8).numpy()]
+    blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+    codes, scales = to_int8(blocks, LARGEST[dtype])
+    packed = codes.view(-1).view(torch.uint8).numpy()
+    if dtype == INT6:
+        packed = _pack(packed)
+    return [packed[: _code_bytes(dtype, len(values))], scales.view(torch.uint8).numpy()]
 
 
 def chunk(encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int) -> list[ByteArray]:
-    """The bytes of the values from `first`, in int8 a multiple of BLOCK, up to `end`."""
-    widths = [(1, 1), (SCALE_BYTES, BLOCK)] if dtype == torch.int8 else [(dtype.itemsize, 1)]
-    places = [slice(first // step * width, -(-end // step) * width) for width, step in widths]
-    return [part[place] for part, place in zip(encoded, places, strict=True)]
+    """The bytes of the values from `first`, where there are scales a multiple of BLOCK, up to `end`."""
+    if dtype not in LARGEST:
+        return [encoded[0][first * dtype.itemsize : end * dtype.itemsize]]
+    codes, scales = encoded
+    scale_of = slice(first // BLOCK * SCALE_BYTES, -(-end // BLOCK) * SCALE_BYTES)
+    return [codes[_code_bytes(dtype, first) : _code_bytes(dtype, end)], scales[scale_of]]
 
 
 def num_bytes(dtype: torch.dtype, count: int) -> int:
     """Of a chunk of so many values."""
-    return count * dtype.itemsize + (-(-count // BLOCK) * SCALE_BYTES if dtype == torch.int8 else 0)
+    return _code_bytes(dtype, count) + (-(-count // BLOCK) * SCALE_BYTES if dtype in LARGEST else 0)
 
 
 def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
-    """The values [count] of a chunk; those of int8 are float32. May share the memory of the bytes."""
-    if dtype != torch.int8:
+    """The values [count] of a chunk; float32 where there are scales. May share the memory of the bytes."""
+    if dtype not in LARGEST:
         aligned = content if content.ctypes.data % dtype.itemsize == 0 else content.copy()
         return torch.frombuffer(aligned, dtype=dtype) if count else torch.empty(0, dtype=dtype)
-    scales = np.repeat(content[count:].view(np.float32), BLOCK)[:count]
-    return torch.from_numpy(content[:count].view(np.int8) * scales)
+    size = _code_bytes(dtype, count)
+    codes = _unpack(content[:size])[:count] if dtype == INT6 else content[:size].view(np.int8)
+    return torch.from_numpy(codes * np.repeat(content[size:].view(np.float32), BLOCK)[:count])
+
+
+def _code_bytes(dtype: torch.dtype, count: int) -> int:
+    """Of so many values, without scales: of int6 every fourth lies in what the three before leave of their bytes."""
+    return count - count // 4 if dtype == INT6 else count * dtype.itemsize
+
+
+def _pack(codes: ByteArray) -> ByteArray:
+    """Codes of which the low six bits count [4 m], in 3 m bytes."""
+    groups = codes.reshape(-1, 4)
+    packed: ByteArray = ((groups[:, :3] & np.uint8(63)) | (groups[:, 3:] << FOURTH & np.uint8(192))).ravel()
+    return packed
+
+
+def _unpack(packed: ByteArray) -> npt.NDArray[np.int8]:
+    """What `_pack` wrote; after the last whole group up to three codes, and then zeros."""
+    groups = np.pad(packed, (0, -len(packed) % 3)).reshape(-1, 3)
+    codes = np.empty((len(groups), 4), np.uint8)
+    codes[:, :3] = groups << 2
+    codes[:, 3] = np.bitwise_or.reduce((groups & 192) >> FOURTH, axis=1) << 2
+    signed: npt.NDArray[np.int8] = codes.ravel().view(np.int8) >> 2  # the sign goes along
+    return signed
 
 
 def bytes_of(tensor: Tensor) -> ByteArray:

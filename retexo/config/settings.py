@@ -130,8 +130,8 @@ class GradientSettings(Checked):
         "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
     )
     precision: str = setting(
-        "gradient.precision", "int8", "of what is sent; int8 has a scale for 128 values",
-        one_of("fp32", "bf16", "int8"), earlier="fp32",
+        "gradient.precision", "int6", "of what is sent; int8 and int6 have a scale for 128 values",
+        one_of("fp32", "bf16", "int8", "int6"), earlier="fp32",
     )  # fmt: skip
     compression: str = setting(
         "gradient.compression", "powersgd", "powersgd: low-rank factors of each matrix, with error feedback",

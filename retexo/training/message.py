@@ -10,6 +10,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic import MessageTag
+from retexo.comm.wire import INT6
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.training.objective import Objective
@@ -20,7 +21,7 @@ from retexo.training.secure import SecureSum
 DIGIT = 4096
 """Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
 
-WIRE = {"fp32": None, "bf16": torch.bfloat16, "int8": torch.int8}
+WIRE = {"fp32": None, "bf16": torch.bfloat16, "int8": torch.int8, "int6": INT6}
 """What gradient.precision sends; None: the gradient's own type."""
 
 

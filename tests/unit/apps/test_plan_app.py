@@ -177,7 +177,7 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
 OPTIONS = {
     ("exchange=plain", "gradient=sync"): {
         "exchange=exact", "exchange.precision=bf16", "exchange.precision=int8", "gradient.precision=bf16",
-        "gradient.precision=int8", "gradient.compression=powersgd", "smoothing.reach=hops",
+        "gradient.precision=int6", "gradient.compression=powersgd", "smoothing.reach=hops",
     },
     ("exchange.precision=bf16",): {"exchange.precision=int8", "gradient.precision=bf16", "smoothing.reach=hops"},
 }  # fmt: skip

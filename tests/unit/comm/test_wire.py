@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from retexo.comm import wire
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, wire.INT6])
 @given(count=st.integers(0, 5 * wire.BLOCK), blocks=st.lists(st.integers(0, 5), max_size=4), offset=st.integers(0, 9))
 def test_chunks_hold_the_values(dtype: torch.dtype, count: int, blocks: list[int], offset: int) -> None:
-    values = torch.arange(-count, count, 2, dtype=torch.float32 if dtype == torch.int8 else torch.float64) / 8
+    values = torch.arange(-count, count, 2, dtype=torch.float32 if dtype in wire.LARGEST else torch.float64) / 8
     encoded = wire.encode(values, dtype)
     ends = sorted({0, count, *(min(count, each * wire.BLOCK) for each in blocks)})
     decoded = []
@@ -26,9 +26,24 @@ def test_chunks_hold_the_values(dtype: torch.dtype, count: int, blocks: list[int
         assert len(content) == size
         decoded.append(wire.decode(content, dtype, end - first))
     found = torch.cat([torch.empty(0), *decoded]).double()
-    scale = values.abs().amax() / 127 if count and dtype == torch.int8 else 0
-    expected = values.to(torch.float32 if dtype == torch.int8 else dtype).double()
+    scale = values.abs().amax() / wire.LARGEST[dtype] if count and dtype in wire.LARGEST else 0
+    expected = values.to(torch.float32 if dtype in wire.LARGEST else dtype).double()
     assert (found - expected).abs().le(scale / 2 + 1e-6).all()
+
+
+def test_every_code_of_six_bits_in_every_place() -> None:
+    codes = torch.arange(-31, 32)
+    for place in range(4):
+        values = torch.zeros(4 * len(codes))
+        values[place::4] = codes
+        encoded = wire.encode(values, wire.INT6)
+        assert len(encoded[0]) == 3 * len(codes)
+        found = wire.decode(np.concatenate(encoded), wire.INT6, len(values)).reshape(-1, 4)
+        assert (found[:, [each for each in range(4) if each != place]] == 0).all()
+        for first in range(0, 4 * len(codes), wire.BLOCK):  # each block has its own scale
+            block = values[first : first + wire.BLOCK].reshape(-1, 4)[:, place]
+            limit = block.abs().max() / 62 + 1e-6
+            assert (found[first // 4 : first // 4 + len(block), place] - block).abs().max() <= limit
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -79,7 +79,7 @@ def test_defaults() -> None:
     assert (train.seed, train.log_every, train.best_val_model) == (42, 100, True)
     gradient, exchange = train.gradient, train.exchange
     assert (gradient.mode, gradient.local_epochs) == ("sync", 1)
-    assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int8")
+    assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int6")
     assert [compose([f"model={name}"]).train.gradient.rank for name in ("sage", "gat", "gin")] == [2, 3, 3]
     assert (exchange.mode, exchange.precision, train.stopping.patience) == ("exact", ("int4", "int4"), 20)
     assert (train.model.own_half, train.model.inputs, train.model.passes) == (True, "all", "aggregate")

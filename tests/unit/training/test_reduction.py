@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic import MessageTag
-from retexo.comm.wire import BLOCK
+from retexo.comm.wire import BLOCK, INT6
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.parameters import FlatParameters, used_rows
@@ -217,19 +217,20 @@ def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-def test_int8_is_within_its_scales_of_the_sum(world: int) -> None:
+@pytest.mark.parametrize(("wire", "codes", "size"), [(torch.int8, 127, Model.SIZE), (INT6, 31, 101)])
+def test_codes_are_within_their_scales_of_the_sum(world: int, wire: torch.dtype, codes: int, size: int) -> None:
     """A share is off by half a code of its block at most, and the sum by half a code more."""
     shares = random_shares(world)
-    added = summed_by(shares, Way(wire=torch.int8))
+    added = summed_by(shares, Way(wire=wire))
     assert_agreed(added)
     largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
-    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / 254
+    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (2 * codes)
     assert not torch.equal(added[0].sums, shares.sum(dim=0))
-    rounded = Model.SIZE + 4 * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
+    rounded = size + 4 * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
     assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
 
 
-@pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8, INT6])
 def test_the_rounded_share_is_what_arrives(wire: torch.dtype) -> None:
     """With all other shares zero the sum is the share, rounded once more, which changes nothing."""
     share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
