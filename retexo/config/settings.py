@@ -31,6 +31,7 @@ MAX_RATE = 1e30
 """Learning rates and decays are multiplied in float32."""
 
 RATE = (at_least(0), FINITE, at_most(MAX_RATE))
+DROPOUT = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
 @settings_dataclass
@@ -46,8 +47,15 @@ class ModelSettings(Checked):
     )
     heads: int = setting("heads", 8, "attention heads of gat", at_least(1))
     dropout: float = setting(
-        "dropout", 0.4, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py",
-        Check(lambda value: 0 <= value < 1, "must be in [0, 1)"),
+        "dropout", 0.4, "on the aggregate, of gat on the rows; by validation, benchmarks/methods.py", DROPOUT
+    )
+    input_dropout: float | None = setting(
+        "model.input_dropout", None, "of features and their aggregates, in every layer that reads them; null: dropout",
+        DROPOUT,
+    )  # fmt: skip
+    norm: str = setting(
+        "model.norm", "layer", "of hidden vectors: layer normalisation, or none", one_of("layer", "none"),
+        earlier="layer",
     )  # fmt: skip
     own_half: bool = setting(
         "model.own_half", True,
@@ -65,6 +73,11 @@ class ModelSettings(Checked):
         one_of("activation", "aggregate"), earlier="activation",
     )  # fmt: skip
     options: dict[str, Any] = setting("model.*", {}, "what only this model has, see below")
+
+    @property
+    def features_dropout(self) -> float:
+        """Rate, of features and their aggregates."""
+        return self.dropout if self.input_dropout is None else self.input_dropout
 
 
 @settings_dataclass

@@ -26,6 +26,8 @@ class RelationInput:
     """Whose rows: those of equal name are alike, and may share weights."""
     width: int
     """F of the rows."""
+    dropout: float | None = None
+    """Rate, of them or of their mean; None: the convolution's."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,14 @@ class Convolution(nn.Module):
         """[N_dst, K] the aggregate after `neighbour_weight`, without dropout; None where aggregation is not linear."""
         return None
 
-    def dropped(self, matrix: Matrix) -> Matrix:
-        """The matrix after dropout, drawn anew in each round of training."""
-        return dropout(matrix, self.dropout_rate, self.training)
+    def dropped(self, matrix: Matrix, rate: float | None = None) -> Matrix:
+        """The matrix after dropout, drawn anew in each round of training; rate: None for the convolution's."""
+        return dropout(matrix, self.dropout_rate if rate is None else rate, self.training)
+
+
+def normalisation(kind: str, width: int) -> nn.Module:
+    """What model.norm says, of vectors [n, width]."""
+    return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
 
 
 def xavier(num_in: int, num_out: int) -> nn.Parameter:

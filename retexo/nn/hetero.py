@@ -16,7 +16,7 @@ F_t width of a type's features, 0 for none; D width of a group, which q has too;
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import torch
@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from partitioning.hetero.graph_data import EdgeType
 from retexo.config.settings import ModelSettings
 from retexo.nn.convolution import Convolution, LayerShape, RelationInput, xavier
-from retexo.nn.registry import build_convolution, check_model, find
+from retexo.nn.registry import build_convolution, check_model
 from retexo.nn.relational import RelationalConvolution
-from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.nn.stage import Architecture, Stage, build_stages, read_model
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,9 @@ class HeteroArchitecture:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From to_json. Raises KeyError, TypeError, ValueError and InputError."""
-        options = find(content["name"]).Options
-        own = options(**{field.name: content[field.name] for field in fields(options)})
-        common = {field.name: content[field.name] for field in fields(ModelSettings) if field.name != "options"}
         relations = tuple((str(source), str(name), str(to)) for source, name, to in content["relations"])
         schema = Schema(str(content["target"]), dict(content["widths"]), relations)
-        return cls(ModelSettings(**common, options=asdict(own)), schema, int(content["num_classes"]))
+        return cls(read_model(content), schema, int(content["num_classes"]))
 
 
 AnyArchitecture = Architecture | HeteroArchitecture
@@ -194,13 +191,14 @@ def _build_typed(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     width = architecture.num_classes if last else model.hidden_dim
     computed = schema.towards(model.num_layers - 1 - layer)
     for name in schema.widths:
-        group = tuple(RelationInput(each[0], rows[each[0]]) for each in schema.into(name) if each[0] in rows)
+        rate = model.dropout if layer else model.features_dropout
+        group = tuple(RelationInput(each[0], rows[each[0]], rate) for each in schema.into(name) if each[0] in rows)
         if name not in computed or not (group or name in rows):
             continue
         conv = build_convolution(LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0)))
         conv.adds_skips = True
         skips = {"rows": xavier(rows[name], width)} if name in rows else {}
-        made[name] = Stage(conv, None if last else 1, skips=skips)  # type: ignore[arg-type]
+        made[name] = Stage(conv, None if last else 1, model, skips=skips, features=not layer)  # type: ignore[arg-type]
         made[name].head = None
     return TypedLayer(made)
 
@@ -210,12 +208,13 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     schema, model = architecture.schema, architecture.model
     own = schema.widths[schema.target]
     width = _group_width(architecture, layer)
-    raw = tuple(RelationInput(each[0], schema.widths[each[0]]) for each in schema.inputs(0))
+    rate = model.features_dropout
+    raw = tuple(RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.inputs(0))
     passed = tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer)) if layer else ()
     groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
-    return Stage(conv, architecture.num_classes, skips=skips)  # type: ignore[arg-type]
+    return Stage(conv, architecture.num_classes, model, skips=skips)  # type: ignore[arg-type]
 
 
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:

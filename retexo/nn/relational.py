@@ -70,7 +70,10 @@ class RelationalConvolution(Convolution):
         """[n, D] of each of the first groups, and one [n, 0]."""
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
-            parts = [self.dropped(next(each)) @ self.weight_of(group, place) for place in range(len(relations))]
+            parts = [
+                self.dropped(next(each), relation.dropout) @ self.weight_of(group, place)
+                for place, relation in enumerate(relations)
+            ]
             sums.append(self.added(parts, num_rows))
         return sums
 

@@ -1,18 +1,19 @@
 """What one layer trains: convolution, norm, activation and head, all of them part of the model.
 
-A stage before the last is convolution + LayerNorm + ReLU, with a linear head that classifies while it trains; its
+A stage before the last is convolution + norm + ReLU, with a linear head that classifies while it trains; its
 embedding is the vector after the ReLU. The last stage is the bare convolution to C classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
-from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
+from retexo.nn.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
+from retexo.nn.matrix import dropout
 from retexo.nn.registry import build_convolution, check_model, find
 from retexo.nn.scorer import Scorer
 
@@ -56,20 +57,27 @@ class Architecture:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """From to_json, also of a checkpoint from before an option: that has `Setting.earlier`.
-
-        Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
-        """
-
-        def read(settings: type) -> dict[str, Any]:
-            known = {field.name: field.metadata["setting"].earlier for field in fields(settings)}
-            known.pop("options", None)
-            return {name: content[name] if was is None else content.get(name, was) for name, was in known.items()}
-
-        options = read(find(content["name"]).Options)
-        model = ModelSettings(**read(ModelSettings), options=options)
+        """From to_json; raises as read_model."""
         sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
-        return cls(model, *sizes, content.get("num_edge_features", 0))
+        return cls(read_model(content), *sizes, content.get("num_edge_features", 0))
+
+
+def read_model(content: dict[str, Any]) -> ModelSettings:
+    """From to_json of an architecture; a setting that is younger than the checkpoint has the value `Setting.before`.
+
+    Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of range.
+    """
+
+    def read(settings: type) -> dict[str, Any]:
+        found = {}
+        for field in fields(settings):
+            defined = field.metadata["setting"]
+            younger = defined.earlier is not None or defined.default is None
+            if field.name != "options":
+                found[field.name] = content.get(field.name, defined.before) if younger else content[field.name]
+        return found
+
+    return ModelSettings(**read(ModelSettings), options=read(find(content["name"]).Options))
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
@@ -91,21 +99,30 @@ class Stage(nn.Module):
         self,
         conv: Convolution,
         num_classes: int | None,
+        model: ModelSettings,
         *,
         skips: Mapping[Skip, nn.Parameter] | None = None,
+        features: bool = False,
         is_last: bool = False,
         passes_aggregate: bool = False,
     ) -> None:
-        """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each."""
+        """num_classes: of the head; None for a last stage that is the bare convolution. skips: weights [F, D] each.
+
+        features: whether `rows`, the layer's input, are the features.
+        """
         super().__init__()
         self.conv = conv
         self.skips = nn.ParameterDict(skips or {})
         self.hidden_dim = conv.output_dim
         if not conv.adds_skips:
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
-        self.norm = nn.LayerNorm(self.hidden_dim) if num_classes is not None else None
+        self.norm = normalisation(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
         self.is_last, self.passes_aggregate = is_last, passes_aggregate
+        self.dropout_rate = model.dropout
+        self.skip_rates = [
+            model.dropout if name == "rows" and not features else model.features_dropout for name in self.skips
+        ]
         self.scorer: Any = None
         """Of links; set by build_stages."""
 
@@ -158,14 +175,17 @@ class Stage(nn.Module):
 
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
-        pairs = zip(inputs.skips, self.skips.values(), strict=True)
-        parts = [self.conv.dropped(rows) @ weight for rows, weight in pairs]
+        skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
+        parts = [dropout(rows, rate, self.training) @ weight for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else torch.relu_(self.norm(out))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return hidden if self.head is None else self.head(self.conv.dropped(hidden) if self.skips else hidden)
+        if self.head is None:
+            return hidden
+        logits: Tensor = self.head(dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden)
+        return logits
 
     def _whole(self, out: Tensor) -> Tensor:
         """In the precision of the parameters."""
@@ -221,21 +241,25 @@ def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> 
     model, num_features, num_classes = architecture.model, architecture.num_features, architecture.num_classes
     is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
     num_in = num_features if num_in is None else num_in
+    of_conv = model if layer else replace(model, dropout=model.features_dropout)
     kind = check_model(model)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
     if of_edges and not (kind.attention_heads or kind.reads_relations):
         skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
     if is_last and not skips:
-        return Stage(build_convolution(LayerShape(num_in, num_classes, True, model, of_edges)), None, is_last=True)
+        conv = build_convolution(LayerShape(num_in, num_classes, True, of_conv, of_edges))
+        return Stage(conv, None, model, is_last=True)
     share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
     width = max(1, model.hidden_dim - share * len(skips))
-    conv = build_convolution(LayerShape(num_in, width, False, model, of_edges))
+    conv = build_convolution(LayerShape(num_in, width, False, of_conv, of_edges))
     known = {"rows": num_in, "edges": architecture.num_edge_features}
     widths = (known.get(name, num_features) for name in skips)
     return Stage(
         conv,
         num_classes,
+        model,
         skips={name: xavier(width, share or conv.output_dim) for name, width in zip(skips, widths, strict=True)},
+        features=not layer,
         is_last=is_last,
         passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,
     )

@@ -5,8 +5,8 @@ Frasca, Rossi, Eynard, Chamberlain, Bronstein and Monti, "SIGN: Scalable Incepti
     Z = relu(norm([X Theta_0, A X Theta_1, ..., A^L X Theta_L]))      Y = Z Omega        (their eqs. 4 and 5)
 
 A is the normalised adjacency of GCN, or the mean of SAGE; L is num_layers. Boundary rows cross the network once per
-hop. LayerNorm and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on each input and
-on Z.
+hop. The norm (model.norm) and ReLU stand where they have PReLU, as in the other trainers' networks; dropout acts on
+each input (model.input_dropout) and on Z.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from retexo.config.settings import TrainSettings
+from retexo.config.settings import ModelSettings, TrainSettings
 from retexo.exchange.plan import Use
-from retexo.nn.convolution import xavier
+from retexo.nn.convolution import normalisation, xavier
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
 from retexo.nn.stage import Stage
@@ -41,18 +41,20 @@ def check(settings: TrainSettings) -> None:
 class SIGN(nn.Module):
     """[n, F] for each of L + 1 hops -> [n, C]"""
 
-    def __init__(self, widths: Sequence[int], hidden: int, num_classes: int, rate: float) -> None:
+    def __init__(self, widths: Sequence[int], num_classes: int, model: ModelSettings) -> None:
         """widths: F of each hop."""
         super().__init__()
+        hidden = model.hidden_dim
         self.weights = nn.ParameterList([xavier(width, hidden) for width in widths])
         self.bias = nn.Parameter(torch.zeros(len(widths) * hidden))
-        self.norm = nn.LayerNorm(len(widths) * hidden)
+        self.norm = normalisation(model.norm, len(widths) * hidden)
         self.head = nn.Linear(len(widths) * hidden, num_classes)
-        self.rate = rate
+        self.rate, self.input_rate = model.dropout, model.features_dropout
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
         parts = [
-            dropout(rows, self.rate, self.training) @ weight for rows, weight in zip(hops, self.weights, strict=True)
+            dropout(rows, self.input_rate, self.training) @ weight
+            for rows, weight in zip(hops, self.weights, strict=True)
         ]
         hidden = torch.relu(self.norm(torch.cat(parts, dim=1) + self.bias))
         logits: Tensor = self.head(dropout(hidden, self.rate, self.training))
@@ -101,10 +103,9 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
 
 def _network(context: RunContext, hops: list[Tensor]) -> SIGN:
     """The same on every worker."""
-    model = context.settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        return SIGN([rows.shape[1] for rows in hops], model.hidden_dim, context.task.num_classes, model.dropout)
+        return SIGN([rows.shape[1] for rows in hops], context.task.num_classes, context.settings.model)
 
 
 def _matrices(context: RunContext, hops: list[Tensor], mask: Tensor) -> list[Matrix]:

@@ -259,13 +259,15 @@ def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: in
     assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
 
 
-@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=16")])
+@pytest.mark.parametrize(
+    "options", [("exchange=plain", "model.norm=none"), ("gradient.compression=powersgd", "gradient.rank=16")]
+)
 @pytest.mark.parametrize(("model", "kind", "masks"), [("gcn", "columns", "dense"), ("sage-mean", "sparse", "third"),
                                                       ("gat-mean", "sparse", "third")])  # fmt: skip
 def test_full_graph_with_other_options(
     tmp_path: Path, model: str, kind: str, masks: str, options: tuple[str, ...]
 ) -> None:
-    """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
+    """Rows sent plainly, no norm; columns that no training node has, sparse features, nodes in no mask."""
     settings, edges = settings_of(4, "trainer=full_graph", *MODELS[model], *options), whole_edges(oracle_graph(kind))
     wanted = alone(settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks)
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
@@ -414,7 +416,7 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(LAYERS + 1)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed * 1000)
-        network = sign.SIGN([graph.features.shape[1]] * (LAYERS + 1), WIDTH, 4, 0.0).double()
+        network = sign.SIGN([graph.features.shape[1]] * (LAYERS + 1), 4, settings.model).double()
     logits = lambda: network(hops)  # noqa: E731
     return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 

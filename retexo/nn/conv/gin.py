@@ -3,14 +3,14 @@
     h_v = MLP( x_v + sum over u in N(v) of x_u )      (their eq. 4.1 with epsilon fixed at 0: GIN-0)
 
 With weights w of edges the sum is of w_uv x_u (an edge of weight k is k edges; as DGL's GINConv, edge_weight). The MLP
-is linear, LayerNorm, ReLU, linear. LayerNorm stands where they have batch normalisation, whose statistics
-would have to cross the network in every round.
+is linear, norm, ReLU, linear. The norm is that of stages, model.norm, where they have batch normalisation, whose
+statistics would have to cross the network in every round.
 """
 
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
+from retexo.nn.convolution import Inputs, LayerShape, NoOptions, normalisation, xavier
 from retexo.nn.linear import LinearConvolution
 
 Options = NoOptions
@@ -18,7 +18,7 @@ Options = NoOptions
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":
     width = layer.num_out if layer.model.own_half else layer.model.hidden_dim
-    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width)
+    return GIN(layer.num_in, layer.num_out, layer.model.dropout, width, layer.model.norm)
 
 
 class GIN(LinearConvolution):
@@ -29,13 +29,14 @@ class GIN(LinearConvolution):
         num_out: D.
         dropout: rate, of the aggregate.
         width: of the MLP's hidden layer.
+        norm: its normalisation, as model.norm.
     """
 
-    def __init__(self, num_in: int, num_out: int, dropout: float, width: int) -> None:
+    def __init__(self, num_in: int, num_out: int, dropout: float, width: int, norm: str = "layer") -> None:
         super().__init__(num_out, dropout)
         self.weight_in = xavier(num_in, width)
         self.bias_in = nn.Parameter(torch.zeros(width))
-        self.norm = nn.LayerNorm(width)
+        self.norm = normalisation(norm, width)
         self.weight_out = xavier(width, num_out)
         self.bias_out = nn.Parameter(torch.zeros(num_out))
 

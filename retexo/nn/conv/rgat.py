@@ -63,7 +63,8 @@ class RelationalAttention(RelationalConvolution):
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """[N_dst, D] of one relation."""
-        z = (self.dropped(rows) @ self.weight_of(len(self.groups) - 1, place)).to(self.bias.dtype)
+        rate = self.groups[-1][place].dropout
+        z = (self.dropped(rows, rate) @ self.weight_of(len(self.groups) - 1, place)).to(self.bias.dtype)
         z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)
         score = (z * self.attention_src[place]).sum(dim=-1).index_select(0, block.src)
         if own is not None:

@@ -66,4 +66,5 @@ def test_a_setting_that_an_earlier_version_did_not_have() -> None:
     assert default("smoothing.steps", {}) == 0
     assert default("hidden_dim", {}) == 256
     assert default("split.seed", {"seed": 3}) == 3
+    assert (default("model.norm", {}), default("model.input_dropout", {"dropout": 0.5})) == ("layer", None)
     assert default("no.such", {}) is None

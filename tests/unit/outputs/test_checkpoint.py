@@ -18,7 +18,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 
 def architecture(name: str, options: dict[str, Any]) -> Architecture:
-    model = ModelSettings(name, 2, 8, 2, 0.5, False, "previous", "activation", options)
+    model = ModelSettings(name, 2, 8, 2, 0.5, None, "layer", False, "previous", "activation", options)
     return Architecture(model, num_features=5, num_classes=3)
 
 

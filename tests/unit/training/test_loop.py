@@ -16,6 +16,7 @@ from retexo.nn.conv.gcn import GCN
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import as_matrix
+from retexo.nn.registry import default_model
 from retexo.nn.stage import Stage
 from retexo.training import reduction
 from retexo.training.loop import run_rounds
@@ -77,7 +78,7 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
 
     def work(comm: Communicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
-        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None), Seen()
+        stage, seen = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model("gcn", 1, WIDTH)), Seen()
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
@@ -174,7 +175,7 @@ def test_the_loss_is_the_mean_over_all_training_nodes() -> None:
 def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObjective:
     """30 training and 7 validation nodes."""
     torch.manual_seed(0)
-    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None)
+    stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model("gcn", 1, WIDTH))
 
     def some(count: int) -> LabelledNodes:
         rows = torch.randn(count, WIDTH)

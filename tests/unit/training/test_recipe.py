@@ -39,7 +39,8 @@ AGGREGATES = {"gcn": NORMALISED, "sage": COUNT / COUNT.sum(1, keepdim=True).clam
 
 
 def normed(rows: Tensor, norm: Any) -> Tensor:
-    return torch.relu(layer_norm(rows, rows.shape[1:], norm.weight, norm.bias))
+    none = isinstance(norm, torch.nn.Identity)
+    return torch.relu(rows if none else layer_norm(rows, rows.shape[1:], norm.weight, norm.bias))
 
 
 def answered(hidden: Tensor, stage: Any) -> Tensor:
@@ -82,11 +83,14 @@ def gat(model: str, stages: list[Any]) -> list[Tensor]:
     return answers
 
 
+@pytest.mark.parametrize("norm", ["layer", "none"])
 @pytest.mark.parametrize(("model", "form"), [("gcn", linear), ("sage", linear), ("gin", linear), ("gat", gat)])
-def test_the_answers_of_a_network(model: str, form: Callable[[str, list[Stage]], list[Tensor]], tmp_path: Path) -> None:
+def test_the_answers_of_a_network(
+    model: str, form: Callable[[str, list[Stage]], list[Tensor]], norm: str, tmp_path: Path
+) -> None:
     settings = train_settings(
         "+experiment=exact", f"model={model}", f"num_layers={LAYERS}", "hidden_dim=12", "heads=2", "device=cpu",
-        "num_partitions=1", f"smoothing.steps={STEPS}",
+        "num_partitions=1", f"smoothing.steps={STEPS}", f"model.norm={norm}",
     )  # fmt: skip
     directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
     stages = [stage.double().eval() for stage in build_stages(Architecture(settings.model, X.shape[1], CLASSES), 0)]
