@@ -76,9 +76,7 @@ def baseline(run: Run) -> dict[str, Any]:
     start = time.perf_counter()
 
     def forward(edges: Any, rows: Any) -> Any:
-        """Dropout before each convolution for GCN (PyG's example), else between the two; our stages have their own."""
-        if kind == "stages":
-            return call(model[1], edges[1], call(model[0], edges[0], rows))
+        """Dropout before each convolution for GCN (PyG's example), else between the two."""
         rows = functional.dropout(rows, DROPOUT, model.training and kind == "GCN")
         hidden = functional.dropout(functional.relu(call(model[0], edges[0], rows)), DROPOUT, model.training)
         return call(model[1], edges[1], hidden)
@@ -146,10 +144,7 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
 
     dgl = import_dgl("DGL beside ours")
     graph = dgl.graph((data["src"], data["dst"]), num_nodes=len(data["x"]))
-    call: Callable[..., Any] = lambda conv, edges, rows: conv(edges, rows)  # noqa: E731
-    if kind == "stages":
-        convs, call = our_stages(sizes)
-    elif kind == "GCN":
+    if kind == "GCN":
         convs = [dgl.nn.GraphConv(sizes[layer], sizes[layer + 1]) for layer in (0, 1)]
     else:
         convs = [dgl.nn.SAGEConv(sizes[layer], sizes[layer + 1], "mean") for layer in (0, 1)]
@@ -162,21 +157,7 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
     def whole() -> Any:
         return (dgl.add_self_loop(dgl.remove_self_loop(graph)) if kind == "GCN" else graph,) * 2
 
-    return convs, whole, batches, call
-
-
-def our_stages(sizes: tuple[int, int, int]) -> tuple:
-    """The network that trainer=sampled trains, on DGL's blocks; its parameters are of torch's seed."""
-    import torch
-
-    from retexo.config.compose import compose
-    from retexo.nn.linear import NOT_PROJECTED
-    from retexo.nn.stage import Architecture, build_stages
-    from retexo.trainers.batches import block_of
-
-    model = compose(["trainer=sampled", f"dropout={DROPOUT}"], "node_classification_sage").train.model
-    stages = build_stages(Architecture.of(model, sizes[0], sizes[2], 0, False), torch.initial_seed())
-    return stages, lambda stage, edges, rows: stage.embed(stage.conv.prepare(block_of(edges, {}), rows, NOT_PROJECTED))
+    return convs, whole, batches, lambda conv, edges, rows: conv(edges, rows)
 
 
 def ours(run: Run) -> dict[str, Any]:

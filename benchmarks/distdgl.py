@@ -7,14 +7,15 @@
 GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
 at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
 have the published settings. `sampled` and DGL in one process have fan-outs 15 and 10, batches of 1,024 in all, dropout
-.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter). `DGL, our network` has the
-stages of the other methods, with LayerNorm and dropout before each product, in the place of DGL's SAGEConv. Loopback:
-one node. A rate: two nodes of two parts, namespaces of the network that send at most so much each
-(tests/namespaces.py; needs root).
+.5, learning rate .003 and weight decay 5e-4 (alternatives.py says more of the latter); `sampled, no norm` has neither
+LayerNorm nor dropout of the features, as DGL's. Loopback: one node. A rate: two nodes of two parts, namespaces of the
+network that send at most so much each (tests/namespaces.py; needs root).
 
-"to target": seconds of training until the validation accuracy (of lazy training: of the last layer) is what all methods
-reach in that seed, less .2 points. Memory is the peak of the processes' PSS together. Seconds mean something only where
-nothing else runs; CPU seconds, bytes and accuracies do in any case.
+Accuracies are means with 95 % intervals over the n seeds of a method, the difference over those that DGL has, too; what
+else is there are medians. "to target": seconds of training until the validation accuracy (of lazy training: of the last
+layer) is what all methods reach in that seed, less .2 points; of the seeds that all have. Memory is the peak of the
+processes' PSS together. Seconds mean something only where nothing else runs; CPU seconds, bytes and accuracies do in
+any case.
 """
 
 import argparse
@@ -32,25 +33,27 @@ import pandas as pd
 import slow_link
 from alternative_runs import BATCH, Run
 from scale import data as products
+from scipy import stats
 
 ALONE = "DGL, one process"
-SAME = "DGL, our network"
+SAMPLED = ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"]
 METHODS = {
     "plain": ["+experiment=retexo", "exchange=plain"],
     "exact": ["+experiment=exact"],
     "lean": [],
-    "sampled": ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"],
+    "sampled": SAMPLED,
+    "sampled, no norm": [*SAMPLED, "model.norm=none", "model.input_dropout=0"],
     "full_graph": ["trainer=full_graph"],
     "bns": ["trainer=bns"],
     "sign": ["trainer=sign"],
     "fedgcn": ["trainer=fedgcn"],
     ALONE: [],
-    SAME: [],
 }
-IN_ONE = {ALONE: "DGL SAGE sampled", SAME: "DGL stages sampled"}
-"""Runs of alternative_runs.py."""
 SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=50000", "synthetic.edges=500000", "synthetic.features=64",
              "synthetic.classes=10", "synthetic.homophily=0.5", "split=fraction"]  # fmt: skip
+UNITS = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU s", 1), "bytes": ("MB", 1e6),
+         "wire": ("MB crossed", 1e6), "pss": ("MB of memory", 1e6), "rounds": ("rounds", 1)}  # fmt: skip
+"""Columns: the figure of a run, and its unit."""
 Found = dict[str, dict[str, dict[str, Any]]]
 """Runs by seed and method."""
 
@@ -79,8 +82,8 @@ def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts:
     """One run, on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
     arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
-    if method in IN_ONE:
-        found = alternatives.measure(Run(IN_ONE[method], seed, data, str(folder), 1e9))
+    if method == ALONE:
+        found = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
         return {"bytes": 0, "wire": 0, **found}
     if rate == "loopback":
         return train(arguments, folder)
@@ -92,30 +95,33 @@ def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts:
 
 
 def table(found: Found) -> pd.DataFrame:
-    """Means of accuracies, medians of the rest, of the seeds that all methods have."""
-    methods = [method for method in METHODS if any(method in runs for runs in found.values())]
-    seeds = [
-        runs for runs in found.values() if all("error" not in runs.get(method, {"error": 0}) for method in methods)
-    ]
+    """A row a method."""
+    of = {method: {seed: runs[method] for seed, runs in found.items() if "test" in runs.get(method, {})}
+          for method in METHODS}  # fmt: skip
+    of = {method: runs for method, runs in of.items() if runs}
+    common_seeds = [seed for seed in found if all(runs.get(seed, {}).get("curve") for runs in of.values())]
     rows = {}
-    for method in methods:
-        runs = [each[method] for each in seeds]
-        test = np.array([each["test"] for each in runs])
-        row = {"n": str(len(runs)), "test": common.with_spread(test)}
-        for title, other in (("less DGL's", ALONE), ("less our network's", SAME)):
-            if other in methods:
-                row[title] = common.with_spread(test - np.array([each[other]["test"] for each in seeds]))
-        if all(each["curve"] for every in seeds for each in every.values()):
-            row["to target, s"] = alternatives.seconds_to(alternatives.targets(dict(of_methods(seeds, methods))), runs)
-        units = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU s", 1), "bytes": ("MB", 1e6),
-                 "wire": ("MB crossed", 1e6), "pss": ("MB of memory", 1e6), "rounds": ("rounds", 1)}  # fmt: skip
-        row |= {title: f"{np.median([each[name] for each in runs]) / by:,.1f}" for name, (title, by) in units.items()}
+    for method, runs in of.items():
+        row = {"n": str(len(runs)), "val": f"{np.mean([each['val'] for each in runs.values()]):.4f}"}
+        row["test"] = interval([each["test"] for each in runs.values()])
+        if ALONE in of:
+            row["less DGL's"] = interval([each["test"] - of[ALONE][seed]["test"] for seed, each in runs.items()
+                                          if seed in of[ALONE]])  # fmt: skip
+        if common_seeds:
+            wanted = alternatives.targets({each: [of[each][seed] for seed in common_seeds] for each in of})
+            row["to target, s"] = alternatives.seconds_to(wanted, [runs[seed] for seed in common_seeds])
+        for name, (title, unit) in UNITS.items():
+            row[title] = f"{np.median([each[name] for each in runs.values()]) / unit:,.1f}"
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def of_methods(seeds: list[dict[str, Any]], methods: list[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(method, [runs[method] for runs in seeds]) for method in methods]
+def interval(values: list[float]) -> str:
+    """The mean and its 95 % interval, by Student's t."""
+    if len(values) < 2:
+        return f"{np.mean(values):.4f}" if values else "-"
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{np.mean(values):.4f} +- {half:.4f}"
 
 
 def draw(found: dict[str, Found], file: Path) -> None:
@@ -134,7 +140,7 @@ def draw(found: dict[str, Found], file: Path) -> None:
         ):
             for number, method in enumerate(METHODS):
                 runs = [each[method] for each in seeds.values() if "test" in each.get(method, {})]
-                if runs and (method not in IN_ONE or name == "cpu"):
+                if runs and (method != ALONE or name == "cpu"):
                     points = [np.mean([each[measure] for each in runs]) for measure in (name, "test")]
                     panel.scatter(*points, marker="osD^v<>P*X"[number], color=f"C{number}", label=method)
             panel.set(xscale="log", xlabel=label, title=graph)
@@ -173,7 +179,7 @@ def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace,
         for rate in options.rates:
             runs = found.setdefault(f"{graph} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
             for method in options.methods:
-                if "test" in runs.get(method, {}) or (method in IN_ONE and rate != "loopback"):
+                if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
                 if not made:
                     alternatives.prepare(given, Path(folder), [options.parts])
