@@ -252,22 +252,23 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
 # --- the trainers ------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
-@pytest.mark.parametrize(("model", "num_parts"), FULL_GRAPH)
-def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: int) -> None:
-    settings, edges = settings_of(num_parts, "trainer=full_graph", *MODELS[model]), whole_edges(oracle_graph("dense"))
+@pytest.mark.parametrize(
+    ("model", "num_parts", "norm"), [*((*case, "layer") for case in FULL_GRAPH), ("gin", 4, "none")]
+)
+def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: int, norm: str) -> None:
+    settings = settings_of(num_parts, "trainer=full_graph", *MODELS[model], f"model.norm={norm}")
+    edges = whole_edges(oracle_graph("dense"))
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
     assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
 
 
-@pytest.mark.parametrize(
-    "options", [("exchange=plain", "model.norm=none"), ("gradient.compression=powersgd", "gradient.rank=16")]
-)
+@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=16")])
 @pytest.mark.parametrize(("model", "kind", "masks"), [("gcn", "columns", "dense"), ("sage-mean", "sparse", "third"),
                                                       ("gat-mean", "sparse", "third")])  # fmt: skip
 def test_full_graph_with_other_options(
     tmp_path: Path, model: str, kind: str, masks: str, options: tuple[str, ...]
 ) -> None:
-    """Rows sent plainly, no norm; columns that no training node has, sparse features, nodes in no mask."""
+    """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
     settings, edges = settings_of(4, "trainer=full_graph", *MODELS[model], *options), whole_edges(oracle_graph(kind))
     wanted = alone(settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks)
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
