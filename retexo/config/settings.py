@@ -53,10 +53,7 @@ class ModelSettings(Checked):
         "model.input_dropout", None, "of features and their aggregates, in every layer that reads them; null: dropout",
         DROPOUT,
     )  # fmt: skip
-    norm: str = setting(
-        "model.norm", "layer", "of hidden vectors: layer normalisation, or none", one_of("layer", "none"),
-        earlier="layer",
-    )  # fmt: skip
+    norm: str = setting("model.norm", "layer", "of hidden vectors: LayerNorm", one_of("layer", "none"), earlier="layer")
     own_half: bool = setting(
         "model.own_half", True,
         "whether a node's own row has weights of its own: half of hidden_dim, beside the aggregate's; of gat added",
