@@ -17,14 +17,15 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def architecture(name: str, options: dict[str, Any]) -> Architecture:
-    model = ModelSettings(name, 2, 8, 2, 0.5, None, "layer", False, "previous", "activation", options)
+def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
+    model = ModelSettings(name, 2, 8, 2, 0.5, 0.1, norm, False, "previous", "activation", options)
     return Architecture(model, num_features=5, num_classes=3)
 
 
+@pytest.mark.parametrize("norm", ["layer", "none"])
 @pytest.mark.parametrize(("name", "options"), MODELS)
-def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    shape = architecture(name, options)
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, Any], norm: str) -> None:
+    shape = architecture(name, options, norm)
     stages = build_stages(shape, 7)
     for layer, stage in enumerate(stages):
         save_layer(tmp_path, layer, stage)
@@ -35,7 +36,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, 
         assert not copy.training
         assert stage.state_dict().keys() == copy.state_dict().keys()
         assert all(torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items())
-    assert {key.split(".")[0] for key in loaded[0].state_dict()} == {"conv", "norm", "head"}
+    parts = {"conv", "norm", "head"} if norm == "layer" else {"conv", "head"}
+    assert {key.split(".")[0] for key in loaded[0].state_dict()} == parts
 
 
 def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:
