@@ -1,6 +1,7 @@
 """Link prediction: accuracy of layer-by-layer and end-to-end training beside what needs none, bytes, memory of ranking.
 
     OMP_NUM_THREADS=1 python benchmarks/links.py --data cora --seeds 5 --out /tmp/links
+    OMP_NUM_THREADS=1 python benchmarks/links.py --data tastes --model sage --seeds 5
     python benchmarks/links.py --ranking 1000000
 
 A seed draws split, parts and parameters. What is exact is the same for any number of parts (tests/distributed/
@@ -23,10 +24,20 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS = {
     "layer by layer, exact": ["+experiment=exact"],
     "layer by layer": [],
+    "layer by layer, network alone": ["task.spectral=0"],
     "layer by layer, pairs between parts left out": ["task.cut_edges=skip"],
     "layer by layer, low rank": ["gradient.compression=powersgd"],
     "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=500", "stopping.patience=80"],
 }
+GRAPHS = {
+    "blocks": ["dataset_name=synthetic", "synthetic.nodes=2000", "synthetic.edges=8000", "synthetic.classes=20",
+               "synthetic.homophily=0.8"],
+    "tastes": ["task.relation=user__likes__item", "split.by=source", "split.edges=[0.85,0.05,0.1]",
+               "features=[given,positional]"],
+    "hubs": ["features=[degree,positional]"],
+}  # fmt: skip
+"""Drawn ones, by --data, with their settings: communities with features that tell of them (a stochastic block model),
+users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002)."""
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5 % quantile of Student's t for the mean of so many runs."""
 MEASURES = ("mrr", "hits@20", "auc")
@@ -40,12 +51,43 @@ def command(*arguments: str, threads: int) -> None:
         raise SystemExit(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
 
 
+def draw(name: str, folder: Path, seed: int) -> list[str]:
+    """A drawn graph of GRAPHS as a file; the settings that name it."""
+    if GRAPHS[name][0].startswith("dataset_name"):
+        return GRAPHS[name]
+    import numpy as np
+
+    rng, path = np.random.default_rng(seed), folder / f"{name}{seed}"
+    (path / "nodes").mkdir(parents=True, exist_ok=True)
+    if name == "hubs":
+        import networkx
+
+        edges = np.array(networkx.powerlaw_cluster_graph(2000, 4, 0.3, seed=seed).edges)
+        path = path / "edges.csv"
+    else:
+        users, items = rng.standard_normal((600, 8)), rng.standard_normal((1200, 8))
+        liking = users @ items.T + 1.5 * rng.standard_normal(1200) + rng.gumbel(size=(600, 1200))  # of a softmax
+        edges = np.stack([np.repeat(np.arange(600), 25), np.argsort(-liking)[:, :25].ravel()], axis=1)
+        for kind, count in (("user", 600), ("item", 1200)):
+            np.savetxt(path / f"nodes/{kind}.csv", np.arange(count), "%d", header="id", comments="")
+        (path / "edges").mkdir(exist_ok=True)
+    table = path if name == "hubs" else path / "edges/user__likes__item.csv"
+    np.savetxt(table, edges, "%d", delimiter=",", header="src,dst", comments="")
+    return ["dataset_name=file", f"dataset_file={path}", *GRAPHS[name]]
+
+
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """The summary of one run, which is made unless it is there."""
     parts = 1 if "exact" in name or "end" in name else args.parts
     folder = args.out / f"{args.data}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}"
     if not (folder / "summary.json").is_file() or json.loads((folder / "summary.json").read_text())["status"] != "done":
-        data = [f"dataset_name={args.data}", f"seed={seed}", f"partition_dir={args.out / f'parts{seed}'}"]
+        parted = [each for each in METHODS[name] if each.startswith("task.spectral")]  # with the split
+        data = [
+            f"seed={seed}",
+            f"partition_dir={args.out / '-'.join(['parts', args.data, str(seed), *parted])}",
+            *parted,
+        ]
+        data += draw(args.data, args.out, seed) if args.data in GRAPHS else [f"dataset_name={args.data}"]
         data += args.settings
         if args.file:
             data += [f"dataset_file={args.file}"]

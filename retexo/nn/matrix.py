@@ -136,7 +136,8 @@ def drop(values: Tensor, rate: float) -> Tensor:
         return torch.zeros_like(values)
     words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: values.numel()].view(values.shape)
-    return (values * (bits >= level - 2**15)).mul_(2**16 / (2**16 - level))
+    kept = torch.ge(bits, level - 2**15, out=torch.empty_like(values))  # a product with bools takes twice as long
+    return (values * kept).mul_(2**16 / (2**16 - level))
 
 
 def is_sparse(rows: Tensor) -> bool:

@@ -6,6 +6,7 @@ that all workers have; so rounds send gradients and counts alone. I inner nodes,
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,14 +18,14 @@ from retexo.exchange.plan import TRAIN_WAVE, ExchangePlan, plan_of
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.convolution import Inputs
-from retexo.nn.matrix import as_matrix, dense
+from retexo.nn.matrix import RowIndex, as_matrix, dense
 from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import Forward, NetworkObjective
 from retexo.trainers.layerwise import LayerInput
-from retexo.training.links import VALIDATED, LinkSeeds
+from retexo.training.links import VALIDATED, LinkSeeds, LinkValidation
 from retexo.training.objective import LabelledNodes, LayerObjective
 
 
@@ -134,19 +135,27 @@ class LinkObjective(_OfPairs, LayerObjective):
     def read(self) -> LabelledNodes:
         return self.hand
 
+    @cached_property
+    def _validation(self) -> LinkValidation:
+        return self.seeds.validation()
+
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
-        yield self.seeds.loss(self._embedded(), self.stage.scorer)
+        batch = self.seeds.batch()
+        yield batch.loss(self._embedded(batch.nodes), self.stage.scorer)
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
+        if not len(self.seeds.val):
+            return torch.zeros(3, dtype=torch.int64)
         self.stage.eval()
-        return self.seeds.val_counts(self._embedded(), self.stage.scorer)
+        return self._validation.counts(self._embedded(self._validation.nodes), self.stage.scorer)
 
-    def _embedded(self) -> Tensor:
-        """[I + R, D]"""
-        none = next(self.stage.parameters()).new_zeros(0, self.stage.output_widths[1])
-        return torch.cat([none, *(self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks)])
+    def _embedded(self, nodes: RowIndex) -> Tensor:
+        """[n, D]"""
+        if self.stage.conv.fixed_inputs:
+            return self.stage.logits(self.hand.inputs(nodes))
+        return torch.cat([self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks])[nodes]
 
 
 def make_link_objective(
@@ -204,12 +213,14 @@ class LinkNetworkObjective(_OfPairs, NetworkObjective):
     def losses(self) -> Iterator[Tensor]:
         self.module.train()
         embedded, zero = self.train()
-        yield self.seeds.loss(embedded, self.scorer) + zero
+        batch = self.seeds.batch()
+        yield batch.loss(embedded[batch.nodes], self.scorer) + zero
 
     @torch.no_grad()
     def val_counts(self) -> Tensor:
         self.module.eval()
-        return self.seeds.val_counts(self.val()[0], self.scorer)
+        validation = self.seeds.validation()
+        return validation.counts(self.val()[0][validation.nodes], self.scorer)
 
 
 def network_objective(context: Context, stage: Stage, objective: NetworkObjective) -> LinkNetworkObjective:

@@ -21,7 +21,7 @@ from retexo.comm.traffic import MessageTag
 from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context
-from retexo.training.links import rank_among
+from retexo.training.links import num_above, rank_among
 
 QUERIES = 1 << 10
 """Pairs of a worker that are ranked at a time."""
@@ -231,8 +231,8 @@ def _count(embedded: Embedded, known: "Known", source: Tensor, own: Tensor, ids:
         inside = (node >= first) & (node < first + step)
         scores[:, place[inside], node[inside] - first] = -torch.inf
         scores[:, :, known.others[first : first + step]] = -torch.inf
-        total[:, :, 0] += (scores > own[:, :, None]).sum(dim=2)
-        total[:, :, 1] += (scores >= own[:, :, None]).sum(dim=2)
+        total[:, :, 0] += num_above(own, scores)
+        total[:, :, 1] += num_above(own, scores, ties=True)
     return total
 
 

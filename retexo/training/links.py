@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
+from retexo.nn.matrix import RowIndex
 from retexo.nn.scorer import Scorer
 
 ONE = 1 << 16
@@ -80,35 +81,21 @@ class LinkSeeds:
         text = repr((self.seed, self.layer, *key)).encode()
         return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7], "little"))
 
-    def loss(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """Summed over the training pairs; embedded: [n, D]. It is made in pieces, so that few scores are there at once:
-        the gradient of the embeddings is known when it is returned.
-        """
+    def batch(self) -> "LinkBatch":
+        """What the next step reads."""
         generator = self._generator(*self._step)
         self._step = self._step[0], self._step[1] + 1
-        drawn, log_expected = (each.to(embedded.device) for each in self._draw(generator))
-        rows, factor = self.train, 1.0
-        if self.batch_size is not None and self.batch_size < len(rows):
-            rows, factor = rows[torch.randperm(len(rows))[: self.batch_size]], len(rows) / self.batch_size
-        rows = rows[rows[:, 0].argsort(stable=True)]  # a piece has few sources, which are scored once each
-        leaf = embedded.detach().requires_grad_()
-        total = leaf.new_zeros(())
-        for some in torch.split(rows.to(embedded.device), max(1, CELLS // max(1, len(drawn)))):
-            own = scorer.pairs(leaf[some[:, 0]], leaf[some[:, 1]])
-            sources, place = torch.unique_consecutive(some[:, 0], return_inverse=True)
-            others = scorer.against(leaf[sources], leaf[drawn]) - log_expected
-            others = others.masked_fill(drawn == sources[:, None], -torch.inf)
-            rest = torch.logsumexp(others, dim=1)[place]
-            is_drawn = torch.isin(some[:, 1], drawn).nonzero()[:, 0]  # it is no negative of its own pair
-            without = others[place[is_drawn]].masked_fill(drawn == some[is_drawn, 1:], -torch.inf)
-            rest = rest.index_put((is_drawn,), torch.logsumexp(without, dim=1))
-            part = (torch.logaddexp(own, rest) - own).sum() * factor
-            part.backward()  # type: ignore[no-untyped-call]
-            total += part.detach()
-        if leaf.grad is None:
-            return embedded.sum() * 0
-        inner = (embedded * leaf.grad).sum()
-        return inner - inner.detach() + total
+        drawn, log_expected = self._draw(generator)
+        if self.batch_size is None or self.batch_size >= len(self.train):
+            return LinkBatch(slice(None), self.train, drawn, log_expected, 1.0)
+        rows = self.train[torch.randperm(len(self.train))[: self.batch_size]]
+        nodes, rows, drawn = _numbered(rows, drawn)
+        return LinkBatch(nodes, rows, drawn, log_expected, len(self.train) / self.batch_size)
+
+    def validation(self) -> "LinkValidation":
+        """What validates every round: each pair is ranked among the same nodes."""
+        order = torch.randperm(len(self.drawn_from), generator=self._generator())[:CANDIDATES]
+        return LinkValidation(*_numbered(self.val, self.drawn_from[order]))
 
     def _draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Drawn nodes, int64 [K], and the logarithm of how often each is expected, [K]."""
@@ -120,19 +107,83 @@ class LinkSeeds:
         expected = count * self.share * (1 / max(1, len(weight)) + weight / weight.sum().clamp(min=1))
         return self.drawn_from[places], expected[places].log().to(self.weight.dtype)
 
+
+def _numbered(rows: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The nodes of both, ascending, then both by their places among these."""
+    nodes, place = torch.unique(torch.cat((rows.flatten(), others)), return_inverse=True)
+    return nodes, place[: rows.numel()].view(-1, 2), place[rows.numel() :]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkBatch:
+    """Pairs of a step, and the drawn nodes that they are told from."""
+
+    nodes: RowIndex
+    """[n] those of the nodes at hand that are embedded."""
+    rows: Tensor
+    """int64 [m, 2] source, destination, by their places among `nodes`."""
+    drawn: Tensor
+    """int64 [K], likewise."""
+    log_expected: Tensor
+    """[K] the logarithm of how often each is expected to be drawn."""
+    factor: float
+    """By which the pairs stand for all."""
+
+    def loss(self, embedded: Tensor, scorer: Scorer) -> Tensor:
+        """Summed over the training pairs; embedded: [n, D]. It is made in pieces, so that few scores are there at once:
+        the gradient of the embeddings is known when it is returned.
+        """
+        drawn, log_expected = self.drawn.to(embedded.device), self.log_expected.to(embedded.device)
+        rows = self.rows[self.rows[:, 0].argsort(stable=True)]  # a piece has few sources, which are scored once each
+        leaf = embedded.detach().requires_grad_()
+        total = leaf.new_zeros(())
+        for some in torch.split(rows.to(embedded.device), max(1, CELLS // max(1, len(drawn)))):
+            own = scorer.pairs(leaf[some[:, 0]], leaf[some[:, 1]])
+            sources, place = torch.unique_consecutive(some[:, 0], return_inverse=True)
+            others = scorer.against(leaf[sources], leaf[drawn]) - log_expected
+            others = others.masked_fill(drawn == sources[:, None], -torch.inf)
+            rest = torch.logsumexp(others, dim=1)[place]
+            is_drawn = torch.isin(some[:, 1], drawn).nonzero()[:, 0]  # it is no negative of its own pair
+            without = others[place[is_drawn]].masked_fill(drawn == some[is_drawn, 1:], -torch.inf)
+            rest = rest.index_put((is_drawn,), torch.logsumexp(without, dim=1))
+            part = (torch.logaddexp(own, rest) - own).sum() * self.factor
+            part.backward()  # type: ignore[no-untyped-call]
+            total += part.detach()
+        if leaf.grad is None:
+            return embedded.sum() * 0
+        inner = (embedded * leaf.grad).sum()
+        return inner - inner.detach() + total
+
+
+@dataclass(frozen=True, eq=False)
+class LinkValidation:
+    """Pairs that rounds are validated by."""
+
+    nodes: Tensor
+    """int64 [n] those of the nodes at hand that are embedded."""
+    rows: Tensor
+    """int64 [v, 2] source, destination, by their places among `nodes`."""
+    others: Tensor
+    """int64 [c] what each pair is ranked among, likewise."""
+
     @torch.no_grad()
-    def val_counts(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """See LinkPrediction.metric; int64 [3]. Each pair is ranked among the same nodes in every round."""
-        order = torch.randperm(len(self.drawn_from), generator=self._generator())[:CANDIDATES]
-        others, total = self.drawn_from[order].to(embedded.device), 0
-        for some in torch.split(self.val.to(embedded.device), max(1, CELLS // max(1, len(others)))):
+    def counts(self, embedded: Tensor, scorer: Scorer) -> Tensor:
+        """See LinkPrediction.metric; int64 [3]. embedded: [n, D]"""
+        others, total = self.others.to(embedded.device), 0
+        for some in torch.split(self.rows.to(embedded.device), max(1, CELLS // max(1, len(others)))):
             own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
             scores = scorer.against(embedded[some[:, 0]], embedded[others])
             scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
             total += int((ONE / rank_among(own, scores)).round().sum())
-        return torch.tensor([total, len(self.val), 0])
+        return torch.tensor([total, len(self.rows), 0])
 
 
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
     """The rank of scores [n] among others [n, K], from 1 on: the mean of the best and the worst that ties allow."""
-    return 1 + ((others > own[:, None]).sum(dim=1) + (others >= own[:, None]).sum(dim=1)) / 2
+    return 1 + (num_above(own, others) + num_above(own, others, ties=True)) / 2
+
+
+def num_above(own: Tensor, others: Tensor, *, ties: bool = False) -> Tensor:
+    """How many of others [..., n, K] are above own [..., n], or not below it, int32; K below 2^24."""
+    compare, numbers = torch.ge if ties else torch.gt, torch.empty_like(others)  # bools take six times as long to add
+    return compare(others, own[..., None], out=numbers).sum(dim=-1).int()

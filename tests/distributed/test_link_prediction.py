@@ -435,16 +435,24 @@ def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: A
     assert rows["skip"]["features"] < rows["run"]["features"]
 
 
-def test_a_death_changes_nothing(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, common = run
-    overrides = [*common[2:], "num_rounds=9", "checkpoint.every=2", "stopping=none"]
-    settings = compose(overrides, config_name="link_prediction_gcn")
-    whole = train.run(settings, tmp_path / "whole")
+@pytest.mark.parametrize(("model", "message"), [("gcn", 30), ("rgcn", 45)])  # which more is sent of before rounds
+def test_a_death_changes_nothing(
+    model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = run[1][2:]
+    if model == "rgcn":
+        drawn = ("dataset_name=synthetic_hetero", "synthetic.nodes=300", "synthetic.edges=1500", "synthetic.types=2")
+        relation = ("task.relation=type1__relation0__target", "split.by=source")
+        data = (*data, *drawn, *relation, "dataset_file=null", f"partition_dir={tmp_path}")
+        assert run_main("app=partition_data", "task=link_prediction", *data, cwd=tmp_path).rc == 0
+    overrides = [*data, "num_rounds=9", "checkpoint.every=2", "stopping=none", "batch_size=20"]
+    config = f"link_prediction_{model}"
+    whole = train.run(compose(overrides, config_name=config), tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 30))
+        patched.setattr(train, "main", partial(dies_at, message))
         with pytest.raises(TrainingError, match="was killed by SIGKILL"):
-            train.run(settings, tmp_path / "cut")
-    resumed = train.run(compose([*overrides, "resume=auto"], config_name="link_prediction_gcn"), tmp_path / "cut")
+            train.run(compose(overrides, config_name=config), tmp_path / "cut")
+    resumed = train.run(compose([*overrides, "resume=auto"], config_name=config), tmp_path / "cut")
     assert resumed["resumed"]["round"] > 0
     assert {**resumed["test"], **resumed["val"]} == {**whole["test"], **whole["val"]}
     for layer in ("layer0.safetensors", "layer1.safetensors"):
