@@ -27,8 +27,9 @@ METHODS = {
     "layer by layer, network alone": ["task.spectral=0"],
     "layer by layer, pairs between parts left out": ["task.cut_edges=skip"],
     "layer by layer, low rank": ["gradient.compression=powersgd"],
-    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=500", "stopping.patience=80"],
-}
+    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=2000",
+                   "stopping.patience=80"],
+}  # fmt: skip
 GRAPHS = {
     "blocks": ["dataset_name=synthetic", "synthetic.nodes=2000", "synthetic.edges=8000", "synthetic.classes=20",
                "synthetic.homophily=0.8"],
@@ -58,7 +59,8 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
     import numpy as np
 
     rng, path = np.random.default_rng(seed), folder / f"{name}{seed}"
-    (path / "nodes").mkdir(parents=True, exist_ok=True)
+    for part in ("nodes", "edges") if name == "tastes" else (".",):
+        (path / part).mkdir(parents=True, exist_ok=True)
     if name == "hubs":
         import networkx
 
@@ -70,7 +72,6 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
         edges = np.stack([np.repeat(np.arange(600), 25), np.argsort(-liking)[:, :25].ravel()], axis=1)
         for kind, count in (("user", 600), ("item", 1200)):
             np.savetxt(path / f"nodes/{kind}.csv", np.arange(count), "%d", header="id", comments="")
-        (path / "edges").mkdir(exist_ok=True)
     table = path if name == "hubs" else path / "edges/user__likes__item.csv"
     np.savetxt(table, edges, "%d", delimiter=",", header="src,dst", comments="")
     return ["dataset_name=file", f"dataset_file={path}", *GRAPHS[name]]
