@@ -1,11 +1,12 @@
 """Embeddings of nodes by the graph of the training pairs alone, whose products answer beside a network.
 
-    M = D^-1/4 A D^-1/4        p = V_K sqrt(S_K) / sqrt(m)
+    M = D^-1/4 A D^-1/4        p = V_K S_K / sqrt(m)
 
 A has a one for each training pair, in both directions, D are its degrees, and S_K, V_K the K largest eigenvalues of M
 and their vectors. m makes the product of the two ends of a training pair 1 in the mean. Of a user and an item this is a
 truncated singular value decomposition (PureSVD; Cremonesi, Koren and Turrin, RecSys 2010), normalised half as far as in
-spectral clustering: of the powers 0, 1/4 and 1/2 the best by validation on lastfm, Cora and PubMed.
+spectral clustering: of the powers 0, 1/4 and 1/2 the best by validation on lastfm, Cora and PubMed. Products are those
+of M M, paths of two: with M itself the small eigenvalues, which are noise about single pairs, count too much.
 
 N nodes, n pairs, K columns.
 """
@@ -35,6 +36,6 @@ def spectral_rows(pairs: NDArray[np.int64], num_nodes: int, width: int) -> NDArr
         basis = np.linalg.qr(matrix @ (matrix @ basis))[0]
     values, vectors = np.linalg.eigh(basis.T @ (matrix @ basis))
     values, vectors = np.maximum(values[::-1][:width], 0), vectors[:, ::-1][:, :width]
-    made[:, : len(values)] = (basis @ vectors) * np.sqrt(values)
+    made[:, : len(values)] = (basis @ vectors) * values
     mean = float((made[pairs[:, 0]] * made[pairs[:, 1]]).sum(axis=1).mean())
     return made / np.float32(np.sqrt(mean)) if mean > 0 else made
