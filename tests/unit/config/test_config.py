@@ -95,6 +95,14 @@ def test_defaults() -> None:
     assert cluster.local_ranks == range(4)
 
 
+def test_groups_have_the_last_word_over_the_task() -> None:
+    """Links have defaults of their own, in place of which a chosen group counts."""
+    links = compose(config_name="link_prediction_gcn").train
+    assert (links.gradient.compression, links.gradient.precision, links.stopping.patience) == ("none", "int8", 40)
+    chosen = compose(["gradient=sync", "stopping=none"], "link_prediction_gcn").train
+    assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == ("none", "fp32", None)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
