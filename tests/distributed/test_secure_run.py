@@ -89,4 +89,4 @@ def test_too_few_sites_are_refused(parts: Path, tmp_path: Path) -> None:
 def test_another_precision_is_refused(tmp_path: Path) -> None:
     ended = run_main("app=train", "gradient.secure=true", cwd=tmp_path)
     assert ended.rc == 2
-    assert "gradient.precision=int8: gradient.secure=true sends integers of 32 bits" in ended.stderr
+    assert "gradient.precision=int6: gradient.secure=true sends integers of 32 bits" in ended.stderr
