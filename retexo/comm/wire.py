@@ -28,10 +28,10 @@ def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
         return [bytes_of(values.to(dtype))]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
     codes, scales = to_int8(blocks, LARGEST[dtype])
-    packed = codes.view(-1).view(torch.uint8).numpy()
+    packed = bytes_of(codes.view(-1))
     if dtype == INT6:
         packed = _pack(packed)
-    return [packed[: _code_bytes(dtype, len(values))], scales.view(torch.uint8).numpy()]
+    return [packed[: _code_bytes(dtype, len(values))], bytes_of(scales)]
 
 
 def chunk(encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int) -> list[ByteArray]:

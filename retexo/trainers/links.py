@@ -117,6 +117,10 @@ class _OfPairs:
     def num_train(self) -> int:
         return len(self.seeds.train)
 
+    @cached_property
+    def validation(self) -> LinkValidation:
+        return self.seeds.validation()
+
     def begin(self, number: int) -> None:
         self.seeds.begin(number)
 
@@ -135,10 +139,6 @@ class LinkObjective(_OfPairs, LayerObjective):
     def read(self) -> LabelledNodes:
         return self.hand
 
-    @cached_property
-    def _validation(self) -> LinkValidation:
-        return self.seeds.validation()
-
     def losses(self) -> Iterator[Tensor]:
         self.stage.train()
         batch = self.seeds.batch()
@@ -149,7 +149,7 @@ class LinkObjective(_OfPairs, LayerObjective):
         if not len(self.seeds.val):
             return torch.zeros(3, dtype=torch.int64)
         self.stage.eval()
-        return self._validation.counts(self._embedded(self._validation.nodes), self.stage.scorer)
+        return self.validation.counts(self._embedded(self.validation.nodes), self.stage.scorer)
 
     def _embedded(self, nodes: RowIndex) -> Tensor:
         """[n, D]"""
@@ -219,8 +219,7 @@ class LinkNetworkObjective(_OfPairs, NetworkObjective):
     @torch.no_grad()
     def val_counts(self) -> Tensor:
         self.module.eval()
-        validation = self.seeds.validation()
-        return validation.counts(self.val()[0][validation.nodes], self.scorer)
+        return self.validation.counts(self.val()[0][self.validation.nodes], self.scorer)
 
 
 def network_objective(context: Context, stage: Stage, objective: NetworkObjective) -> LinkNetworkObjective:
