@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from scipy import stats
 
 from partitioning import datasets, splits
 from partitioning.directory.meta import Meta
@@ -181,6 +182,14 @@ def _tree(process: psutil.Popen) -> list[psutil.Process]:
 def accuracies(summaries: Sequence[dict[str, Any]], split: str) -> np.ndarray:
     """Of train, val or test, [runs]."""
     return np.array([summary[split]["accuracy"] for summary in summaries])
+
+
+def interval(values: list[float]) -> str:
+    """The mean and its 95 % interval, by Student's t."""
+    if len(values) < 2:
+        return f"{np.mean(values):.4f}" if values else "-"
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{np.mean(values):.4f} +- {half:.4f}"
 
 
 def with_spread(values: np.ndarray) -> str:

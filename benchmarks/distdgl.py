@@ -33,7 +33,6 @@ import pandas as pd
 import slow_link
 from alternative_runs import BATCH, Run
 from scale import data as products
-from scipy import stats
 
 ALONE = "DGL, one process"
 SAMPLED = ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"]
@@ -103,9 +102,9 @@ def table(found: Found) -> pd.DataFrame:
     rows = {}
     for method, runs in of.items():
         row = {"n": str(len(runs)), "val": f"{np.mean([each['val'] for each in runs.values()]):.4f}"}
-        row["test"] = interval([each["test"] for each in runs.values()])
+        row["test"] = common.interval([each["test"] for each in runs.values()])
         if ALONE in of:
-            row["less DGL's"] = interval([each["test"] - of[ALONE][seed]["test"] for seed, each in runs.items()
+            row["less DGL's"] = common.interval([each["test"] - of[ALONE][seed]["test"] for seed, each in runs.items()
                                           if seed in of[ALONE]])  # fmt: skip
         if common_seeds:
             wanted = alternatives.targets({each: [of[each][seed] for seed in common_seeds] for each in of})
@@ -114,14 +113,6 @@ def table(found: Found) -> pd.DataFrame:
             row[title] = f"{np.median([each[name] for each in runs.values()]) / unit:,.1f}"
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def interval(values: list[float]) -> str:
-    """The mean and its 95 % interval, by Student's t."""
-    if len(values) < 2:
-        return f"{np.mean(values):.4f}" if values else "-"
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return f"{np.mean(values):.4f} +- {half:.4f}"
 
 
 def draw(found: dict[str, Found], file: Path) -> None:

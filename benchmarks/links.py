@@ -11,14 +11,15 @@ Runs that are there in --out are not run again.
 
 import argparse
 import json
-import math
 import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
+
+import common
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = {
@@ -39,8 +40,6 @@ GRAPHS = {
 }  # fmt: skip
 """Drawn ones, by --data, with their settings: communities with features that tell of them (a stochastic block model),
 users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002)."""
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""The 97.5 % quantile of Student's t for the mean of so many runs."""
 MEASURES = ("mrr", "hits@20", "auc")
 
 
@@ -99,12 +98,6 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     return summary
 
 
-def interval(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.4f}"
-    return f"{mean(values):.4f} +- {STUDENT.get(len(values), 2.0) * stdev(values) / math.sqrt(len(values)):.4f}"
-
-
 def compare(args: argparse.Namespace) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for seed in range(args.seeds):
@@ -119,7 +112,7 @@ def compare(args: argparse.Namespace) -> None:
     print(f"\n{args.data}, {args.model}, {args.seeds} seeds: mean and 95 % interval\n")
     print(f"| | {' | '.join(MEASURES)} | rounds | bytes |\n|---|{'---|' * len(MEASURES)}---|---|")
     for name, runs in found.items():
-        cells = [interval([each[measure] for each in runs]) for measure in MEASURES]
+        cells = [common.interval([each[measure] for each in runs]) for measure in MEASURES]
         rounds = f"{mean(sum(each['rounds']) for each in runs):.0f}" if "rounds" in runs[0] else ""
         sent = f"{mean(each['bytes'] for each in runs):,.0f}" if runs[0].get("bytes") else ""
         print(f"| {name} | {' | '.join(cells)} | {rounds} | {sent} |")
