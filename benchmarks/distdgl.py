@@ -89,8 +89,7 @@ def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts:
     with slow_link.namespaces.network(2, rate) as nodes:
         summary = slow_link.run(nodes, ["model=sage", *arguments], parts // 2, folder)
     return {"bytes": summary["bytes"]["total"], "wire": summary["wire"], "pss": 0, "cpu": 0, "command": 0,
-            "curve": [], "val": summary["val"]["accuracy"], "test": summary["test"]["accuracy"],
-            "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
+            **outcome(summary, summary["place"])}  # fmt: skip
 
 
 def table(found: Found) -> pd.DataFrame:

@@ -36,7 +36,7 @@ LIMIT = 3600
 
 
 def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path) -> dict[str, Any]:
-    """Train on all nodes; summary.json, with the bytes that left the nodes as `wire`."""
+    """Train on all nodes; summary.json, with the bytes that left the nodes as `wire` and its directory as `place`."""
     place = Path(tempfile.mkdtemp(dir=folder))
     command = [sys.executable, str(common.ROOT / "main.py"), "--config-name", "node_classification_gcn", "app=train"]
     command += [*arguments, f"parts_per_node={per_node}", f"distributed.master_addr={nodes[0].address}"]
@@ -50,7 +50,7 @@ def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folde
         if process.wait(LIMIT) != 0:
             sys.exit((place / f"{rank}.log").read_text())
     summary: dict[str, Any] = json.loads((place / "0" / "summary.json").read_text())
-    return {**summary, "wire": sum(node.sent()[0] for node in nodes) - before}
+    return {**summary, "wire": sum(node.sent()[0] for node in nodes) - before, "place": place / "0"}
 
 
 def measure(data: list[str], rate: str, options: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
