@@ -192,8 +192,8 @@ class Engine(Client):
         for trainer in self.others:
             trainer.tell(None)
             sent += trainer.hear()
-        self.rpc.send_request(own, self.sent.Counts(self.number, ""))  # type: ignore[attr-defined]
-        by_server = self.rpc.recv_response().counts
+        self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
+        by_server = self.rpc.recv_response().state
         counts = [(kind, peer, count) for (kind, peer), count in sent]
         counts += [(kind, self._ranks[client], count) for kind, client, count in by_server if client in self._ranks]
         for kind, peer, count in counts:

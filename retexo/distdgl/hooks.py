@@ -85,9 +85,11 @@ def install(token: str) -> tuple[Any, Sent]:
 def _register(rpc: Any, sent: Sent) -> None:
     """Our two services: a client says what it fetches for, and asks what a server sent."""
 
-    class Tag(rpc.Request):  # type: ignore[misc]
-        def __init__(self, client: int, purpose: str) -> None:
-            self.state = client, purpose
+    class Plain:
+        """What crosses is `state`; a list, since DGL takes tuples apart."""
+
+        def __init__(self, *state: Any) -> None:
+            self.state = [*state]
 
         def __getstate__(self) -> Any:
             return self.state
@@ -95,23 +97,17 @@ def _register(rpc: Any, sent: Sent) -> None:
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
+    class Tag(Plain, rpc.Request):  # type: ignore[misc]
         def process_request(self, server_state: Any) -> None:
             client, purpose = self.state
             sent.purposes[client] = purpose
 
-    class Counted(rpc.Response):  # type: ignore[misc]
-        def __init__(self, counts: Any) -> None:
-            self.counts = counts
+    class Counted(Plain, rpc.Response):  # type: ignore[misc]
+        pass
 
-        def __getstate__(self) -> Any:
-            return self.counts
-
-        def __setstate__(self, state: Any) -> None:
-            self.counts = state
-
-    class Counts(Tag):
+    class Counts(Plain, rpc.Request):  # type: ignore[misc]
         def process_request(self, server_state: Any) -> Any:
-            return Counted(tuple((*key, count) for key, count in sent.bytes.items()))
+            return Counted(*((*key, count) for key, count in sent.bytes.items()))
 
     rpc.register_service(TAG, Tag, None)
     rpc.register_service(COUNTS, Counts, Counted)
