@@ -1,7 +1,6 @@
 """How workers meet, send, and for how long they wait: over sockets that they are given, or in gloo's process group."""
 
 import contextlib
-import itertools
 import os
 import re
 import socket
@@ -21,7 +20,6 @@ from retexo.comm.repair import Repairs
 from retexo.comm.sockets import SocketTransport, Streams, socket_transport
 from retexo.comm.tls import Tls, secure_stream
 from retexo.comm.transport import PeerLost, Pieces, Transport, fill, joined
-from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
 
 
@@ -110,33 +108,25 @@ class GlooTransport:
     sent_again = 0
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """See Transport.swap; all is copied into one block, and the list emptied."""
-        to_sizes, from_sizes = ([sum(map(len, pieces)) for pieces in each] for each in (outgoing, incoming))
-        block = joined([*itertools.chain(*outgoing)])
-        outgoing.clear()
-        places = [piece for pieces in incoming for piece in pieces if len(piece)]
-        adjoining = _lie_together(places)
-        received = _whole(places) if adjoining else np.empty(sum(from_sizes), np.uint8)
+        """See Transport.swap; what comes in one piece is not copied."""
+        places = [pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8) for pieces in incoming]
+        # Point to point: gloo's all-to-all sends empty messages, too, by way of another thread.
         try:
-            dist.all_to_all_single(torch.from_numpy(received), torch.from_numpy(block), from_sizes, to_sizes)
+            pending = [dist.irecv(torch.from_numpy(place), peer) for peer, place in enumerate(places) if len(place)]
+            for peer, pieces in enumerate(outgoing):
+                if any(map(len, pieces)):
+                    pending.append(dist.isend(torch.from_numpy(joined(pieces)), peer))
+            outgoing.clear()
+            for work in pending:
+                assert work is not None, "only of processes outside the group"
+                work.wait()
         except RuntimeError as error:
             if not _is_of_network(error):
                 raise
             raise PeerLost(str(error).splitlines()[0]) from error
-        if not adjoining:
-            fill(places, received)
-
-
-def _lie_together(pieces: Pieces) -> bool:
-    """Whether there are any, each of which begins where the one before ends, so that nothing need be copied."""
-    starts = [piece.ctypes.data for piece in pieces]
-    ends = [start + len(piece) for start, piece in zip(starts, pieces, strict=True)]
-    return bool(pieces) and starts[1:] == ends[:-1]
-
-
-def _whole(pieces: Pieces) -> ByteArray:
-    """The memory of pieces that lie together."""
-    return np.lib.stride_tricks.as_strided(pieces[0], (sum(map(len, pieces)),), (1,))
+        for pieces, place in zip(incoming, places, strict=True):
+            if len(pieces) != 1:
+                fill(pieces, place)
 
 
 def _is_of_network(error: RuntimeError) -> bool:

@@ -1,7 +1,7 @@
 """Sockets between the workers of a run: a stream for each pair, and one loop over all of them.
 
 Between workers of one node, which nothing can come between, a message is its length in bytes, 8 of them in
-little-endian order, and then the values. Between nodes see retexo.comm.links.
+little-endian order, and then the values; an empty one is not sent. Between nodes see retexo.comm.links.
 """
 
 import select
@@ -138,8 +138,8 @@ class _Transfer:
     ) -> None:
         self.peer, self._stream = peer, stream
         self._expected, self._header = sum(map(len, incoming)), bytearray(HEADER.size)
-        self.to_send = [memoryview(HEADER.pack(sum(map(len, outgoing)))), *outgoing]
-        self._to_come = [memoryview(self._header), *incoming]
+        self.to_send = [memoryview(HEADER.pack(sum(map(len, outgoing)))), *outgoing] if outgoing else []
+        self._to_come = [memoryview(self._header), *incoming] if incoming else []
         self._pieces = len(incoming)
 
     @property

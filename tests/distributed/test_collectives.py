@@ -17,6 +17,8 @@ WORLD = 4
 SETUP, GRADIENTS = MessageTag("setup"), MessageTag("gradients", 1)
 ROUNDED = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
 EXACT = [1 / 3, 2.0**-40]
+MANY = 1 << 14
+"""Copies of a few values, which are more bytes than one worker adds up for all."""
 
 
 def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
@@ -33,10 +35,10 @@ def collectives(transport: Transport) -> dict[str, Any]:
         value = call(comm)
         found[name] = (value, comm.meter.table(2))
 
-    def all_reduce(comm: Communicator, dtype: torch.dtype = torch.float32) -> list[float]:
-        tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype)
+    def all_reduce(comm: Communicator, dtype: torch.dtype = torch.float32, copies: int = 1) -> list[list[float]]:
+        tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype).repeat(copies)
         comm.all_reduce([ReduceInput(tensor)], GRADIENTS)
-        return tensor.tolist()
+        return distinct(tensor, copies)
 
     def exchange(comm: Communicator) -> list[list[int]]:
         # rank r sends p values (10 r + p) to peer p, also to itself
@@ -51,22 +53,24 @@ def collectives(transport: Transport) -> dict[str, Any]:
         comm.all_reduce([ReduceInput(torch.zeros(5))], GRADIENTS)
         return comm.gather_traffic(2)
 
-    def several(comm: Communicator, zero_ranks: frozenset[int] = frozenset()) -> list[list[float]]:
-        """Three tensors in one message; the first travels as bfloat16, and the last has fewer values than workers."""
+    def several(comm: Communicator, zero_ranks: frozenset[int], copies: int) -> list[list[list[float]]]:
+        """Three tensors in one message; the first travels as bfloat16, the last may have fewer values than workers."""
         scale = 0.0 if rank in zero_ranks else 2.0**rank
         tensors = [scale * torch.tensor(ROUNDED), torch.tensor(EXACT, dtype=torch.float64), torch.tensor([3])]
+        tensors = [tensor.repeat(copies) for tensor in tensors]
         comm.all_reduce(
             [ReduceInput(tensors[0], torch.bfloat16, zero_ranks), ReduceInput(tensors[1]), ReduceInput(tensors[2])],
             GRADIENTS,
         )
-        return [tensor.tolist() for tensor in tensors]
+        return [distinct(tensor, copies) for tensor in tensors]
 
     everyone = frozenset(range(world_size))
-    for name, zero_ranks in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
-        noted(f"silent {name}", lambda comm, zero_ranks=zero_ranks: several(comm, zero_ranks))
+    for copies in (1, MANY):
+        for name, zero_ranks in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
+            noted(f"{copies} silent {name}", lambda comm, zero=zero_ranks, times=copies: several(comm, zero, times))
+        noted(f"{copies} all_reduce", lambda comm, times=copies: all_reduce(comm, copies=times))
     noted("nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS))
     noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
-    noted("all_reduce", all_reduce)
     noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))
     noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
     noted("all_to_all", exchange)
@@ -83,49 +87,68 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return [future.result() for future in over_sockets(world, collectives)]
 
 
+def distinct(tensor: Tensor, copies: int) -> list[list[float]]:
+    """What the copies of a few values have become; one where they are still equal."""
+    rows: list[list[float]] = tensor.view(copies, -1).unique(dim=0).tolist()
+    return rows
+
+
 def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:
     """Bytes by sender and peer."""
     return [worker[name][1].sum(dim=(0, 1)).tolist() for worker in found]
 
 
-def test_all_reduce_adds_up(found: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("name", ["1 all_reduce", f"{MANY} all_reduce", "all_reduce float64"])
+def test_all_reduce_adds_up(found: list[dict[str, Any]], name: str) -> None:
     total = [len(found) * (len(found) + 1) / 2, 0.5 * len(found), 0.0]
-    assert [worker["all_reduce"][0] for worker in found] == [total] * len(found)
-    assert [worker["all_reduce float64"][0] for worker in found] == [total] * len(found)
+    assert [worker[name][0] for worker in found] == [[total]] * len(found)
 
 
-@pytest.mark.parametrize(("name", "size"), [("all_reduce", 4), ("all_reduce float64", 8)])
-def test_all_reduce_bytes(found: list[dict[str, Any]], name: str, size: int) -> None:
+@pytest.mark.parametrize(("name", "size"), [("1 all_reduce", 4), ("all_reduce float64", 8)])
+def test_one_worker_adds_up_small_sums(found: list[dict[str, Any]], name: str, size: int) -> None:
+    others = range(1, len(found))
+    assert sent(found, name) == [[0, *(3 * size for _ in others)], *([3 * size, *(0 for _ in others)] for _ in others)]
+    tables = [worker[name][1] for worker in found]
+    assert sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables) == 2 * len(others) * 3 * size
+
+
+def test_all_reduce_in_chunks_by_bytes(found: list[dict[str, Any]]) -> None:
     world = len(found)
-    matrix = sent(found, name)
-    assert sum(map(sum, matrix)) == 2 * (world - 1) * 3 * size
-    chunks = {1: [3], 2: [1, 2], 4: [0, 1, 1, 1]}[world]
+    matrix = sent(found, f"{MANY} all_reduce")
+    assert sum(map(sum, matrix)) == 2 * (world - 1) * 3 * MANY * 4
+    chunks = [3 * MANY // world] * world
     for rank, row in enumerate(matrix):
         # A peer is sent its chunk, and later the sum of one's own.
-        assert row == [(chunks[peer] + chunks[rank]) * size * (peer != rank) for peer in range(world)]
-    tables = [worker[name][1] for worker in found]
-    assert sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables) == sum(map(sum, matrix))
+        assert row == [(chunks[peer] + chunks[rank]) * 4 * (peer != rank) for peer in range(world)]
 
 
 SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_several_tensors_in_one_message(found: list[dict[str, Any]], name: str) -> None:
+@pytest.mark.parametrize("copies", [1, MANY])
+def test_several_tensors_in_one_message(found: list[dict[str, Any]], name: str, copies: int) -> None:
     world = len(found)
     factor = sum(2.0**rank for rank in range(world) if rank not in SILENT[name])
     rounded = (torch.tensor(ROUNDED) * factor).to(torch.bfloat16).tolist()
     exact = torch.tensor(EXACT, dtype=torch.float64).expand(world, 2).sum(dim=0).tolist()
-    assert [worker[f"silent {name}"][0] for worker in found] == [[rounded, exact, [3 * world]]] * world
+    assert [worker[f"{copies} silent {name}"][0] for worker in found] == [[[rounded], [exact], [[3 * world]]]] * world
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str) -> None:
-    """Of a peer's chunk of each, to it, and of one's own sum, to all; of a silent worker the former is missing."""
+@pytest.mark.parametrize("copies", [1, MANY])
+def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies: int) -> None:
+    """Of what a peer adds up of each, to it, and of one's own sum, to all; of a silent worker the former is missing.
+
+    Small sums are added up by the first worker that is not silent.
+    """
     world = len(found)
     ranks = range(world)
-    rounded, exact, small = ([n * (rank + 1) // world - n * rank // world for rank in ranks] for n in (5, 2, 1))
-    for rank, row in enumerate(sent(found, f"silent {name}")):
+    root = min(set(ranks) - SILENT[name], default=0)
+    rounded, exact, small = (
+        [n * (rank == root) if copies == 1 else n * copies // world for rank in ranks] for n in (5, 2, 1)
+    )
+    for rank, row in enumerate(sent(found, f"{copies} silent {name}")):
         loud = rank not in SILENT[name]
         for peer in range(world):
             share = 2 * rounded[peer] * loud + 8 * exact[peer] + 8 * small[peer]
@@ -176,12 +199,12 @@ def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
 
 
 def gather_failing_with(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collective whose all-to-all fails as torch's does."""
+    """A collective whose messages fail as torch's do."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError(text)
 
-    monkeypatch.setattr(torch.distributed, "all_to_all_single", fail)
+    monkeypatch.setattr(torch.distributed, "irecv", fail)
     Communicator(GlooTransport(0, 2)).all_gather(torch.ones(2), SETUP)
 
 
