@@ -214,10 +214,12 @@ class _ChunkedSum:
     def add_up(self) -> Pieces:
         """The sum of the own chunk, from the shares in the order of ranks."""
         first, end = self._bounds[self._rank]
-        values = [wire.decode(share, self._dtype, end - first) for share in self._places if len(share)]
-        total = self._values[first:end]
-        _add(values, total)
-        encoded = wire.encode(total, self._dtype)
+        encoded: Pieces = ()
+        if first < end:
+            values = [wire.decode(share, self._dtype, end - first) for share in self._places if len(share)]
+            total = self._values[first:end]
+            _add(values, total)
+            encoded = wire.encode(total, self._dtype)
         if self._in_place:
             self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
@@ -229,7 +231,8 @@ class _ChunkedSum:
         """Put the sums into the tensor."""
         if not self._in_place:
             for (first, end), place in zip(self._bounds, self._places, strict=True):
-                self._values[first:end] = wire.decode(place, self._dtype, end - first)
+                if first < end:
+                    self._values[first:end] = wire.decode(place, self._dtype, end - first)
         if self._values.data_ptr() != self._summand.tensor.data_ptr():
             self._summand.tensor.copy_(self._values)
 
