@@ -102,8 +102,7 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
 def messages(workers: list[Seen]) -> tuple[int, int]:
     """Steps, and counts that went alone; a worker without training nodes sends no update."""
     sent = {kind: sum(seen.sent[kind] for seen in workers) for kind in KINDS}
-    unsent = PARAMETERS - (PARAMETERS * 3 // 3 - PARAMETERS * 2 // 3)  # but for what it would add up itself
-    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * unsent
+    step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * PARAMETERS
     alone = ONE_ALL_REDUCE * Message.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
     assert sent["setup"] == WORLD * (WORLD - 1) * (1 + 8)  # which of the 4 rows are used; a digest of the result

@@ -266,19 +266,19 @@ def test_one_worker_rounds_nothing() -> None:
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("zero_ranks", [{1}, {0, 2}, {0, 1, 2}])
 def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) -> None:
-    """Of a rank that is silent only the tail, and its chunk of the sum."""
+    """Of a rank that is silent only the tail; the first that is not adds up."""
     shares = random_shares(3, dtype=F64)
     shares[list(zero_ranks)] = 0.0
     loud, quiet = summed_by(shares, Way(rank)), summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks)))
     assert_agreed(quiet)
     torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
-    vectors = [Model.SIZE] if rank == 0 else [12 * rank + 14, 10 * rank]
-    for worker in zero_ranks:
-        # What it would have sent: all but its own chunk of every vector.
-        chunks = sum(size - (size * (worker + 1) // 3 - size * worker // 3) for size in vectors)
-        assert sum(loud[worker].sent) - sum(quiet[worker].sent) == chunks * 8
-    for worker in {0, 1, 2} - zero_ranks:
-        assert loud[worker].sent == quiet[worker].sent
+    values = Model.SIZE if rank == 0 else 12 * rank + 14 + 10 * rank
+    for added, silent in ((loud, set()), (quiet, zero_ranks)):
+        root = min({0, 1, 2} - silent, default=0)
+        sums = [
+            2 * (values + TAIL) if worker == root else values * (worker not in silent) + TAIL for worker in range(3)
+        ]
+        assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
 
 
 # --- low-rank factors --------------------------------------------------------------------------------------------------  # noqa: E501

@@ -114,39 +114,39 @@ def test_the_rounded_share_is_what_is_added() -> None:
 
 
 def sent_by(share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3) -> list[bytes]:
-    """What rank 0 sends for a share of words, to the ranks that add it up."""
+    """What the last rank sends for a share of words, to the one that adds it up."""
     sent: list[bytes] = []
-    swap = ThreadTransport.swap
+    swap, last = ThreadTransport.swap, world - 1
 
     def noted(self: ThreadTransport, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        if self.rank == 0:
-            sent.extend(b"".join(piece.tobytes() for piece in pieces) for pieces in outgoing[1:])
+        if self.rank == last:
+            sent.extend(b"".join(piece.tobytes() for piece in pieces) for pieces in outgoing[:last])
         swap(self, outgoing, incoming)
 
     def work(comm: Communicator) -> None:
-        comm.masks = made if comm.rank == 0 else PairwiseMasks(comm.rank, {})
-        comm.all_reduce([ReduceInput(share.clone() if comm.rank == 0 else torch.zeros_like(share))], GRADIENTS)
+        comm.masks = made if comm.rank == last else PairwiseMasks(comm.rank, {})
+        comm.all_reduce([ReduceInput(share.clone() if comm.rank == last else torch.zeros_like(share))], GRADIENTS)
 
     with monkeypatch.context() as patched:
         patched.setattr(ThreadTransport, "swap", noted)
         run_threads(world, work)
-    return sent[: world - 1]
+    return sent[:last]
 
 
 def test_two_shares_may_give_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """For any other share there are masks under which what is sent is the same: so it tells nothing of the share."""
     one, other = torch.arange(9, dtype=torch.int32), torch.full((9,), -(2**31), dtype=torch.int32)
-    keys = {1: bytes(32), 2: bytes(range(32))}
-    made = PairwiseMasks(0, keys)
+    keys = {0: bytes(32), 1: bytes(range(32))}
+    made = PairwiseMasks(2, keys)
     first = sent_by(one, made, monkeypatch)
-    assert first != sent_by(one, PairwiseMasks(0, {}), monkeypatch)
+    assert first != sent_by(one, PairwiseMasks(2, {}), monkeypatch)
 
     class Shifted(PairwiseMasks):
         def add_to(self, words: list[Tensor]) -> None:
             super().add_to(words)
             words[0] += one - other
 
-    assert sent_by(other, Shifted(0, keys), monkeypatch) == first
+    assert sent_by(other, Shifted(2, keys), monkeypatch) == first
 
 
 def test_no_mask_is_used_twice() -> None:
