@@ -37,9 +37,11 @@ GRAPHS = {
     "tastes": ["task.relation=user__likes__item", "split.by=source", "split.edges=[0.85,0.05,0.1]",
                "features=[given,positional]"],
     "hubs": ["features=[degree,positional]"],
+    "hubs-both-ways": ["features=[degree,positional]", "symmetrize=true"],
 }  # fmt: skip
 """Drawn ones, by --data, with their settings: communities with features that tell of them (a stochastic block model),
-users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002)."""
+users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002), with each edge
+from the older node to the younger, or in both directions."""
 MEASURES = ("mrr", "hits@20", "auc")
 
 
@@ -60,7 +62,7 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
     rng, path = np.random.default_rng(seed), folder / f"{name}{seed}"
     for part in ("nodes", "edges") if name == "tastes" else (".",):
         (path / part).mkdir(parents=True, exist_ok=True)
-    if name == "hubs":
+    if "hubs" in name:
         import networkx
 
         edges = np.array(networkx.powerlaw_cluster_graph(2000, 4, 0.3, seed=seed).edges)
@@ -71,7 +73,7 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
         edges = np.stack([np.repeat(np.arange(600), 25), np.argsort(-liking)[:, :25].ravel()], axis=1)
         for kind, count in (("user", 600), ("item", 1200)):
             np.savetxt(path / f"nodes/{kind}.csv", np.arange(count), "%d", header="id", comments="")
-    table = path if name == "hubs" else path / "edges/user__likes__item.csv"
+    table = path if "hubs" in name else path / "edges/user__likes__item.csv"
     np.savetxt(table, edges, "%d", delimiter=",", header="src,dst", comments="")
     return ["dataset_name=file", f"dataset_file={path}", *GRAPHS[name]]
 

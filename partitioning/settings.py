@@ -144,8 +144,8 @@ class DatasetSettings(Checked):
         "task.relation", None, "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION", of_partitioner=True
     )
     spectral: int = setting(
-        "task.spectral", 64, "links: width of the spectral embedding of the training pairs, whose products may answer; "
-        "0: none", at_least(0), at_most(1024), of_partitioner=True,
+        "task.spectral", 128, "links: width of the spectral embedding of training pairs, whose products may answer; "
+        "validation chooses it, a half or a quarter of it; 0: none", at_least(0), at_most(1024), of_partitioner=True,
     )  # fmt: skip
 
     @property

@@ -1,27 +1,16 @@
 """What needs no training: common neighbours, Adamic-Adar, cosine of features, spectral embeddings; scored as a network.
 
-Ranks are among all nodes without an edge of any set from the source, which is left out, too; equal scores share a rank
-(the mean of the best and the worst, as OGB's evaluator has it). N nodes, n rows.
+N nodes, n rows.
 """
-
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from partitioning.links.ranks import Floats, Ints, Scorer, of_ranks, pair_scores, ranks
 from partitioning.links.split import LinkSplit
 
-CELLS = 1 << 24
-"""Scores that are looked at at a time; their array takes 128 MiB."""
 MAX_CELLS = 1 << 34
 """Scores beyond which a random sample of the rows is ranked."""
-HITS = (10, 20, 50)
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Scorer = Callable[[Ints], Floats]
-"""From sources [c] to scores of all nodes, [c, N]."""
 
 
 def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
@@ -35,14 +24,9 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     known = sp.csr_array((np.ones(len(split.known()[0])), split.known()), shape=(num_nodes, num_nodes))
     found, candidates = {}, split.rows["candidates"][:, 0]
     for name, scores in _methods(split).items():
-        ranks, positive = _ranks(scores, ranked, known, candidates)
-        found[name] = {**of_ranks(ranks), "auc": auc(positive, _pair_scores(scores, negatives, num_nodes))}
+        places, positive = ranks(scores, ranked, known, candidates)
+        found[name] = {**of_ranks(places), "auc": auc(positive, pair_scores(scores, negatives, num_nodes))}
     return found
-
-
-def of_ranks(ranks: Floats) -> dict[str, float]:
-    """MRR and Hits@K of ranks from 1 on, [n]."""
-    return {"mrr": float((1 / ranks).mean()), **{f"hits@{k}": float((ranks <= k).mean()) for k in HITS}}
 
 
 def auc(positive: Floats, negative: Floats) -> float:
@@ -86,38 +70,3 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
         methods["popularity"] = lambda nodes: np.tile(times.astype(np.float64), (len(nodes), 1))
         methods["item-kNN"] = lambda nodes: ((held[nodes] @ by_item.T) @ by_item).toarray()
     return methods
-
-
-def _by_source(rows: Ints, num_nodes: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Places of some rows, their sources, once each, and the place of each row's source among these."""
-    order = np.argsort(rows[:, 0], kind="stable")
-    step = max(1, CELLS // max(1, num_nodes))
-    for first in range(0, len(rows), step):
-        some = order[first : first + step]
-        sources, place = np.unique(rows[some, 0], return_inverse=True)
-        yield some, sources, place
-
-
-def _ranks(scores: Scorer, rows: Ints, known: Any, candidates: Ints) -> tuple[Floats, Floats]:
-    """The rank and the score of each row, [n]."""
-    ranks, own, others = np.zeros(len(rows)), np.zeros(len(rows)), np.ones(known.shape[0], np.bool_)
-    others[candidates if len(candidates) else slice(None)] = False
-    for some, sources, place in _by_source(rows, known.shape[0]):
-        matrix = scores(sources)
-        own[some] = matrix[place, rows[some, 1]]
-        matrix[known[sources].nonzero()] = -np.inf
-        matrix[np.arange(len(sources)), sources] = -np.inf
-        matrix[:, others] = -np.inf
-        matrix.sort(axis=1)
-        for at in range(len(sources)):
-            mine = some[place == at]
-            above = [known.shape[0] - np.searchsorted(matrix[at], own[mine], side=side) for side in ("right", "left")]
-            ranks[mine] = 1 + (above[0] + above[1]) / 2
-    return ranks, own
-
-
-def _pair_scores(scores: Scorer, rows: Ints, num_nodes: int) -> Floats:
-    found = np.zeros(len(rows))
-    for some, sources, place in _by_source(rows, num_nodes):
-        found[some] = scores(sources)[place, rows[some, 1]]
-    return found

@@ -19,7 +19,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.ids import id_keys, places_of, read_ids
-from partitioning.links.spectral import spectral_rows
+from partitioning.links.spectral import best_spectral
 from partitioning.names import Names, name_keys
 from partitioning.settings import SplitSettings
 from partitioning.splits import PARTS, index_file
@@ -59,7 +59,7 @@ class LinkSplit:
 
 
 def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> LinkSplit:
-    """Split the pairs by the settings; InputError where that leaves no training edge. width: K, of `spectral`."""
+    """Split the pairs by the settings; InputError where that leaves no training edge. width: of `spectral`, at most."""
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     edge_pair = np.where(src == dst, -1, _pair(np.stack((src, dst), axis=1), num_nodes))
@@ -101,11 +101,11 @@ def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> Li
     described = {
         **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
         "rows": {part: len(each) for part, each in rows.items()}, "edges_removed": int((~kept).sum()),
-        "evaluator": (given or {}).get("evaluator", ""), "spectral": width,
+        "evaluator": (given or {}).get("evaluator", ""),
         "relations": [] if graph.relation is None else graph.relation["names"],
     }  # fmt: skip
-    made = spectral_rows(rows["train"], num_nodes, width)
-    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described, made)
+    spectral, chosen = best_spectral(rows, num_nodes, width)
+    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described | chosen, spectral)
 
 
 def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:

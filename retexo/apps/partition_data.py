@@ -150,6 +150,9 @@ def _print_links(links: dict[str, Any]) -> None:
     pairs = ", ".join(f"{count:,} {part}" for part, count in links["pairs"].items())
     print(f"pairs: {pairs}; {links['edges_removed']:,} edges of held-out pairs left the graph; "
           f"{links['cut_rows']:,} of {links['rows']['train']:,} training rows between two parts")  # fmt: skip
+    if links["spectral"]:
+        print(f"spectral embedding: {links['spectral']} columns, degrees to the power -{links['spectral_power']}, of "
+              f"an MRR of {links['spectral_mrr']:.4f} on validation pairs")  # fmt: skip
     for name, scores in links["baselines"].items():
         print(f"{name:<20} " + ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items()))
 

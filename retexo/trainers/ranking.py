@@ -42,9 +42,9 @@ class Embedded:
     context: Context
     scorers: Sequence[Scorer]
     rows: Tensor
-    """[I, D] of the stages side by side, and the spectral embedding after them."""
+    """[I, D] of the stages side by side, and the spectral embedding after them, in pieces as wide."""
     answers: Sequence[tuple[float, ...]]
-    """[A] the weight of each stage's score, and of the spectral one."""
+    """[A] the weight of each stage's score, and of each piece of the spectral one."""
 
     @classmethod
     def of(
@@ -55,14 +55,17 @@ class Embedded:
         parts, scorers = [each.cpu() for each in logits], [stage.cpu().scorer for stage in last]
         width = parts[0].shape[1]
         if any(each.spectral for each in answers):
-            spectral = _links(context)["spectral"][:, :width].to(parts[0])
-            parts.append(nn.functional.pad(spectral, (0, width - spectral.shape[1])))
-            scorers.append(Scorer("dot", width))
+            pieces = torch.split(_links(context)["spectral"].to(parts[0]), width, dim=1)
+            parts += [nn.functional.pad(each, (0, width - each.shape[1])) for each in pieces]
+            scorers += [Scorer("dot", width) for _ in pieces]
         rows, numbers = torch.cat(parts, dim=1), range(len(stages) - len(last), len(stages))
         if context.settings.exchange.rounded:
             rows = _unpacked(_packed(rows, len(scorers)), len(scorers), rows)
         weights = [
-            (*((1 - each.spectral) * (stage in each.stages) / len(each.stages) for stage in numbers), each.spectral)
+            (
+                *((1 - each.spectral) * (stage in each.stages) / len(each.stages) for stage in numbers),
+                *(each.spectral for _ in scorers[len(last) :]),
+            )
             for each in answers
         ]
         return cls(context, scorers, rows, weights)

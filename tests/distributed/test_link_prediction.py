@@ -17,7 +17,7 @@ from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS
-from partitioning.links.baselines import of_ranks
+from partitioning.links.ranks import of_ranks
 from partitioning.links.split import split_links
 from retexo import load_run
 from retexo.apps import train
@@ -42,6 +42,8 @@ from retexo.worker.graph import PlainGraph, read_graph
 
 COMMON = ("task=link_prediction", "+experiment=exact", "num_layers=2", "hidden_dim=12", "task.dim=6", "dropout=0",
           "stopping=none", "num_rounds=6", "learning_rate=0.05", "task.negatives=16", "device=cpu")  # fmt: skip
+WIDTH = 28
+"""Of spectral embeddings; a quarter of it is more than a network's 6, too."""
 CASES = {
     "gcn": ("model=gcn",),
     "sage-mlp": ("model=sage", "task.scorer=mlp"),
@@ -71,7 +73,7 @@ def with_relations() -> Any:
 
 
 def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDirectory:
-    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=5)
+    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
     made_by = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "links": split.description}
@@ -187,7 +189,7 @@ def test_rgcn_means_are_those_of_each_relation() -> None:
 
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the embeddings of two stages, the spectral ones and the split."""
-    split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=5)
+    split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     monkeypatch.setattr(ranking, "SPECTRAL", (0.5, 0.9))
     _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
     spectral = split.spectral.astype(np.float64)

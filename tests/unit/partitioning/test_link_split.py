@@ -15,8 +15,8 @@ from partitioning.datasets.node_features import with_features
 from partitioning.directory.read import find
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.links import baselines
-from partitioning.links.spectral import spectral_rows
+from partitioning.links import baselines, ranks, spectral
+from partitioning.links.spectral import best_spectral, spectral_rows
 from partitioning.links.split import LinkSplit, read_pairs, split_links
 
 PARTS = ("train", "val", "test")
@@ -91,19 +91,59 @@ def test_what_cannot_be_split_is_refused(edges: Any, fields: Any, named: str) ->
         split_links(make_graph(edges, np.zeros((3, 1)), [0] * 3), split_settings(**fields))
 
 
-def test_spectral_products_are_those_of_the_largest_eigenvalues() -> None:
+@pytest.mark.parametrize("power", [0.25, 0.5])
+def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) -> None:
     blocks = [(range(10), range(30, 40)), (range(10, 18), range(40, 46)), (range(18, 30), range(46, 50))]
     pairs = np.array([(u, v) for users, items in blocks for u in users for v in items if (u + v) % 7])
     matrix = np.zeros((50, 50))
     matrix[tuple(pairs.T)] = 1
     matrix += matrix.T
-    scale = np.maximum(matrix.sum(axis=1), 1) ** -0.25
+    scale = np.maximum(matrix.sum(axis=1), 1) ** -power
     values, vectors = np.linalg.eigh(matrix * scale * scale[:, None])
-    best = (vectors[:, -2:] * values[-2:] ** 2) @ vectors[:, -2:].T
-    rows = spectral_rows(pairs, 50, 2)
-    np.testing.assert_allclose(rows @ rows.T, best / best[tuple(pairs.T)].mean(), atol=1e-3)
-    assert not spectral_rows(pairs[:0], 50, 4).any()
-    assert spectral_rows(np.array([[0, 1]]), 2, 4).shape == (2, 4)
+    best = (vectors[:, -3:] * values[-3:] ** 2) @ vectors[:, -3:].T
+    rows = spectral_rows(pairs, 50, 3, power)
+    np.testing.assert_allclose(rows @ rows.T, best, atol=1e-3)
+    assert spectral_rows(np.array([[0, 1]]), 2, 4, power).shape == (2, 4)
+
+
+def communities(count: int) -> dict[str, np.ndarray]:
+    """Rows by set of a split of half of the pairs within communities of 120 nodes."""
+    rng, block = np.random.default_rng(0), np.arange(120) % count
+    chance = 0.49 * (block[:, None] == block)
+    pairs = rng.permutation(np.argwhere(np.triu(rng.random((120, 120)) < chance, 1)))
+    sets = zip(("train", "val", "test"), np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]), strict=True)
+    rows = {name: np.concatenate((some, some[:, ::-1])) for name, some in sets}
+    return {**rows, "candidates": np.zeros((0, 2), np.int64)}
+
+
+def test_validation_chooses_the_spectral_embedding_that_ranks_best() -> None:
+    """Of every power and width, ranked by a loop; another graph has another best one."""
+    chosen = []
+    for count in (8, 12, 14):
+        rows = communities(count)
+        made, told = best_spectral(rows, 120, 16)
+        known = {tuple(pair) for part in ("train", "val", "test") for pair in rows[part].tolist()}
+
+        def mrr(each: np.ndarray) -> float:
+            scores, reciprocal = each @ each.T, []
+            for u, v in rows["val"].tolist():  # noqa: B023
+                others = [scores[u, w] for w in range(120) if w != u and (u, w) not in known]  # noqa: B023
+                reciprocal.append(1 / (1 + np.sum(others > scores[u, v]) + np.sum(others == scores[u, v]) / 2))
+            return float(np.mean(reciprocal))
+
+        found = {
+            (power, columns): mrr(spectral_rows(rows["train"], 120, 16, power)[:, :columns])
+            for power in spectral.POWERS for columns in (16, 8, 4)
+        }  # fmt: skip
+        assert told["spectral_mrr"] == pytest.approx(max(found.values()), abs=1e-3)
+        assert found[told["spectral_power"], told["spectral"]] == pytest.approx(told["spectral_mrr"], abs=1e-3)
+        assert made.shape == (120, told["spectral"])
+        assert (made[rows["train"][:, 0]] * made[rows["train"][:, 1]]).sum(axis=1).mean() == pytest.approx(1, abs=1e-4)
+        chosen.append((told["spectral_power"], told["spectral"]))
+    assert chosen == [(0.25, 8), (0.5, 8), (0.375, 16)]
+    nothing = {**rows, "val": rows["val"][:0]}
+    assert best_spectral(nothing, 120, 16)[1] == {"spectral": 16, "spectral_power": 0.25, "spectral_mrr": 0.0}
+    assert best_spectral(rows, 120, 0)[1]["spectral"] == 0
 
 
 def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
@@ -125,7 +165,7 @@ def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
     found = baselines.baselines(split)
-    monkeypatch.setattr(baselines, "CELLS", 40)  # a row at a time
+    monkeypatch.setattr(ranks, "CELLS", 40)  # a row at a time
     assert baselines.baselines(split) == found
     expected = by_loops(split)
     for name, scores in expected.items():
