@@ -2,7 +2,9 @@
 
     python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz --keep FILE.json
     python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 --keep FILE.json
-    python benchmarks/alternatives.py distdgl --keep FILE.json --seeds 5 --figure docs/img/distdgl.svg
+    python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 --methods lean sampled --seeds 1
+        --options num_rounds=[5] --keep FILE.json           # an eighth of ogbn-products' shape (scale.py)
+    python benchmarks/alternatives.py distdgl --keep FILE.json --figure docs/img/distdgl.svg
 
 GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
 at convergence. `lean` are the defaults, `exact` and `plain` lazy training with exact and with plain rows. The others
@@ -141,20 +143,21 @@ def draw(found: dict[str, Found], file: Path) -> None:
 
 
 def main() -> None:
-    parser = common.parser(__doc__, seeds=5, pubmed=None)
+    parser = common.parser(__doc__, seeds=5, pubmed=None, options=[])
     parser.add_argument("what", choices=["distdgl"])
     parser.add_argument("--graphs", nargs="+", default=[], choices=["cora", "pubmed", "synthetic", "products"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit")
     parser.add_argument("--parts", type=int, default=4, help="random ones (default 4)")
+    parser.add_argument("--share", type=int, default=1, help="products: one of so many of its nodes")
     parser.add_argument("--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again")
     parser.add_argument("--figure", type=Path, help="svg of all that is kept")
     options = parser.parse_args()
     found: dict[str, Found] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
-    graphs = {"synthetic": SYNTHETIC, "products": products(1), **common.graphs(options.pubmed)}
+    graphs = {"synthetic": SYNTHETIC, "products": products(options.share), **common.graphs(options.pubmed)}
     for graph in options.graphs:
         for seed in range(options.seeds):
-            compare(graph, graphs[graph], seed, options, found)
+            compare(graph, [*graphs[graph], *options.options], seed, options, found)
     for key, seeds in found.items():
         print(key, table(seeds).to_string(), sep="\n", flush=True)
     if options.figure:
@@ -167,7 +170,8 @@ def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace,
         given = [*data, f"seed={seed}", f"partition_dir={folder}/partitions", f"num_partitions={options.parts}"]
         made = False
         for rate in options.rates:
-            runs = found.setdefault(f"{graph} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
+            size = f"/{options.share}" * (graph == "products")
+            runs = found.setdefault(f"{graph}{size} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
             for method in options.methods:
                 if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
