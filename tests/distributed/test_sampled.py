@@ -16,6 +16,7 @@ from support import (
     finish,
     graph_info,
     group_members,
+    kill_group,
     need_dgl,
     random_graph,
     start_cli,
@@ -104,7 +105,11 @@ def start(parts: Path, run_dir: Path, *more: str) -> Any:
         f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
     )  # fmt: skip
     log = run_dir / "metrics.jsonl"
-    wait_until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), 60, "rounds")
+    try:
+        wait_until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), 60, "rounds")
+    except BaseException:
+        kill_group(process.pid)
+        raise
     return process
 
 
