@@ -203,6 +203,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 run = common.train_in_threads if arguments.threads else partial(common.train, folder=folder)
                 keep = arguments.keep or Path(folder)
+                keep.mkdir(parents=True, exist_ok=True)
                 run_seed = partial(
                     run_methods, data=data, model=model, methods=methods, folder=Path(folder), run=run, keep=keep
                 )
