@@ -10,13 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm.int8 import to_int8
 
 INT6: torch.dtype = torch.int6  # type: ignore[attr-defined]  # not in torch's stubs
 LARGEST = {torch.int8: 127, INT6: 31}
 """The largest code of the types that have scales."""
 BLOCK = 128
 """Values that share a scale."""
+SCALE = {torch.int8: torch.float32, INT6: torch.bfloat16}
+"""Their type. The error of bfloat16 is well below half a code of six bits, but not of eight."""
 FOURTH = np.array([6, 4, 2], np.uint8)
 """Left shifts that bring the lowest, middle and highest two of six bits to the high end of a byte."""
 ByteArray = npt.NDArray[np.uint8]
@@ -27,7 +29,7 @@ def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
     if dtype not in LARGEST:
         return [bytes_of(values.to(dtype))]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
-    codes, scales = to_int8(blocks, LARGEST[dtype])
+    codes, scales = to_int8(blocks, LARGEST[dtype], SCALE[dtype])
     packed = bytes_of(codes.view(-1))
     if dtype == INT6:
         packed = _pack(packed)
@@ -39,13 +41,13 @@ def chunk(encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int
     if dtype not in LARGEST:
         return [encoded[0][first * dtype.itemsize : end * dtype.itemsize]]
     codes, scales = encoded
-    scale_of = slice(first // BLOCK * SCALE_BYTES, -(-end // BLOCK) * SCALE_BYTES)
+    scale_of = slice(first // BLOCK * SCALE[dtype].itemsize, -(-end // BLOCK) * SCALE[dtype].itemsize)
     return [codes[_code_bytes(dtype, first) : _code_bytes(dtype, end)], scales[scale_of]]
 
 
 def num_bytes(dtype: torch.dtype, count: int) -> int:
     """Of a chunk of so many values."""
-    return _code_bytes(dtype, count) + (-(-count // BLOCK) * SCALE_BYTES if dtype in LARGEST else 0)
+    return _code_bytes(dtype, count) + (-(-count // BLOCK) * SCALE[dtype].itemsize if dtype in LARGEST else 0)
 
 
 def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
@@ -55,7 +57,8 @@ def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
         return torch.frombuffer(aligned, dtype=dtype) if count else torch.empty(0, dtype=dtype)
     size = _code_bytes(dtype, count)
     codes = _unpack(content[:size])[:count] if dtype == INT6 else content[:size].view(np.int8)
-    return torch.from_numpy(codes * np.repeat(content[size:].view(np.float32), BLOCK)[:count])
+    scales = decode(content[size:], SCALE[dtype], -(-count // BLOCK)).float().numpy()
+    return torch.from_numpy(codes * np.repeat(scales, BLOCK)[:count])
 
 
 def _code_bytes(dtype: torch.dtype, count: int) -> int:

@@ -105,8 +105,12 @@ def start(parts: Path, run_dir: Path, *more: str) -> Any:
         f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
     )  # fmt: skip
     log = run_dir / "metrics.jsonl"
+
+    def trains() -> bool:
+        return log.exists() and log.read_text().count("\n") > 2
+
     try:
-        wait_until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), 60, "rounds")
+        wait_until(lambda: process.poll() is not None or trains(), 60, "rounds")
     except BaseException:
         kill_group(process.pid)
         raise

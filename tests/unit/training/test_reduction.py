@@ -226,7 +226,8 @@ def test_codes_are_within_their_scales_of_the_sum(world: int, wire: torch.dtype,
     largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
     assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (2 * codes)
     assert not torch.equal(added[0].sums, shares.sum(dim=0))
-    rounded = size + 4 * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
+    scales = (2 if wire == INT6 else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
+    rounded = size + scales
     assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
 
 
