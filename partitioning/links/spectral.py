@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import qr
 
 from partitioning.links.ranks import Ints, of_ranks, ranks
 from partitioning.splits import PARTS
@@ -66,7 +67,8 @@ def spectral_rows(pairs: Ints, num_nodes: int, width: int, power: float) -> NDAr
     matrix = sp.csr_array(scale @ adjacency @ scale)
     basis = np.random.default_rng(0).standard_normal((num_nodes, wanted)).astype(np.float32)
     for _ in range(STEPS):
-        basis = np.linalg.qr(matrix @ (matrix @ basis))[0]
+        basis = matrix @ (matrix @ basis)
+        basis = qr(basis, overwrite_a=True, mode="economic", check_finite=False)[0]  # NumPy's would make it in float64
     values, vectors = np.linalg.eigh(basis.T @ (matrix @ basis))
     values, vectors = np.maximum(values[::-1][:width], 0), vectors[:, ::-1][:, :width]
     made[:, : len(values)] = (basis @ vectors) * values
