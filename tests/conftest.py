@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ def fork_server() -> None:
     from retexo.cluster import launch
 
     launch.warm_up()
-
-
-@pytest.fixture(autouse=True)
-def no_command_goes_on() -> Iterator[None]:
-    """A command that a failing test did not wait for ends with the test, and not after rounds without number."""
-    yield
-    if "support" in sys.modules:
-        sys.modules["support"].end_started()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

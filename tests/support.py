@@ -348,7 +348,7 @@ def start_cli(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     """Start main.py in a process group of its own; `prefix` is a command that runs another, such as `ip netns exec`."""
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [*prefix, sys.executable, str(ROOT / "main.py"), *arguments],
         cwd=cwd,
         env=_environment(env),
@@ -357,20 +357,6 @@ def start_cli(
         text=True,
         start_new_session=True,
     )
-    STARTED.append(process)
-    return process
-
-
-STARTED: list[subprocess.Popen[str]] = []
-"""Of this test, by start_cli; conftest.py ends them with it."""
-
-
-def end_started() -> None:
-    while STARTED:
-        process = STARTED.pop()
-        if process.poll() is None:
-            kill_group(process.pid)
-            process.communicate()
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
