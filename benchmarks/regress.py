@@ -1,11 +1,13 @@
 """Seconds and bytes of this checkout beside those of another commit, in turn: is anything slower than it was?
 
     python benchmarks/regress.py COMMIT [--repeats 3]
+    python benchmarks/regress.py COMMIT --converge [--pubmed FILE] [--repeats 5]
 
 The other commit is checked out in a temporary worktree and runs in the same environment. Each repeat runs the command
 of both, one after the other, on Cora and on a synthetic graph of 20,000 nodes and 200,000 edges: `+experiment=retexo`,
 4 random parts, 4 workers, 60 rounds per layer without stopping; partitions are made before. What is printed are
-medians, and ratios of these: below 1 this checkout is faster.
+medians, and ratios of these: below 1 this checkout is faster. With --converge each trains GCN by its own
+defaults until it stops, on Cora and PubMed, with another seed of split, parts and training in each repeat.
 """
 
 import argparse
@@ -24,13 +26,14 @@ GRAPHS = {
     "cora": common.CORA,
     "synthetic": ["dataset_name=synthetic", "synthetic.nodes=20000", "synthetic.edges=200000", "split=fraction"],
 }
-RUN = ["num_partitions=4", "partition_method=random", "stopping=none", "num_rounds=[60]"]
+PARTS = ["num_partitions=4", "partition_method=random", "partition_dir=parts"]
+ROUNDS = ["stopping=none", "num_rounds=[60]"]
 
 
 def command(tree: Path, folder: Path, app: str, *settings: str) -> float:
     """Seconds of one command of a tree; what it says is shown where it fails."""
     program = [sys.executable, str(tree / "main.py"), "--config-name=node_classification_gcn", f"app={app}"]
-    if (tree / "conf/experiment/retexo.yaml").exists():  # before that it was what one had without asking
+    if ROUNDS[0] in settings and (tree / "conf/experiment/retexo.yaml").exists():  # before, it was the default
         program.append("+experiment=retexo")
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     start = time.perf_counter()
@@ -50,20 +53,18 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
     seconds = {name: summary["seconds"]["phase"][name] for name in ("load", "plan", "exchange", "rounds", "embed")}
     train = summary["seconds"]["train"]
     return {"command": whole, "start and end": whole - train, "training": train, **seconds,
-            "MB": summary["bytes"]["total"] / 1e6}  # fmt: skip
+            "number of rounds": sum(summary["rounds"]), "MB": summary["bytes"]["total"] / 1e6}  # fmt: skip
 
 
-def compare(trees: dict[str, Path], graph: list[str], repeats: int) -> pd.DataFrame:
+def compare(trees: dict[str, Path], graph: list[str], repeats: int, *, converge: bool) -> pd.DataFrame:
     """The median of each figure, by tree, and their ratio."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
-    with tempfile.TemporaryDirectory() as made:
-        folders = {name: Path(made) / name for name in trees}
+    for repeat in range(repeats):
+        settings = [*graph, *PARTS, *([f"seed={repeat}"] if converge else ROUNDS)]
         for name, tree in trees.items():
-            folders[name].mkdir()
-            command(tree, folders[name], "partition_data", *graph, *RUN, "partition_dir=parts")
-        for _ in range(repeats):
-            for name, tree in trees.items():
-                found[name].append(measure(tree, folders[name], [*graph, *RUN, "partition_dir=parts"]))
+            with tempfile.TemporaryDirectory() as made:
+                command(tree, Path(made), "partition_data", *settings)
+                found[name].append(measure(tree, Path(made), settings))
     table = pd.DataFrame({name: pd.DataFrame(runs).median() for name, runs in found.items()})
     first, second = trees
     return table.assign(ratio=table[second] / table[first])
@@ -73,17 +74,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
     parser.add_argument("--repeats", type=int, default=3)
-
+    parser.add_argument("--converge", action="store_true")
+    parser.add_argument("--pubmed", type=Path, help="pubmed.npz; without it Cora alone")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
         git = ["git", "-C", str(common.ROOT)]
         subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), arguments.commit], check=True)
+        info = other / "retexo-0.dist-info"  # older commits ask for the version of what is installed
+        info.mkdir()
+        (info / "METADATA").write_text("Name: retexo\nVersion: 0\n")
         try:
             print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {arguments.repeats}")
-            for graph, settings in GRAPHS.items():
-                trees = {arguments.commit: other, "this checkout": common.ROOT}
-                print(f"\n{graph}\n{compare(trees, settings, arguments.repeats).round(2).to_string()}", flush=True)
+            graphs = common.graphs(arguments.pubmed) if arguments.converge else GRAPHS
+            trees = {arguments.commit: other, "this checkout": common.ROOT}
+            for graph, settings in graphs.items():
+                table = compare(trees, settings, arguments.repeats, converge=arguments.converge)
+                print(f"\n{graph}\n{table.round(2).to_string()}", flush=True)
         finally:
             subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
 
