@@ -26,7 +26,7 @@ GRAPHS = {
     "cora": common.CORA,
     "synthetic": ["dataset_name=synthetic", "synthetic.nodes=20000", "synthetic.edges=200000", "split=fraction"],
 }
-PARTS = ["num_partitions=4", "partition_method=random", "partition_dir=parts"]
+PARTS = ["num_partitions=4", "partition_method=random"]
 ROUNDS = ["stopping=none", "num_rounds=[60]"]
 
 
@@ -59,12 +59,16 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
 def compare(trees: dict[str, Path], graph: list[str], repeats: int, *, converge: bool) -> pd.DataFrame:
     """The median of each figure, by tree, and their ratio."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
-    for repeat in range(repeats):
-        settings = [*graph, *PARTS, *([f"seed={repeat}"] if converge else ROUNDS)]
-        for name, tree in trees.items():
-            with tempfile.TemporaryDirectory() as made:
-                command(tree, Path(made), "partition_data", *settings)
-                found[name].append(measure(tree, Path(made), settings))
+    with tempfile.TemporaryDirectory() as made:
+        for repeat in range(repeats):
+            parts = f"parts{repeat * converge}"
+            settings = [*graph, *PARTS, f"partition_dir={parts}", *([f"seed={repeat}"] if converge else ROUNDS)]
+            for name, tree in trees.items():
+                folder = Path(made) / name
+                folder.mkdir(exist_ok=True)
+                if not (folder / parts).exists():
+                    command(tree, folder, "partition_data", *settings)
+                found[name].append(measure(tree, folder, settings))
     table = pd.DataFrame({name: pd.DataFrame(runs).median() for name, runs in found.items()})
     first, second = trees
     return table.assign(ratio=table[second] / table[first])
