@@ -103,14 +103,15 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
     """Decide what is written of rows [R, D]."""
     codes, scales = quantise(rows, precision)
     width = rows.shape[1]
-    present = codes != 0
-    counts = np.count_nonzero(present.numpy(), axis=1)
-    ones = np.count_nonzero(((rows == 1) & present).numpy(), axis=1)
+    # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
+    present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
+    counts = np.count_nonzero(present, axis=1)
+    ones = np.count_nonzero((rows.numpy() == 1) & present, axis=1)
     binary = (counts > 0) & (ones == counts)
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
     whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
-    present[torch.from_numpy(whole)] = True
-    return _Chunk(codes, scales, present, np.where(whole, width, counts), binary)
+    present[whole] = True
+    return _Chunk(codes, scales, torch.from_numpy(present), np.where(whole, width, counts), binary)
 
 
 def _index(counts: IntArray, width: int) -> _Index:
