@@ -147,6 +147,9 @@ class DatasetSettings(Checked):
         "task.spectral", 128, "links: width of the spectral embedding of training pairs, whose products may answer; "
         "validation chooses it, a half or a quarter of it; 0: none", at_least(0), at_most(1024), of_partitioner=True,
     )  # fmt: skip
+    paths: bool = setting(
+        "task.paths", True, "links: paths of two, weighted as Adamic-Adar has them, may answer", of_partitioner=True
+    )
 
     @property
     def links(self) -> bool:

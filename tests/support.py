@@ -286,7 +286,7 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
     fields = {"dir": ".", "symmetrize": None, "synthetic": synthetic_settings(), "split": split_settings()} | fields
     columns = dict.fromkeys(("id", "label", "src", "dst", "weight", "time")) | fields.pop("columns", {})
     defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",), "target": None, "reverse": True,
-                "task": TASKS[0], "relation": None, "spectral": 0}  # fmt: skip
+                "task": TASKS[0], "relation": None, "spectral": 0, "paths": False}  # fmt: skip
     return DatasetSettings(name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields)
 
 

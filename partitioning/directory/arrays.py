@@ -24,7 +24,7 @@ from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
-LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral")
+LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral", "neighbours")
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 AGAIN = "copy the whole part, or partition again with overwrite=true"
 """What to do about a damaged part."""
@@ -75,13 +75,14 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
     for name in LINKS:
         path = folder / f"links_{name}.npy"
         found = links[name] = load_array(path)
-        expected = [len(inner), width] if name == "spectral" else [len(found) if found.ndim else 0, 2]
+        columns = {"spectral": width, "neighbours": 3}.get(name, 2)
+        expected = [len(inner) if name == "spectral" else len(found) if found.ndim else 0, columns]
         if list(found.shape) != expected:
             raise InputError(f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again")
         if name == "spectral":
             links[name] = check_dense(found, len(inner), str(path))
             continue
-        check_endpoints(found[:, 0] if name == "pool" else found.reshape(-1), num_nodes, str(path))
+        check_endpoints(found[:, : 1 if name == "pool" else 2].reshape(-1), num_nodes, str(path))
         if name != "pool" and not ((found[:, 0] >= inner.start) & (found[:, 0] < inner.stop)).all():
             raise InputError(f"{path}: a source is no node of the part; copy it again")
         links[name] = found.astype(np.int64)

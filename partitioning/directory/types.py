@@ -105,8 +105,9 @@ class Partition:
     num_relations: int = 0
     links: Mapping[str, Tensor] | None = None
     """Pairs by set, int64 [n, 2] ids in the partitioned graph whose sources are inner nodes: train, val, test, val_neg,
-    test_neg; `candidates`, [n, 2] the nodes that can be an end, twice each, none where all can; and `pool`, [M, 2] the
-    same in all parts: nodes, and how many training pairs each is the end of; and `spectral`, float32 [I, K]."""
+    test_neg; `candidates`, [n, 2] the nodes that can be an end, twice each, none where all can; `pool`, [M, 2] the same
+    in all parts: nodes, and how many training pairs each is the end of; `spectral`, float32 [I, K]; and `neighbours`,
+    [E, 3] with a weight each (partitioning.links.paths)."""
     first_id: int = 0
     """Of the inner nodes there, with links."""
 

@@ -6,6 +6,7 @@ N nodes, n rows.
 import numpy as np
 import scipy.sparse as sp
 
+from partitioning.links.paths import adamic_adar, adjacency_of
 from partitioning.links.ranks import Floats, Ints, Scorer, of_ranks, pair_scores, ranks
 from partitioning.links.split import LinkSplit
 
@@ -40,13 +41,8 @@ def auc(positive: Floats, negative: Floats) -> float:
 
 def _methods(split: LinkSplit) -> dict[str, Scorer]:
     graph, num_nodes = split.graph, split.graph.num_nodes
-    ends = np.concatenate((graph.src, graph.dst)), np.concatenate((graph.dst, graph.src))
-    adjacency = sp.csr_array((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
-    adjacency.setdiag(0)
-    adjacency.eliminate_zeros()
-    adjacency.data[:] = 1
-    degree = np.diff(adjacency.indptr)
-    adamic = sp.diags_array(np.where(degree > 1, 1 / np.log(np.maximum(degree, 2)), 0)) @ adjacency
+    adjacency = adjacency_of(graph)
+    adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
     features = sp.csr_array(graph.features)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)

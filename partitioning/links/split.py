@@ -19,6 +19,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.ids import id_keys, places_of, read_ids
+from partitioning.links.paths import weighted_neighbours
 from partitioning.links.spectral import best_spectral
 from partitioning.names import Names, name_keys
 from partitioning.settings import SplitSettings
@@ -46,11 +47,13 @@ class LinkSplit:
     """What meta.json says of it, JSON-able."""
     spectral: NDArray[np.float32]
     """[N, K] partitioning.links.spectral."""
+    neighbours: Ints
+    """[E, 3] partitioning.links.paths."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a partition directory holds of it."""
-        return {**self.rows, "pool": self.pool, "spectral": self.spectral}
+        return {**self.rows, "pool": self.pool, "spectral": self.spectral, "neighbours": self.neighbours}
 
     def known(self) -> tuple[Ints, Ints]:
         """Sources and destinations of all rows of all sets."""
@@ -58,8 +61,11 @@ class LinkSplit:
         return rows[:, 0], rows[:, 1]
 
 
-def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> LinkSplit:
-    """Split the pairs by the settings; InputError where that leaves no training edge. width: of `spectral`, at most."""
+def split_links(graph: GraphData, settings: SplitSettings, width: int = 0, *, paths: bool = False) -> LinkSplit:
+    """Split the pairs by the settings; InputError where that leaves no training edge.
+
+    width: of `spectral`, at most. paths: whether `neighbours` are made.
+    """
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     edge_pair = np.where(src == dst, -1, _pair(np.stack((src, dst), axis=1), num_nodes))
@@ -105,7 +111,8 @@ def split_links(graph: GraphData, settings: SplitSettings, width: int = 0) -> Li
         "relations": [] if graph.relation is None else graph.relation["names"],
     }  # fmt: skip
     spectral, chosen = best_spectral(rows, num_nodes, width)
-    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described | chosen, spectral)
+    neighbours = weighted_neighbours(left, rows["train"] if paths else rows["train"][:0])
+    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described | chosen, spectral, neighbours)
 
 
 def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:

@@ -126,7 +126,7 @@ def _make_links(
     if by.by is not None and by.by == (settings.dataset.relation or "").split("__")[0]:
         by = replace(by, by="source")
     with _timed(seconds, "split"):
-        split = split_links(graph, by, settings.dataset.spectral)
+        split = split_links(graph, by, settings.dataset.spectral, paths=settings.dataset.paths)
     split = replace(split, graph=with_features(split.graph, settings.dataset.features))
     graph, no_masks = split.graph, dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     with _timed(seconds, "assign"):
@@ -301,7 +301,7 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         del request["columns.time"]
     if dataset.links:
         request |= {"task": "link_prediction", "task.relation": dataset.relation, **of_links}
-        request["task.spectral"] = dataset.spectral
+        request |= {"task.spectral": dataset.spectral, "task.paths": dataset.paths}
     if dataset.target is not None:  # of a heterogeneous graph, as is the next
         request["target"] = dataset.target
     if not dataset.reverse:

@@ -207,7 +207,9 @@ class Answer:
     reach: str = "computed"
     """See SmoothingSettings."""
     spectral: float = 0.0
-    """Of links, in [0, 1]: the share of the spectral embedding's score in the answer."""
+    """Of links, in [0, 1]: the share of the spectral embedding's score in the answer but for its paths."""
+    paths: float = 0.0
+    """Of links, in [0, 1]: the share of paths of two."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any] | None, num_layers: int) -> Self:
@@ -215,11 +217,12 @@ class Answer:
         if content is None:
             return cls((num_layers - 1,))
         reach = content.get("reach", "computed")
-        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach,
-                     float(content.get("spectral", 0)))  # fmt: skip
+        shares = (float(content.get(name, 0)) for name in ("spectral", "paths"))
+        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach, *shares)
         stages = all(stage in range(num_layers) for stage in answer.stages)
         steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
-        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1 and 0 <= answer.spectral <= 1):
+        of_links = all(0 <= share <= 1 for share in (answer.spectral, answer.paths))
+        if not (answer.stages and stages and steps and 0 < answer.alpha <= 1 and of_links):
             raise ValueError(f"answer {content}")
         return answer
 

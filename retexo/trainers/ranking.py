@@ -5,13 +5,15 @@ counts those of its own nodes that score more than v; so no list of all nodes is
 counts. A rank is the mean of the best and the worst that equal scores allow, as OGB's evaluator has it. AUC is against
 the fixed pairs of the partition directory, and so is what OGB asks for of its own graphs.
 
-I inner nodes, q pairs of one worker that are ranked at a time, D width of all embeddings of a node, A answers.
+I inner nodes, q pairs of one worker that are ranked at a time, D width of all embeddings of a node, A answers, N nodes.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ from retexo.comm.traffic import MessageTag
 from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context
+from retexo.trainers.paths import Paths
 from retexo.training.links import num_above, rank_among
 
 QUERIES = 1 << 10
@@ -30,14 +33,31 @@ CELLS = 1 << 21
 ONE = 1 << 32
 """Reciprocal ranks are added up in these parts of one."""
 HITS = (10, 20, 50)
-SPECTRAL = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
-"""Shares of the spectral score that validation chooses among: a training pair's is 1 in the mean, a network's some."""
+SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
+"""Of the spectral score and of paths, that validation chooses among: a training pair's is 1 in the mean, a network's
+some."""
 TAG = MessageTag("predictions")
 
 
 @dataclass(frozen=True, eq=False)
+class Fetched:
+    """What nodes of any worker are scored by."""
+
+    rows: Tensor
+    """[q, D]"""
+    neighbours: sp.csr_array | None
+    """int64 [q, N], as Paths.fetch has it; None where paths do not count."""
+
+    @cached_property
+    def by_neighbour(self) -> sp.csr_array:
+        """[N, q]"""
+        assert self.neighbours is not None
+        return sp.csr_array(self.neighbours.T)
+
+
+@dataclass(frozen=True, eq=False)
 class Embedded:
-    """The embeddings of this worker's nodes, as all workers see them."""
+    """What this worker's nodes are scored by, as all workers see it."""
 
     context: Context
     scorers: Sequence[Scorer]
@@ -45,6 +65,10 @@ class Embedded:
     """[I, D] of the stages side by side, and the spectral embedding after them, in pieces as wide."""
     answers: Sequence[tuple[float, ...]]
     """[A] the weight of each stage's score, and of each piece of the spectral one."""
+    paths: Paths | None
+    """None where no answer has a share of them."""
+    path_shares: Tensor
+    """[A]"""
 
     @classmethod
     def of(
@@ -61,37 +85,45 @@ class Embedded:
         rows, numbers = torch.cat(parts, dim=1), range(len(stages) - len(last), len(stages))
         if context.settings.exchange.rounded:
             rows = _unpacked(_packed(rows, len(scorers)), len(scorers), rows)
-        weights = [
-            (
-                *((1 - each.spectral) * (stage in each.stages) / len(each.stages) for stage in numbers),
-                *(each.spectral for _ in scorers[len(last) :]),
-            )
-            for each in answers
-        ]
-        return cls(context, scorers, rows, weights)
+        weights = []
+        for each in answers:
+            network, spectral = ((1 - each.paths) * share for share in (1 - each.spectral, each.spectral))
+            of_stages = (network * (stage in each.stages) / len(each.stages) for stage in numbers)
+            weights.append((*of_stages, *(spectral for _ in scorers[len(last) :])))
+        shares = rows.new_tensor([each.paths for each in answers])
+        paths = Paths.of(context.partition, int(context.graph_info.id_bounds[-1])) if shares.any() else None
+        return cls(context, scorers, rows, weights, paths, shares)
 
     @property
     def bounds(self) -> Tensor:
         return self.context.graph_info.id_bounds
 
-    def scores(self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
-        """[A, ...] from embeddings of sources and destinations; `score` is a method of a scorer."""
+    def _scores(self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
+        """[A, ...] from embeddings of sources and destinations, without paths; `score` is a method of a scorer."""
         width = src.shape[1] // len(self.scorers)
         pieces = zip(self.scorers, torch.split(src, width, dim=1), torch.split(dst, width, dim=1), strict=True)
         each = [score(scorer, *ends) for scorer, *ends in pieces]
         pairs = [zip(each, answer, strict=False) for answer in self.answers]
-        return torch.stack([sum(part * share for part, share in some if share) for some in pairs])  # type: ignore[misc]
+        none = torch.zeros_like(each[0])
+        return torch.stack([sum((part * share for part, share in some if share), start=none) for some in pairs])
 
-    def pairs(self, src: Tensor, dst: Tensor) -> Tensor:
-        """[A, q]"""
-        return self.scores(Scorer.pairs, src, dst)
+    def pairs(self, own: Tensor, destinations: Fetched) -> Tensor:
+        """[A, q]; own: int64 [q] places of sources among this worker's nodes."""
+        scores = self._scores(Scorer.pairs, self.rows[own], destinations.rows)
+        if self.paths is not None and destinations.neighbours is not None:
+            scores += torch.outer(self.path_shares, self.paths.pairs(own, destinations.neighbours).to(scores))
+        return scores
 
-    def against(self, src: Tensor, dst: Tensor) -> Tensor:
-        """[A, q, n]"""
-        return self.scores(Scorer.against, src, dst)
+    def against(self, sources: Fetched, own: slice) -> Tensor:
+        """[A, q, n]; own: which of this worker's nodes."""
+        scores = self._scores(Scorer.against, sources.rows, self.rows[own])
+        if self.paths is not None:
+            source, node, score = self.paths.against(sources.by_neighbour, own)
+            scores[:, source, node] += torch.outer(self.path_shares, score.to(scores))
+        return scores
 
-    def fetch(self, ids: Tensor) -> Tensor:
-        """The embeddings [n, D] of any nodes, by their ids in the partitioned graph, int64 [n]; all workers call it."""
+    def fetch(self, ids: Tensor) -> Fetched:
+        """What any nodes are scored by, by their ids in the partitioned graph, int64 [n]; all workers call it."""
         comm, bounds = self.context.comm, self.bounds
         wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
         owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
@@ -102,7 +134,10 @@ class Embedded:
         size = self._row_bytes
         replies = [self._packed(self.rows[each.long()]) for each in asked]
         received = comm.all_to_all(replies, [count * size for count in counts.tolist()], TAG, consume=True)
-        return self._unpacked(torch.cat(received))[torch.from_numpy(inverse)]
+        rows = self._unpacked(torch.cat(received))[torch.from_numpy(inverse)]
+        if self.paths is None:
+            return Fetched(rows, None)
+        return Fetched(rows, self.paths.fetch(comm, asked, counts.tolist(), TAG)[inverse])
 
     def everywhere(self, tensor: Tensor) -> list[Tensor]:
         """Of every worker its tensor, [n_w, ...], at every worker."""
@@ -117,8 +152,7 @@ class Embedded:
         found = [self.rows.new_zeros(0)]
         for first in range(0, most, 32 * QUERIES):
             some = rows[first : first + 32 * QUERIES]
-            source = self.rows[some[:, 0] - self.context.partition.first_id]
-            found.append(self.pairs(source, self.fetch(some[:, 1]))[0])
+            found.append(self.pairs(some[:, 0] - self.context.partition.first_id, self.fetch(some[:, 1]))[0])
         return torch.cat(found)
 
     @property
@@ -153,7 +187,8 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
 
 
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
-    """By the MRR of validation pairs: the stage, or the mean of the last ones; then the share of the spectral score."""
+    """By the MRR of validation pairs: the stage, or the mean of the last ones; the share of the spectral score; then
+    that of paths."""
     num_layers = len(stages)
     answer = Answer((num_layers - 1,))
     if context.settings.readout != "validation" or not context.graph_info.num_val:
@@ -168,7 +203,9 @@ def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Ten
         several = [Answer(tuple(range(each, num_layers))) for each in numbers[:-1]]
         answer = best([*(Answer((each,)) for each in numbers), *several])
     if _links(context)["spectral"].shape[1]:
-        answer = best([replace(answer, spectral=share) for share in SPECTRAL])
+        answer = best([replace(answer, spectral=share) for share in SHARES])
+    if context.comm.all_gather(torch.tensor([len(_links(context)["neighbours"])]), TAG).any():
+        answer = best([replace(answer, paths=share) for share in SHARES])
     return answer
 
 
@@ -192,9 +229,8 @@ def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     most = int(comm.all_gather(torch.tensor([len(rows)]), TAG).max())
     for first in range(0, most, QUERIES):
         some = rows[first : first + QUERIES]
-        source = embedded.rows[some[:, 0] - context.partition.first_id]
-        own = embedded.pairs(source, embedded.fetch(some[:, 1]))
-        above = _above(embedded, known, some, source, own)
+        own = embedded.pairs(some[:, 0] - context.partition.first_id, embedded.fetch(some[:, 1]))
+        above = _above(embedded, known, some, own)
         rank = 1 + above.double().sum(dim=2) / 2
         hits = [(rank <= k).sum(dim=1) for k in HITS]
         totals += torch.stack([(ONE / rank).round().long().sum(dim=1), *hits], dim=1)
@@ -207,30 +243,29 @@ def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     return [{**dict(zip(names, each, strict=True)), "ranked": pairs} for each in shares.tolist()]
 
 
-def _above(embedded: Embedded, known: "Known", rows: Tensor, source: Tensor, own: Tensor) -> Tensor:
+def _above(embedded: Embedded, known: "Known", rows: Tensor, own: Tensor) -> Tensor:
     """For each pair [A, q, 2] how many nodes of the graph score more than it, and how many at least as much."""
     comm = embedded.context.comm
-    queries = embedded.everywhere(embedded._packed(source).view(-1, embedded._row_bytes))
     wanted = embedded.everywhere(own.T.contiguous())
     dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
     sources = embedded.everywhere(rows[:, 0].to(dtype))
     held = embedded.everywhere(known.held_out(rows[:, 0]).to(dtype))
     answers = []
-    for query, score, ids, others in zip(queries, wanted, sources, held, strict=True):
-        rows_of = embedded._unpacked(query.reshape(-1))
-        answers.append(_count(embedded, known, rows_of, score.T, ids.long(), others.long()))
+    for score, ids, others in zip(wanted, sources, held, strict=True):
+        fetched = embedded.fetch(ids.long())
+        answers.append(_count(embedded, known, fetched, score.T, ids.long(), others.long()))
     sizes = [len(rows) * 2 * len(embedded.answers)] * comm.world_size
     received = comm.all_to_all([each.flatten() for each in answers], sizes, TAG)
     return torch.stack([each.view(len(embedded.answers), len(rows), 2) for each in received]).long().sum(dim=0)
 
 
-def _count(embedded: Embedded, known: "Known", source: Tensor, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
+def _count(embedded: Embedded, known: "Known", source: Fetched, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
     """Of this worker's nodes, int32 [A, q, 2]; without those that a source, of int64 [q], has an edge to."""
     place, node = known.of_sources(ids, others)
     total = torch.zeros(len(embedded.answers), len(ids), 2, dtype=torch.int32)
     step = max(1, CELLS // max(1, len(ids) * len(embedded.answers)))
     for first in range(0, len(embedded.rows), step):
-        scores = embedded.against(source, embedded.rows[first : first + step])
+        scores = embedded.against(source, slice(first, first + step))
         inside = (node >= first) & (node < first + step)
         scores[:, place[inside], node[inside] - first] = -torch.inf
         scores[:, :, known.others[first : first + step]] = -torch.inf
@@ -308,10 +343,10 @@ def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple
     """This worker's best nodes for any nodes, int64 [q]: scores [q, K] and nodes; -inf for those with an edge."""
     source = embedded.fetch(ids)
     place, node = known.of_sources(ids, torch.cat(embedded.everywhere(known.held_out(ids))))
-    best, nodes = source.new_full((len(ids), top), -torch.inf), torch.zeros(len(ids), top, dtype=torch.int64)
+    best, nodes = source.rows.new_full((len(ids), top), -torch.inf), torch.zeros(len(ids), top, dtype=torch.int64)
     step = max(1, CELLS // max(1, len(ids)))
     for first in range(0, len(embedded.rows), step):
-        scores = embedded.against(source, embedded.rows[first : first + step])[0]
+        scores = embedded.against(source, slice(first, first + step))[0]
         inside = (node >= first) & (node < first + step)
         scores[place[inside], node[inside] - first] = -torch.inf
         scores[:, known.others[first : first + step]] = -torch.inf

@@ -16,6 +16,7 @@ from partitioning.directory.read import find
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.links import baselines, ranks, spectral
+from partitioning.links.paths import ONE, weighted_neighbours
 from partitioning.links.spectral import best_spectral, spectral_rows
 from partitioning.links.split import LinkSplit, read_pairs, split_links
 
@@ -114,6 +115,25 @@ def communities(count: int) -> dict[str, np.ndarray]:
     sets = zip(("train", "val", "test"), np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]), strict=True)
     rows = {name: np.concatenate((some, some[:, ::-1])) for name, some in sets}
     return {**rows, "candidates": np.zeros((0, 2), np.int64)}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObject) -> None:
+    networkx = pytest.importorskip("networkx")
+    node = st.integers(0, 9)
+    edges = data.draw(st.lists(st.tuples(node, node), min_size=1, max_size=40))
+    made = weighted_neighbours(make_graph(edges, np.zeros((10, 1)), [0] * 10), np.array(edges))
+    whole = networkx.Graph(pair for pair in edges if pair[0] != pair[1])
+    whole.add_nodes_from(range(10))
+    every = [(u, v) for u in range(10) for v in range(10) if u != v]
+    wanted = {(u, v): score for u, v, score in networkx.adamic_adar_index(whole, every)}
+    mean = np.mean([wanted.get(pair, sum(1 / np.log(whole.degree(z)) for z in whole[pair[0]] if whole.degree(z) > 1))
+                    for pair in edges])  # fmt: skip
+    weight, near = {z: w for _, z, w in made.tolist()}, [set(made[made[:, 0] == v, 1].tolist()) for v in range(10)]
+    for (u, v), score in wanted.items():
+        found = sum(weight[z] for z in near[u] & near[v])
+        assert found / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
 
 
 def test_validation_chooses_the_spectral_embedding_that_ranks_best() -> None:
