@@ -121,7 +121,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def rank(num_nodes: int, threads: int) -> None:
-    """Seconds and memory of ranking pairs among many nodes, of one worker."""
+    """Seconds and memory of ranking pairs among many nodes with ten neighbours each, of one worker."""
     import torch
 
     sys.path[:0] = [str(ROOT)]
@@ -134,10 +134,12 @@ def rank(num_nodes: int, threads: int) -> None:
 
     torch.set_num_threads(threads)
     rows, pairs = torch.randn(num_nodes, 64), torch.randint(num_nodes, (2048, 2))
-    none = torch.zeros(0, dtype=torch.int64)
+    none, near = torch.zeros(0, dtype=torch.int64), torch.randint(num_nodes, (10 * num_nodes,))
+    neighbours = torch.stack((torch.arange(num_nodes).repeat_interleave(10), near, torch.ones_like(near)), dim=1)
     partition = SimpleNamespace(
         first_id=0, num_inner=num_nodes, halo_owner=none, halo_index=none, src=none, dst=none,
-        links={"val": pairs[:0], "test": pairs, "train": pairs[:0], "candidates": pairs[:0]},
+        links={"val": pairs[:0], "test": pairs, "train": pairs[:0], "candidates": pairs[:0],
+               "neighbours": neighbours},
     )  # fmt: skip
     task, exchange = SimpleNamespace(ranked=len(pairs)), SimpleNamespace(rounded="")
     settings = SimpleNamespace(seed=0, task=task, exchange=exchange)
@@ -148,7 +150,7 @@ def rank(num_nodes: int, threads: int) -> None:
     def worker(comm: Any) -> Any:
         info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, some_are_ends=False)
         context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
-        return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,))]), "test")
+        return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test")
 
     start = time.perf_counter()
     run_threads(1, worker)
