@@ -39,6 +39,7 @@ class Paths:
         """Ones, int64 [q, N], between others and their neighbours, one owner's after the other; all workers call it.
 
         asked: by worker the places, int [n_w], of the own nodes that it wants. counts: how many this one wants of each.
+        Raises ValueError for what cannot be neighbours.
         """
         chosen = [self.weights[each.numpy()] for each in asked]
         dtype = torch.int32 if self.weights.shape[1] < 1 << 31 else torch.int64
@@ -48,7 +49,9 @@ class Paths:
         received = torch.cat(comm.all_to_all(columns, [int(each.sum()) for each in lengths], tag))
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))
         shape = (sum(counts), self.weights.shape[1])
-        return sp.csr_array((np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape)
+        found = sp.csr_array((np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape)
+        found.check_format()  # SciPy's products would read past the end by an index that is none
+        return found
 
     def pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
         """[q] scores of own nodes, by their places, each with the other node of those neighbours, [q, N]."""
