@@ -110,7 +110,7 @@ def start(parts: Path, run_dir: Path, *more: str) -> Any:
         return log.exists() and log.read_text().count("\n") > 2
 
     try:
-        wait_until(lambda: process.poll() is not None or trains(), 60, "rounds")
+        wait_until(lambda: process.poll() is not None or trains(), 110, "rounds")
     except BaseException:
         kill_group(process.pid)
         raise
