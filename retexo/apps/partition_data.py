@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from partitioning import assign, datasets, hypergraph, splits
 from partitioning.datasets import objects as objects
@@ -82,7 +83,9 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         graph = datasets.load_any(settings.dataset)
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
         if settings.dataset.links:
-            return _make_links(settings, directory, request, graph, notes, seconds)
+            # Threads of BLAS wait busily: beside other work two took a hundred times as long as one.
+            with threadpool_limits(1, user_api="blas"):
+                return _make_links(settings, directory, request, graph, notes, seconds)
         split = splits.draw(learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
