@@ -58,7 +58,8 @@ def run(settings: PartitionSettings) -> Meta:
         hypergraph.library()  # a missing extra is found before the data set is loaded
     if settings.dgl_files:
         require_dgl("partition.dgl_files=true")
-    with writing(directory):
+    # Threads of BLAS wait busily: beside other work two took a hundred times as long as one.
+    with writing(directory), threadpool_limits(1, user_api="blas"):
         found = _existing(directory, request, settings.overwrite)  # another process may have made it
         return _make(settings, directory, request) if found is None else found
 
@@ -83,9 +84,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         graph = datasets.load_any(settings.dataset)
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
         if settings.dataset.links:
-            # Threads of BLAS wait busily: beside other work two took a hundred times as long as one.
-            with threadpool_limits(1, user_api="blas"):
-                return _make_links(settings, directory, request, graph, notes, seconds)
+            return _make_links(settings, directory, request, graph, notes, seconds)
         split = splits.draw(learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
