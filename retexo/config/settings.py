@@ -97,9 +97,11 @@ class TaskSettings(Checked):
         "task.cut_edges", "train", "pairs between two parts: the other end is sent once a layer; or they do not train",
         one_of("train", "skip"),
     )  # fmt: skip
-    ranked: int = setting(
-        "task.ranked", 20_000, "pairs of a set that are ranked among all nodes, about; of more a sample", at_least(1)
-    )
+    neighbour_dropout: float = setting(
+        "task.neighbour_dropout", 0.2, "rate at which a node trains as if it had no neighbours; of sage and rgcn",
+        DROPOUT, earlier=0.0,
+    )  # fmt: skip
+    ranked: int = setting("task.ranked", 20_000, "pairs of a set that are ranked, about; of more a sample", at_least(1))
 
     @property
     def links(self) -> bool:
@@ -136,9 +138,7 @@ class GradientSettings(Checked):
         "every round one exact full-batch step; or local_epochs steps on each worker, then the average of the changes",
         one_of("sync", "local"), is_group=True,
     )  # fmt: skip
-    local_epochs: int = setting(
-        "local_epochs", 1, "optimiser steps between two agreements, with gradient=local", at_least(1)
-    )
+    local_epochs: int = setting("local_epochs", 1, "gradient=local: steps between two agreements", at_least(1))
     precision: str = setting(
         "gradient.precision", "int6", "of what is sent; int8 and int6 have a scale for 128 values",
         one_of("fp32", "bf16", "int8", "int6"), earlier="fp32",

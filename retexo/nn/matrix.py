@@ -4,7 +4,7 @@ R rows, F input width, D output width, Z stored values.
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,14 @@ def take(matrix: Matrix, rows: RowIndex) -> Matrix:
     arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
     chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
     return SparseMatrix.from_scipy(sp.csr_array(tuple(arrays), shape=matrix.shape)[chosen], matrix.values.device)
+
+
+def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
+    """The rows of [R, F], each times its entry of `scale`, [R]."""
+    if isinstance(matrix, Tensor):
+        return matrix * scale[:, None].to(matrix.dtype)
+    of_values = torch.repeat_interleave(scale.to(matrix.values.dtype), matrix.row_ptr.diff())
+    return replace(matrix, values=matrix.values * of_values)
 
 
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:

@@ -18,7 +18,8 @@ from retexo.exchange.plan import TRAIN_WAVE, ExchangePlan, plan_of
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.convolution import Inputs
-from retexo.nn.matrix import RowIndex, as_matrix, dense
+from retexo.nn.linear import LinearConvolution
+from retexo.nn.matrix import RowIndex, as_matrix, dense, scale_rows
 from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise
@@ -134,6 +135,10 @@ class LinkObjective(_OfPairs, LayerObjective):
 
     hand: LabelledNodes
     """Inner nodes, then ends."""
+    neighbour_dropout: float
+    """Rate at which a node of a step trains as if it had no neighbours."""
+    from_neighbours: tuple[bool, ...]
+    """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
     @property
     def read(self) -> LabelledNodes:
@@ -154,8 +159,22 @@ class LinkObjective(_OfPairs, LayerObjective):
     def _embedded(self, nodes: RowIndex) -> Tensor:
         """[n, D]"""
         if self.stage.conv.fixed_inputs:
-            return self.stage.logits(self.hand.inputs(nodes))
+            inputs = self.hand.inputs(nodes)
+            return self.stage.logits(self.without_neighbours(inputs) if self.stage.training else inputs)
         return torch.cat([self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks])[nodes]
+
+    def without_neighbours(self, inputs: Inputs) -> Inputs:
+        """The same, some nodes as if they had none: each training pair's ends have one, held-out ones' may not.
+
+        DropoutNet (Volkovs, Yu and Poutanen, 2017) learns so what to say of users whom it has seen nothing of.
+        """
+        if not self.neighbour_dropout or not any(self.from_neighbours):
+            return inputs
+        device, count = self.stage.first_weights[0].device, len(inputs.matrices)
+        kept = torch.rand(inputs.num_rows, device=device) >= self.neighbour_dropout
+        each = zip((*inputs.matrices, *inputs.skips), self.from_neighbours, strict=True)
+        made = tuple(scale_rows(matrix, kept) if of_neighbours else matrix for matrix, of_neighbours in each)
+        return replace(inputs, matrices=made[:count], skips=made[count:])
 
 
 def make_link_objective(
@@ -174,24 +193,39 @@ def make_link_objective(
         hand = LabelledNodes.of(torch.arange(len(nodes) + len(ends.ids)), train.labels, inputs)
     return LinkObjective(
         layer, stage, context.task, train, LabelledNodes.of(nothing, context.labels[:0], None), context.graph_info,
-        hand=hand, seeds=make_seeds(context, ends, layer),
+        hand=hand, seeds=make_seeds(context, ends, layer), neighbour_dropout=context.settings.task.neighbour_dropout,
+        from_neighbours=_from_neighbours(context, layer, stage),
     )  # fmt: skip
+
+
+def _input_names(stage: Stage) -> list[str]:
+    """Of Inputs.matrices, then of Inputs.skips."""
+    count = len(stage.first_weights) - len(stage.skips)
+    relations = [f"relation {place}" for place in range(count)]
+    return [*(relations if stage.conv.reads_relations else ("rows", "sum")[-count:]), *stage.skips]
+
+
+def _from_neighbours(context: Context, layer: int, stage: Stage) -> tuple[bool, ...]:
+    """As LinkObjective has it; nothing where a node is in its own sum, as in GCN's and GIN's."""
+    names, conv, none = _input_names(stage), stage.conv, torch.zeros(1)
+    if isinstance(conv, LinearConvolution) and conv.self_loop_scale(none, none) is not None:
+        return (False,) * len(names)
+    passes_sums = layer > 0 and context.settings.model.passes == "aggregate" and conv.linear_aggregation
+    return tuple(name != "features" and (name != "rows" or passes_sums) for name in names)
 
 
 def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inputs | None) -> Inputs | None:
     """The inputs of the inner nodes with the ends' after them; a worker without nodes exchanges, too."""
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
-    relations = [f"relation {place}" for place in range(len(widths) - len(stage.skips))]
-    names = [*(relations if stage.conv.reads_relations else ("rows", "sum")[-len(relations) :]), *stage.skips]
     made = []
-    for name, matrix in zip(names, parts, strict=True):
+    for name, matrix in zip(_input_names(stage), parts, strict=True):
         key = {"rows": "features", "sum": "aggregate"}.get(name, name) if layer == 0 else name
         rows = dense(matrix).cpu().to(context.features.dtype)
         received = ends.kept.get(key)
         if received is None:
             received = ends.receive(context, layer, rows)
-        if key not in ("rows", "sum", *relations):  # which are this layer's alone
+        if key in ("features", "aggregate", "edges"):  # the others are this layer's alone
             ends.kept[key] = received
         made.append(as_matrix(torch.cat((rows, received)).to(context.device)))
     if own is None:

@@ -30,6 +30,7 @@ from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.conv.rgcn_union import UnionRGCN
 from retexo.nn.convolution import RelationInput
 from retexo.nn.hetero import build_network
+from retexo.nn.matrix import dense
 from retexo.nn.stage import Answer
 from retexo.outputs.run_log import RunLog
 from retexo.report.groups import group
@@ -37,12 +38,15 @@ from retexo.report.runs import read_runs
 from retexo.report.tables import results_table
 from retexo.trainers import ranking, registry
 from retexo.trainers.context import Clock
+from retexo.trainers.layerwise import LAYERS, each_layer
 from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import task_of
 from retexo.worker.graph import PlainGraph, read_graph
 
 COMMON = ("task=link_prediction", "+experiment=exact", "num_layers=2", "hidden_dim=12", "task.dim=6", "dropout=0",
-          "stopping=none", "num_rounds=6", "learning_rate=0.05", "task.negatives=16", "device=cpu")  # fmt: skip
+          "task.neighbour_dropout=0", "stopping=none", "num_rounds=6", "learning_rate=0.05", "task.negatives=16",
+          "device=cpu")  # fmt: skip
+EDGES = ("src", "dst", "edge_weight", "edge_feat", "edge_relation")
 WIDTH = 28
 """Of spectral embeddings; a quarter of it is more than a network's 6, too."""
 CASES = {
@@ -167,6 +171,53 @@ def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
         for own, one in zip(several[1], alone[1], strict=True):
             np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8)
         assert several[2]["test"] == pytest.approx(alone[2]["test"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("overrides", "passed"), [
+    (("model=sage",), None),
+    (("model=sage", "model.own_half=false"), None),
+    (("model=sage", "model.inputs=previous"), None),
+    (("model=sage", "base=published"), 0),
+    (("model=rgcn_union",), -1),
+])  # fmt: skip
+def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
+    overrides: tuple[str, ...], passed: int | None, tmp_path: Path
+) -> None:
+    """passed: which input of the second layer is a node's own activation, which has seen neighbours."""
+    directory = directory_of(tmp_path, 1, with_relations() if "rgcn" in overrides[0] else None)
+
+    def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
+        settings = train_settings(*COMMON, *overrides, "num_partitions=1")
+        found = read_graph(directory, 0, task=settings.task)
+        assert isinstance(found, PlainGraph)
+        info = dataclasses.replace(agree(directory, [found], settings)[0], num_classes=settings.task.dim)
+        stages = build_network(found.architecture(settings, info), settings.seed)
+        if not edges:
+            of_edges = {name: getattr(found.part, name) for name in EDGES}
+            none = {name: None if value is None else value[:0] for name, value in of_edges.items()}
+            found = PlainGraph(dataclasses.replace(found.part, **none))
+        layers = []
+
+        def fit(objective: Any) -> None:
+            thinned = dataclasses.replace(objective, neighbour_dropout=rate)
+            made = thinned.without_neighbours(objective.hand.inputs(slice(None)))
+            layers.append([dense(matrix) for matrix in (*made.matrices, *made.skips)])
+
+        def worker(comm: Communicator) -> None:
+            context = found.make_context(
+                settings, info, comm, stages[0].conv, clock=Clock(), log=Losses(), dtype=torch.float32, use="train"
+            )
+            list(each_layer(context, stages, LAYERS, fit))
+
+        run_threads(1, worker)
+        return layers
+
+    dropped, without, whole = inputs(1.0, edges=True), inputs(0.0, edges=False), inputs(0.0, edges=True)
+    for layer, (own, wanted, given) in enumerate(zip(dropped, without, whole, strict=True)):
+        assert any(not torch.equal(*both) for both in zip(wanted, given, strict=True))
+        if layer and passed is not None:
+            wanted[passed] = given[passed]
+        torch.testing.assert_close(own, wanted)
 
 
 def test_rgcn_means_are_those_of_each_relation() -> None:
