@@ -118,6 +118,13 @@ def compare(args: argparse.Namespace) -> None:
         rounds = f"{mean(sum(each['rounds']) for each in runs):.0f}" if "rounds" in runs[0] else ""
         sent = f"{mean(each['bytes'] for each in runs):,.0f}" if runs[0].get("bytes") else ""
         print(f"| {name} | {' | '.join(cells)} | {rounds} | {sent} |")
+    if "end to end" in found:
+        print()
+        for name in found.keys() & METHODS.keys() - {"end to end"}:
+            pairs = list(zip(found[name], found["end to end"], strict=True))
+            less = [f"{measure} {common.interval([one[measure] - other[measure] for one, other in pairs])}"
+                    for measure in MEASURES]  # fmt: skip
+            print(f"{name}, less end to end, seed by seed: {', '.join(less)}")
 
 
 def rank(num_nodes: int, threads: int) -> None:
