@@ -155,7 +155,7 @@ def rank(num_nodes: int, threads: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def worker(comm: Any) -> Any:
-        info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, some_are_ends=False)
+        info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_candidates=0)
         context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
         return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test")
 

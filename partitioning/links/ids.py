@@ -45,8 +45,11 @@ def id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
         return name_keys(flat.astype(str).astype(object)).reshape(ids.shape)
     try:
         numbers = flat.astype(np.int64) if flat.dtype == object else flat
+        whole = numbers is flat or all(number == cell for number, cell in zip(numbers, flat, strict=True))
     except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{where}: has ids that are no integers; the graph has no others") from None
+        whole = False
+    if not whole:
+        raise InputError(f"{where}: has ids that are no integers; the graph has no others")
     return check_integers(numbers, where).reshape(ids.shape)
 
 

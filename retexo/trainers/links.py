@@ -4,6 +4,7 @@ A source's owner gets the aggregated input of each end that lies elsewhere, once
 that all workers have; so rounds send gradients and counts alone. I inner nodes, R ends of other parts, F input width.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -54,7 +55,7 @@ def ends_of(context: Context, *, linear: bool) -> Ends:
         part, links, bounds = context.partition, _links(context), context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
-            wanted = torch.cat((links["train"][:, 1], _validated(links["val"])[:, 1], _pool(context)[:, 0]))
+            wanted = torch.cat((links["train"][:, 1], _validated(context)[:, 1], _pool(context)[:, 0]))
             wanted = torch.unique(wanted)
         ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
@@ -79,14 +80,17 @@ def _pool(context: Context) -> Tensor:
     return _links(context)["pool"][: context.settings.task.pool]
 
 
-def _validated(rows: Tensor) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:VALIDATED]]
+def _validated(context: Context) -> Tensor:
+    """About VALIDATED pairs of all workers together, each its share."""
+    rows = _links(context)["val"]
+    count = math.ceil(len(rows) * min(1, VALIDATED / max(1, context.graph_info.num_val)))
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:count]]
 
 
 def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
     """This worker's pairs, as far as both ends are at hand."""
     links, task, part = _links(context), context.settings.task, context.partition
-    first, num_nodes = part.first_id, sum(context.graph_info.part_sizes)
+    first, info = part.first_id, context.graph_info
 
     def numbers(ids: Tensor) -> Tensor:
         """-1 for a node that is not at hand."""
@@ -95,16 +99,18 @@ def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
         inner = (ids >= first) & (ids < first + part.num_inner)
         return torch.where(inner, ids - first, torch.where(known, place + part.num_inner, -1))
 
-    train, val = numbers(links["train"]), numbers(_validated(links["val"]))
+    train, val = numbers(links["train"]), numbers(_validated(context))
     pool = _pool(context)
     drawn_from, weight = numbers(pool[:, 0]), pool[:, 1]
-    if not len(pool) or bool((drawn_from < 0).any()):  # without a pool: all at hand
-        drawn_from = torch.arange(part.num_inner + len(ends.ids))
-        weight = torch.bincount(train[:, 1].clamp(min=0), minlength=len(drawn_from))
+    if not len(pool) or bool((drawn_from < 0).any()):  # without a pool: all at hand that can be destinations
+        inner = links["candidates"][:, 0] - first if info.num_candidates else torch.arange(part.num_inner)
+        drawn_from = torch.cat((inner, part.num_inner + torch.arange(len(ends.ids))))
+        counts = torch.bincount(train[:, 1].clamp(min=0), minlength=part.num_inner + len(ends.ids))
+        weight = counts[drawn_from]
     return LinkSeeds(
         train[(train >= 0).all(dim=1)], val[(val >= 0).all(dim=1)], drawn_from, weight.to(context.features.dtype),
-        len(drawn_from) / max(1, num_nodes), task.negatives // 2, context.batch_size, context.settings.seed,
-        layer,
+        len(drawn_from) / max(1, info.num_candidates or sum(info.part_sizes)), task.negatives // 2, context.batch_size,
+        context.settings.seed, layer,
     )  # fmt: skip
 
 

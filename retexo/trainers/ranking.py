@@ -8,6 +8,7 @@ the fixed pairs of the partition directory, and so is what OGB asks for of its o
 I inner nodes, q pairs of one worker that are ranked at a time, D width of all embeddings of a node, A answers, N nodes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -186,6 +187,7 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
     return (values * scales.reshape(-1).clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
 
 
+@torch.no_grad()
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
     """By the MRR of validation pairs: the stage, or the mean of the last ones; the share of the spectral score; then
     that of paths."""
@@ -209,6 +211,7 @@ def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Ten
     return answer
 
 
+@torch.no_grad()
 def link_scores(
     context: Context, stages: Sequence[Stage], logits: Sequence[Tensor], answer: Answer
 ) -> dict[str, dict[str, float]]:
@@ -223,10 +226,12 @@ def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     context, links = embedded.context, _links(embedded.context)
     comm, rows = context.comm, links[part]
     generator = torch.Generator().manual_seed(context.settings.seed)
-    rows = rows[torch.randperm(len(rows), generator=generator)[: -(-context.settings.task.ranked // comm.world_size)]]
+    of_workers = comm.all_gather(torch.tensor([len(rows)]), TAG)
+    share = min(1.0, context.settings.task.ranked / max(1, int(of_workers.sum())))
+    rows = rows[torch.randperm(len(rows), generator=generator)[: math.ceil(share * len(rows))]]
     known = Known(embedded)
     totals = torch.zeros(len(embedded.answers), 1 + len(HITS), dtype=torch.int64)
-    most = int(comm.all_gather(torch.tensor([len(rows)]), TAG).max())
+    most = math.ceil(share * int(of_workers.max()))
     for first in range(0, most, QUERIES):
         some = rows[first : first + QUERIES]
         own = embedded.pairs(some[:, 0] - context.partition.first_id, embedded.fetch(some[:, 1]))
@@ -282,7 +287,7 @@ class Known:
         halo = embedded.bounds[part.halo_owner] + part.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
         self.first, self.count = part.first_id, part.num_inner
-        self.others = torch.full((part.num_inner,), embedded.context.graph_info.some_are_ends)
+        self.others = torch.full((part.num_inner,), embedded.context.graph_info.num_candidates > 0)
         """bool [I] nodes that can be no end."""
         self.others[links["candidates"][:, 0] - self.first] = False
         self._held = torch.cat((links["val"], links["test"]))
@@ -325,7 +330,7 @@ def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     found = {"auc": int(counts[0]) / 2 / pairs if pairs else float("nan")}
     name = embedded.context.graph_info.evaluator
     if name == "mrr":
-        several = negative.view(len(positive), -1)
+        several = negative.view(len(positive), len(negative) // max(1, len(positive)))
         rank = rank_among(positive, several).double()
         total = torch.tensor([int((ONE / rank).round().sum())])
         comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))

@@ -43,8 +43,8 @@ class GraphInfo:
     """K"""
     evaluator: str = ""
     """Of links that OGB has a split of: hits@K or mrr."""
-    some_are_ends: bool = False
-    """Of links whether only some nodes can be destinations."""
+    num_candidates: int = 0
+    """Of links the nodes that can be destinations; 0 where all can."""
     holders: tuple[int, ...] = (0, 0, 0)
     """How many ranks have training, validation and test nodes."""
 
@@ -112,7 +112,7 @@ def agree_on_graph_info(
         weighted=bool((everyone[:, 9] & 2).any()),
         num_edge_features=int(edge_widths.max()),
         holders=tuple((everyone[:, 2:5] > 0).sum(dim=0).tolist()),
-        some_are_ends=meta is not None and meta.links.get("rows", {}).get("candidates", 0) > 0,
+        num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),
         evaluator="" if meta is None else str(meta.links.get("evaluator", "")),
         ogb_name=meta.dataset if meta is not None and meta.dataset.startswith("ogbn-") else None,
     )

@@ -1,6 +1,6 @@
 """The task, link prediction: its loss and its metric, on embeddings of the nodes that a worker has the inputs of.
 
-The loss of a pair (u, v) is the cross-entropy of v among all N nodes, s the score:
+The loss of a pair (u, v) is the cross-entropy of v among all N nodes that can be destinations, s the score:
 
     log ( e^s(u,v) + sum over drawn nodes w of  e^s(u,w) / E_w )  -  s(u,v)
 
@@ -26,8 +26,10 @@ ONE = 1 << 16
 CELLS = 1 << 22
 """Scores that are looked at at a time."""
 VALIDATED = 1 << 13
-"""Pairs of a worker that its rounds are validated by, at most; they are ranked among CANDIDATES nodes."""
+"""Pairs that rounds are validated by, about; they are ranked among CANDIDATES nodes."""
 CANDIDATES = 1000
+ROUNDING = 64
+"""By so many units in the last place scores may differ that are equal."""
 
 
 class LinkPrediction:
@@ -186,6 +188,10 @@ def rank_among(own: Tensor, others: Tensor) -> Tensor:
 
 
 def num_above(own: Tensor, others: Tensor, *, ties: bool = False) -> Tensor:
-    """How many of others [..., n, K] are above own [..., n], or not below it, int32; K below 2^24."""
+    """How many of others [..., n, K] are above own [..., n], or not below it, int32; K below 2^24.
+
+    Scores that differ by rounding are equal: one product of two rows and a product of matrices add up in other orders.
+    """
     compare, numbers = torch.ge if ties else torch.gt, torch.empty_like(others)  # bools take six times as long to add
-    return compare(others, own[..., None], out=numbers).sum(dim=-1).int()
+    slack = own.abs() * (ROUNDING * torch.finfo(own.dtype).eps)
+    return compare(others, (own - slack if ties else own + slack)[..., None], out=numbers).sum(dim=-1).int()

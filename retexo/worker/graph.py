@@ -100,7 +100,8 @@ class PlainGraph:
     def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
         """InputError where the features of edges are not those that the model reads."""
         trained, found = checkpoint.architecture, self.architecture(settings, info)
-        if found != trained and isinstance(trained, Architecture) and isinstance(found, Architecture):
+        assert isinstance(found, Architecture)
+        if isinstance(trained, Architecture) and found.num_edge_features != trained.num_edge_features:
             raise InputError(
                 f"the model of {checkpoint.directory} reads {trained.num_edge_features} features of an edge (for "
                 f"attention a weight is one), this graph has {found.num_edge_features}; give it the same"

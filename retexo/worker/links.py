@@ -23,6 +23,7 @@ from retexo.trainers.context import Context
 from retexo.trainers.ranking import QUERIES, TAG, Embedded, Known, new_scores
 
 
+@torch.no_grad()
 def write_links(
     context: Any, stages: Sequence[Stage], inferred: InferenceResult, job: Any, names: list[str] | None
 ) -> None:
@@ -46,6 +47,7 @@ def _numbers(context: Context, ids: NDArray[Any], where: str, *, named: bool) ->
     return known - 1
 
 
+@torch.no_grad()
 def own_scores(embedded: Embedded, ids: NDArray[Any], where: str, *, named: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of pairs of ids, [n, 2], which have their source here, bool [n], and the scores of these."""
     part, numbers = embedded.context.partition, _numbers(embedded.context, ids, where, named=named)
@@ -62,6 +64,8 @@ def _pairs(embedded: Embedded, path: Path, *, named: bool) -> Columns:
 def _partners(embedded: Embedded, path: Path, top: int, names: list[str] | None) -> Columns:
     """The nodes without a known edge to a given one that score most."""
     ids, part = read_ids(path, "predict.nodes", 1)[:, 0], embedded.context.partition
+    if not len(ids):
+        raise InputError(f"predict.nodes={path}: has no ids; give one at least")
     numbers = _numbers(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
     own_ids = part.node_ids.numpy() if names is None else np.array(names)
     known, found = Known(embedded), []

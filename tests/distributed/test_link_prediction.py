@@ -44,8 +44,8 @@ from retexo.worker.context import task_of
 from retexo.worker.graph import PlainGraph, read_graph
 
 COMMON = ("task=link_prediction", "+experiment=exact", "num_layers=2", "hidden_dim=12", "task.dim=6", "dropout=0",
-          "task.neighbour_dropout=0", "stopping=none", "num_rounds=6", "learning_rate=0.05", "task.negatives=16",
-          "device=cpu")  # fmt: skip
+          "task.neighbour_dropout=0", "task.ranked=70", "stopping=none", "num_rounds=6", "learning_rate=0.05",
+          "task.negatives=16", "device=cpu")  # fmt: skip
 EDGES = ("src", "dst", "edge_weight", "edge_feat", "edge_relation")
 WIDTH = 28
 """Of spectral embeddings; a quarter of it is more than a network's 6, too."""
@@ -288,9 +288,9 @@ def test_ranks_do_not_depend_on_how_much_is_there_at_a_time(
 @pytest.mark.parametrize("evaluator", ["hits@5", "mrr"])
 def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     ogb = pytest.importorskip("ogb.linkproppred")
-    directory = directory_of(tmp_path, 4)
+    directory = directory_of(tmp_path, 7)
     rng = np.random.default_rng(0)
-    for part in range(4):  # three fixed ones for each pair, as ogbl-citation2 has a thousand
+    for part in range(7):  # three fixed ones for each pair, as ogbl-citation2 has a thousand
         path = directory.path / f"part{part}"
         pairs = np.load(path / "links_test.npy")
         np.save(
@@ -298,8 +298,8 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
             np.stack((np.repeat(pairs[:, 0], 3), rng.integers(NODES, size=3 * len(pairs))), axis=1),
         )
     directory.meta.links["evaluator"] = evaluator  # type: ignore[union-attr]
-    settings = train_settings(*COMMON, "model=gcn", "num_partitions=4")
-    graphs = [read_graph(directory, part, task=settings.task) for part in range(4)]
+    settings = train_settings(*COMMON, "model=gcn", "num_partitions=7")
+    graphs = [read_graph(directory, part, task=settings.task) for part in range(7)]
     info = agree(directory, graphs, settings)[0]
     rows = torch.from_numpy(rng.standard_normal((NODES, 6))).float()
     first = graphs[0]
@@ -314,7 +314,7 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         own = rows[part.first_id : part.first_id + part.num_inner]
         return ranking.against_fixed(ranking.Embedded.of(context, stages, [own], [Answer((1,))]), "test")
 
-    found = run_threads(4, worker)[0]
+    found = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
         score(torch.cat([each.partition.links[name] for each in graphs])) for name in ("test", "test_neg")
@@ -343,7 +343,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     np.savez(folder / "g.npz", src=split.src, dst=split.dst, feat=split.features, node_id=names)
     data = ("dataset_name=file", f"dataset_file={folder / 'g.npz'}", f"partition_dir={folder}", *LEAN)
     assert run_main("app=partition_data", "task=link_prediction", *data, cwd=folder).rc == 0
-    common = ("--config-name", "link_prediction_gcn", *data)
+    common = ("--config-name", "link_prediction_gcn", "task.scorer=distmult", *data)
     ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
     assert ended.rc == 0, ended.output
     assert "test, Adamic-Adar" in ended.stdout

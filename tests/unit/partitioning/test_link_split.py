@@ -78,6 +78,31 @@ def test_of_each_source_its_share_is_held_out() -> None:
         assert np.bincount(split.rows[part][:, 0], minlength=4).tolist()[:4] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("by", [None, "source"])
+def test_pairs_in_no_set_keep_their_edges_and_are_no_negatives(by: str | None) -> None:
+    graph = random_graph(30, 150)
+    split = split_links(graph, split_settings(edges=(0.4, 0.1, 0.2), by=by))
+    learned = set().union(*(pairs_of(split.rows[part]) for part in PARTS))
+    proper = {pair for pair in edges_of(graph) if pair[0] != pair[1]}
+    assert 0.6 < len(learned) / len(proper) < 0.8
+    assert proper - learned < edges_of(split.graph)
+    assert proper - learned < pairs_of(np.stack(split.known(), axis=1))
+    for part in ("val_neg", "test_neg"):
+        assert not pairs_of(split.rows[part]) & proper
+
+
+def test_a_data_set_may_list_a_pair_in_several_of_its_own_sets() -> None:
+    """As of two authors who write together in several years."""
+    sets = {"train": [[0, 1], [1, 2], [2, 3]], "val": [[1, 0], [3, 4]], "test": [[4, 3], [0, 2]]}
+    edges = [(0, 1), (1, 2), (2, 3), (4, 5)]
+    graph = make_graph(edges + [(v, u) for u, v in edges], np.zeros((9, 1)), [0] * 9)
+    rows = {part: np.array(pairs) for part, pairs in sets.items()}
+    split = split_links(replace(graph, links={**rows, "evaluator": "hits@50"}), split_settings())
+    assert pairs_of(split.rows["train"]) == {(1, 2), (2, 3)}
+    assert pairs_of(split.rows["val"]) == {(0, 1), (3, 4)}
+    assert edges_of(split.graph) == {(1, 2), (2, 3), (4, 5)}
+
+
 @pytest.mark.parametrize(
     ("edges", "fields", "named"),
     [
@@ -177,6 +202,17 @@ def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "test.npy", [[1001, 17]])
     with pytest.raises(InputError, match=r"row 0 has the id 17, which is no node's"):
         split_links(graph, split_settings("files", dir=str(tmp_path)))
+    np.save(tmp_path / "test.npy", [[1004, 1005], [1001, 1001]])
+    with pytest.raises(InputError, match="row 1, 1001 and 1001, is a node with itself"):
+        split_links(graph, split_settings("files", dir=str(tmp_path)))
+    half = np.arange(graph.num_nodes) < 3
+    relation = {"edges": np.ones(graph.num_edges, bool), "sources": half, "destinations": ~half, "names": ["a"]}
+    with pytest.raises(InputError, match="row 0, 1003 and 1002, is no source and destination"):
+        read_pairs(tmp_path / "val.csv", replace(graph, relation=relation), "split.val")
+    (tmp_path / "val.csv").write_text("src,dst\n1003.5,1002\n")
+    with pytest.raises(InputError, match="ids that are no integers"):
+        read_pairs(tmp_path / "val.csv", graph, "split.val")
+    (tmp_path / "val.csv").write_text("src,dst\n1003,1002\n")
     np.save(tmp_path / "test.npy", [[1002, 1003]])
     with pytest.raises(InputError, match=r"in test and in val, the first is 1002, 1003"):
         split_links(graph, split_settings("files", dir=str(tmp_path)))

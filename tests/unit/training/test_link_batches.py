@@ -52,6 +52,16 @@ def test_validation_ranks_all_pairs_among_the_same_nodes() -> None:
     assert total / 2**16 == pytest.approx(sum(1 / rank for rank in ranks), abs=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["dot", "distmult", "mlp"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nodes_that_are_alike_share_a_rank(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    scorer, same = Scorer(kind, 64).to(dtype), torch.randn(20, 1, 64, dtype=dtype).expand(20, 500, 64)
+    for embedded in same:
+        own = scorer.pairs(embedded[:9], embedded[9:18])
+        assert rank_among(own, scorer.against(embedded[:9], embedded)).tolist() == [251.0] * 9
+
+
 def test_equal_scores_share_a_rank() -> None:
     own, others = torch.tensor([1.0, 5.0]), torch.tensor([[0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 2.0]])
     assert num_above(own, others).tolist() == [1, 0]
