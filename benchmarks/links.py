@@ -10,8 +10,10 @@ Runs that are there in --out are not run again.
 """
 
 import argparse
+import hashlib
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -81,14 +83,16 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
 def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """The summary of one run, which is made unless it is there."""
     parts = 1 if "exact" in name or "end" in name else args.parts
-    folder = args.out / f"{args.data}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}"
+    graph = Path(args.file).stem if args.file else args.data
+    parted = [each for each in METHODS[name] if each.startswith("task.spectral")]  # with the split
+    of_graph, of_run = (
+        hashlib.sha256(repr([args.file, *args.settings, *more]).encode()).hexdigest()[:8]
+        for more in (parted, [args.parts, *METHODS[name]])
+    )
+    folder = args.out / f"{graph}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}-{of_run}"
     if not (folder / "summary.json").is_file() or json.loads((folder / "summary.json").read_text())["status"] != "done":
-        parted = [each for each in METHODS[name] if each.startswith("task.spectral")]  # with the split
-        data = [
-            f"seed={seed}",
-            f"partition_dir={args.out / '-'.join(['parts', args.data, str(seed), *parted])}",
-            *parted,
-        ]
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
+        data = [f"seed={seed}", f"partition_dir={args.out / f'parts-{graph}-{seed}-{of_graph}'}", *parted]
         data += draw(args.data, args.out, seed) if args.data in GRAPHS else [f"dataset_name={args.data}"]
         data += args.settings
         if args.file:
