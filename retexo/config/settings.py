@@ -98,8 +98,8 @@ class TaskSettings(Checked):
         one_of("train", "skip"),
     )  # fmt: skip
     neighbour_dropout: float = setting(
-        "task.neighbour_dropout", 0.2, "rate at which a node trains as if it had no neighbours; of sage and rgcn",
-        DROPOUT, earlier=0.0,
+        "task.neighbour_dropout", 0.0, "links: rate at which a node trains as if without neighbours; of sage and rgcn",
+        DROPOUT,
     )  # fmt: skip
     ranked: int = setting("task.ranked", 20_000, "pairs of a set that are ranked, about; of more a sample", at_least(1))
 
