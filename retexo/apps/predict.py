@@ -79,6 +79,8 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
         if path is not None:
             where = f"predict.{setting}={path}"
             ids = read_ids(Path(path), f"predict.{setting}", columns)
+            if not len(ids):
+                raise InputError(f"{where}: has no ids; give one at least")
             named = directory.node_names(0) is not None
             known = [directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks]
             unknown = places_of(np.concatenate(known), id_keys(ids, named=named, where=where)) < 0

@@ -64,8 +64,6 @@ def _pairs(embedded: Embedded, path: Path, *, named: bool) -> Columns:
 def _partners(embedded: Embedded, path: Path, top: int, names: list[str] | None) -> Columns:
     """The nodes without a known edge to a given one that score most."""
     ids, part = read_ids(path, "predict.nodes", 1)[:, 0], embedded.context.partition
-    if not len(ids):
-        raise InputError(f"predict.nodes={path}: has no ids; give one at least")
     numbers = _numbers(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
     own_ids = part.node_ids.numpy() if names is None else np.array(names)
     known, found = Known(embedded), []

@@ -392,6 +392,10 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     content["answer"]["paths"] = paths
     (answered / "checkpoint/model.json").write_text(json.dumps(content))
     split = split_links(graph(), split_settings(seed=42))
+    (tmp_path / "none.csv").write_text("id\n")
+    nobody = ("predict.top=5", f"predict.nodes={tmp_path / 'none.csv'}", f"checkpoint_dir={answered}")
+    refused = run_main(*common, "app=predict", *nobody, f"hydra.run.dir={tmp_path / 'nobody'}", cwd=folder)
+    assert (refused.rc, "has no ids" in refused.output) == (2, True)
     wanted = [3, 17, 55]
     (tmp_path / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in wanted))
     every = [(u, v) for u in wanted for v in range(NODES)]
