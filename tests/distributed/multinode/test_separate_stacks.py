@@ -159,6 +159,7 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
         assert 0 <= rest <= 0.01 * payload
 
 
+@pytest.mark.timeout(300)  # it waits for three starts, up to 90 s each
 def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(one_node: OneNode, tmp_path: Path) -> None:
     """Both nodes end within 20 s, and name the other; resumed, the run ends as one that was never cut."""
     directory, _ = one_node(3)
