@@ -124,7 +124,7 @@ def compare(args: argparse.Namespace) -> None:
         print(f"| {name} | {' | '.join(cells)} | {rounds} | {sent} |")
     if "end to end" in found:
         print()
-        for name in found.keys() & METHODS.keys() - {"end to end"}:
+        for name in [each for each in METHODS if each in found and each != "end to end"]:
             pairs = list(zip(found[name], found["end to end"], strict=True))
             less = [f"{measure} {common.interval([one[measure] - other[measure] for one, other in pairs])}"
                     for measure in MEASURES]  # fmt: skip
@@ -159,7 +159,7 @@ def rank(num_nodes: int, threads: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def worker(comm: Any) -> Any:
-        info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_candidates=0)
+        info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_test=len(pairs), num_candidates=0)
         context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
         return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test")
 

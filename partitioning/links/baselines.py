@@ -22,7 +22,8 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     ranked = rows
     if len(rows) * num_nodes > MAX_CELLS:
         ranked = np.random.default_rng(0).permutation(rows)[: max(1, MAX_CELLS // num_nodes)]
-    known = sp.csr_array((np.ones(len(split.known()[0])), split.known()), shape=(num_nodes, num_nodes))
+    ends = split.known()
+    known = sp.csr_array((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
     found, candidates = {}, split.rows["candidates"][:, 0]
     for name, scores in _methods(split).items():
         places, positive = ranks(scores, ranked, known, candidates)

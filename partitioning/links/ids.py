@@ -45,7 +45,7 @@ def id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
         return name_keys(flat.astype(str).astype(object)).reshape(ids.shape)
     try:
         numbers = flat.astype(np.int64) if flat.dtype == object else flat
-        whole = numbers is flat or all(number == cell for number, cell in zip(numbers, flat, strict=True))
+        whole = numbers is flat or bool((numbers == flat).all())
     except (ValueError, TypeError, OverflowError):
         whole = False
     if not whole:

@@ -4,7 +4,6 @@ A source's owner gets the aggregated input of each end that lies elsewhere, once
 that all workers have; so rounds send gradients and counts alone. I inner nodes, R ends of other parts, F input width.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -27,7 +26,7 @@ from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import Forward, NetworkObjective
 from retexo.trainers.layerwise import LayerInput
-from retexo.training.links import VALIDATED, LinkSeeds, LinkValidation
+from retexo.training.links import VALIDATED, LinkSeeds, LinkValidation, share_of
 from retexo.training.objective import LabelledNodes, LayerObjective
 
 
@@ -81,10 +80,7 @@ def _pool(context: Context) -> Tensor:
 
 
 def _validated(context: Context) -> Tensor:
-    """About VALIDATED pairs of all workers together, each its share."""
-    rows = _links(context)["val"]
-    count = math.ceil(len(rows) * min(1, VALIDATED / max(1, context.graph_info.num_val)))
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:count]]
+    return share_of(_links(context)["val"], VALIDATED, context.graph_info.num_val, seed=0)
 
 
 def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:

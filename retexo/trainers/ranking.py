@@ -8,7 +8,6 @@ the fixed pairs of the partition directory, and so is what OGB asks for of its o
 I inner nodes, q pairs of one worker that are ranked at a time, D width of all embeddings of a node, A answers, N nodes.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers.context import Context
 from retexo.trainers.paths import Paths
-from retexo.training.links import num_above, rank_among
+from retexo.training.links import num_above, rank_among, share_of
 
 QUERIES = 1 << 10
 """Pairs of a worker that are ranked at a time."""
@@ -99,6 +98,7 @@ class Embedded:
     def bounds(self) -> Tensor:
         return self.context.graph_info.id_bounds
 
+    @torch.no_grad()
     def _scores(self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
         """[A, ...] from embeddings of sources and destinations, without paths; `score` is a method of a scorer."""
         width = src.shape[1] // len(self.scorers)
@@ -187,7 +187,6 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
     return (values * scales.reshape(-1).clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
 
 
-@torch.no_grad()
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
     """By the MRR of validation pairs: the stage, or the mean of the last ones; the share of the spectral score; then
     that of paths."""
@@ -211,7 +210,6 @@ def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Ten
     return answer
 
 
-@torch.no_grad()
 def link_scores(
     context: Context, stages: Sequence[Stage], logits: Sequence[Tensor], answer: Answer
 ) -> dict[str, dict[str, float]]:
@@ -224,14 +222,12 @@ def link_scores(
 def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
     """MRR and Hits@K of the pairs of a set, or of a sample of them, by answer."""
     context, links = embedded.context, _links(embedded.context)
-    comm, rows = context.comm, links[part]
-    generator = torch.Generator().manual_seed(context.settings.seed)
-    of_workers = comm.all_gather(torch.tensor([len(rows)]), TAG)
-    share = min(1.0, context.settings.task.ranked / max(1, int(of_workers.sum())))
-    rows = rows[torch.randperm(len(rows), generator=generator)[: math.ceil(share * len(rows))]]
+    comm, info, settings = context.comm, context.graph_info, context.settings
+    total = {"val": info.num_val, "test": info.num_test}[part]
+    rows = share_of(links[part], settings.task.ranked, total, settings.seed)
     known = Known(embedded)
     totals = torch.zeros(len(embedded.answers), 1 + len(HITS), dtype=torch.int64)
-    most = math.ceil(share * int(of_workers.max()))
+    most = int(comm.all_gather(torch.tensor([len(rows)]), TAG).max())
     for first in range(0, most, QUERIES):
         some = rows[first : first + QUERIES]
         own = embedded.pairs(some[:, 0] - context.partition.first_id, embedded.fetch(some[:, 1]))

@@ -12,6 +12,7 @@ n nodes at hand, m pairs, K drawn nodes, M nodes that are drawn from, D width of
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -180,6 +181,12 @@ class LinkValidation:
             scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
             total += int((ONE / rank_among(own, scores)).round().sum())
         return torch.tensor([total, len(self.rows), 0])
+
+
+def share_of(rows: Tensor, wanted: int, total: int, seed: int) -> Tensor:
+    """Random rows of this worker, [n, ...], its share of about `wanted` of the `total` that all workers have."""
+    count = math.ceil(len(rows) * min(1, wanted / max(1, total)))
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]
 
 
 def rank_among(own: Tensor, others: Tensor) -> Tensor:

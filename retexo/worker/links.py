@@ -23,7 +23,6 @@ from retexo.trainers.context import Context
 from retexo.trainers.ranking import QUERIES, TAG, Embedded, Known, new_scores
 
 
-@torch.no_grad()
 def write_links(
     context: Any, stages: Sequence[Stage], inferred: InferenceResult, job: Any, names: list[str] | None
 ) -> None:
@@ -47,7 +46,6 @@ def _numbers(context: Context, ids: NDArray[Any], where: str, *, named: bool) ->
     return known - 1
 
 
-@torch.no_grad()
 def own_scores(embedded: Embedded, ids: NDArray[Any], where: str, *, named: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of pairs of ids, [n, 2], which have their source here, bool [n], and the scores of these."""
     part, numbers = embedded.context.partition, _numbers(embedded.context, ids, where, named=named)
