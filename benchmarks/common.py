@@ -140,7 +140,9 @@ def centralized_bytes(settings: Settings, directory: PartitionDirectory, partiti
     return Sizes.of(settings.train, partitions, architecture).centralized
 
 
-def run_watched(command: Sequence[str], environment: dict[str, str], *, pss: bool = True) -> dict[str, Any]:
+def run_watched(
+    command: Sequence[str], environment: dict[str, str], *, pss: bool = True, cwd: Path | None = None
+) -> dict[str, Any]:
     """Run a command to its end: `status`, the lines of its `errors`, and `seconds`.
 
     Of all its processes, looked at every 0.3 s: `rss`, the peak of each, added up; `anonymous` and `pss`, the peak of
@@ -151,7 +153,8 @@ def run_watched(command: Sequence[str], environment: dict[str, str], *, pss: boo
     together = dict.fromkeys(("anonymous", "pss"), 0)
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as errors:
-        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **environment})
+        given = {"stdout": subprocess.DEVNULL, "stderr": errors, "env": {**os.environ, **environment}, "cwd": cwd}
+        process = psutil.Popen(command, **given)
         while process.poll() is None:
             now = dict.fromkeys(together, 0)
             for each in _tree(process):
@@ -162,7 +165,8 @@ def run_watched(command: Sequence[str], environment: dict[str, str], *, pss: boo
                     now["anonymous"] += memory.rss - memory.shared
                     now["pss"] += memory.pss if pss else 0
             together = {name: max(together[name], now[name]) for name in together}
-            time.sleep(0.3)
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(0.3)
         seconds = time.perf_counter() - start
         errors.seek(0)
         said = [line for line in errors.read().splitlines() if line.strip()]
