@@ -3,7 +3,7 @@
     python benchmarks/alternatives.py distdgl --graphs cora pubmed synthetic --pubmed PATH.npz --keep FILE.json
     python benchmarks/alternatives.py distdgl --graphs pubmed --rates 1gbit 100mbit --seeds 1 --keep FILE.json
     python benchmarks/alternatives.py distdgl --graphs products --share 8 --parts 2 --methods lean sampled --seeds 1
-        --options num_rounds=[5] --keep FILE.json           # an eighth of ogbn-products' shape (scale.py)
+        --keep FILE.json                                    # an eighth of ogbn-products' shape (scale.py)
     python benchmarks/alternatives.py distdgl --keep FILE.json --figure docs/img/distdgl.svg
 
 GraphSAGE, 2 layers, width 256, random parts, seeds of split, parts and parameters, the same for all methods; stopping
@@ -32,9 +32,11 @@ import alternatives
 import common
 import numpy as np
 import pandas as pd
+import scale
 import slow_link
 from alternative_runs import BATCH, Run
-from scale import data as products
+
+from retexo.config.compose import compose
 
 ALONE = "DGL, one process"
 SAMPLED = ["trainer=sampled", "batch_size=BATCH", "dropout=0.5", "learning_rate=[0.003]"]
@@ -57,6 +59,13 @@ UNITS = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU
 """Columns: the figure of a run, and its unit."""
 Found = dict[str, dict[str, dict[str, Any]]]
 """Runs by seed and method."""
+
+
+def prepare(settings: list[str], folder: Path, *, alone: bool) -> None:
+    """Make the partitions, and for DGL in one process the graph; by a process whose memory is free for training."""
+    scale.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/partitioned")
+    if alone:
+        alternatives.write_graph(compose(settings), folder)
 
 
 def train(arguments: list[str], folder: Path) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="svg of all that is kept")
     options = parser.parse_args()
     found: dict[str, Found] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
-    graphs = {"synthetic": SYNTHETIC, "products": products(options.share), **common.graphs(options.pubmed)}
+    graphs = {"synthetic": SYNTHETIC, "products": scale.data(options.share), **common.graphs(options.pubmed)}
     for graph in options.graphs:
         for seed in range(options.seeds):
             compare(graph, [*graphs[graph], *options.options], seed, options, found)
@@ -183,7 +192,7 @@ def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace,
                 if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
                 if not made:
-                    alternatives.prepare(given, Path(folder), [options.parts])
+                    prepare(given, Path(folder), alone=ALONE in options.methods)
                     made = True
                 runs[method] = run(method, given, seed, rate, Path(folder), options.parts)
                 said = {name: runs[method].get(name) for name in ("test", "train", "error")}
