@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retexo.arrays import IntArray
+from retexo.arrays import IntArray, repeated
 from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
@@ -129,8 +129,7 @@ class Accumulator:
         assert len(edges.src) < 1 << 32
         wanted = torch.zeros(num_inner, dtype=torch.bool)
         wanted[self._nodes] = True
-        wanted = torch.repeat_interleave(wanted, edges.row_ptr.diff()).logical_and_(edges.src >= num_inner)
-        key = wanted.nonzero()[:, 0]
+        key = (repeated(wanted, edges.row_ptr.diff()) & (edges.src >= num_inner)).nonzero()[:, 0]
         halo = edges.src.index_select(0, key) - num_inner
         begin = np.cumsum(np.bincount(halo.numpy(), minlength=len(edges.out_degree) - num_inner))
         both = key.add_(halo, alpha=1 << 32).numpy()

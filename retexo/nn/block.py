@@ -18,6 +18,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from retexo.arrays import repeated
+
 EDGES_AT_ONCE = 1 << 21
 """In-edges that a chunk of nodes has at most."""
 
@@ -226,7 +228,7 @@ class InEdges:
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
         row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-        return torch.arange(int(row_ptr[-1])).add_(torch.repeat_interleave(begin - row_ptr[:-1], degree)), row_ptr
+        return torch.arange(int(row_ptr[-1])).add_(repeated(begin - row_ptr[:-1], degree)), row_ptr
 
     def chunks(self, nodes: Tensor, edges: int = EDGES_AT_ONCE) -> list[Tensor]:
         """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
@@ -249,7 +251,7 @@ class NumberedEdges:
     def block(self, nodes: Tensor) -> Block:
         """As InEdges.block."""
         edge, row_ptr = self.edges.in_edges(nodes)
-        dst = torch.repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())
+        dst = repeated(torch.arange(len(nodes)), row_ptr.diff())
         src = self.number.index_select(0, self.edges.src.index_select(0, edge))
         of_edges = (self.edges.weight, self.edges.edge_feat)
         weight, feat = (None if data is None else data[edge[src >= 0]] for data in of_edges)

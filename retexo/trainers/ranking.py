@@ -17,6 +17,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from retexo.arrays import repeated
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 from retexo.comm.traffic import MessageTag
@@ -309,8 +310,8 @@ def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Place in `wanted`, and place in `ascending`, of all equal numbers."""
     begin, end = (torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True))
     counts = end - begin
-    place = torch.repeat_interleave(torch.arange(len(wanted)), counts)
-    return place, torch.arange(len(place)) - torch.repeat_interleave(counts.cumsum(0) - counts - begin, counts)
+    place = repeated(torch.arange(len(wanted)), counts)
+    return place, torch.arange(len(place)) - repeated(counts.cumsum(0) - counts - begin, counts)
 
 
 def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import torch
 
-from retexo.arrays import IntArray
+from retexo.arrays import IntArray, repeated
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 
 Precision = Literal["full", "bf16", "int8", "int4"]
@@ -61,14 +61,14 @@ def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, prec
         codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
     values = codes.to(dtype)
     if scaled:
-        values *= torch.repeat_interleave(scales.to(dtype), torch.from_numpy(counts))
+        values *= repeated(scales.to(dtype), torch.from_numpy(counts))
     return values
 
 
 def _halves(counts: IntArray) -> torch.Tensor:
     """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64."""
     padding = torch.from_numpy(np.cumsum(counts % 2) - counts % 2)
-    return torch.arange(int(counts.sum())) + torch.repeat_interleave(padding, torch.from_numpy(counts))
+    return torch.arange(int(counts.sum())) + repeated(padding, torch.from_numpy(counts))
 
 
 def as_bytes(values: torch.Tensor) -> torch.Tensor:
