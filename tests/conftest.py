@@ -1,11 +1,15 @@
 """Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell has SIGINT ignored in what it starts in its background; the processes of the tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported: where there are more threads than cores, none waits by computing.
 os.environ["OMP_WAIT_POLICY"] = "passive"
