@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -153,8 +154,8 @@ def run_watched(
     together = dict.fromkeys(("anonymous", "pss"), 0)
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as errors:
-        given = {"stdout": subprocess.DEVNULL, "stderr": errors, "env": {**os.environ, **environment}, "cwd": cwd}
-        process = psutil.Popen(command, **given)
+        environment = {**os.environ, **environment}
+        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=cwd)
         while process.poll() is None:
             now = dict.fromkeys(together, 0)
             for each in _tree(process):
@@ -172,6 +173,15 @@ def run_watched(
         said = [line for line in errors.read().splitlines() if line.strip()]
     return {"status": process.returncode, "errors": said, "seconds": seconds, "rss": sum(peaks.values()),
             "cpu": sum(busy.values()), **together}  # fmt: skip
+
+
+def run_main(*arguments: str, tree: Path = ROOT, cwd: Path | None = None) -> dict[str, Any]:
+    """run_watched of main.py of a checkout, without pss; where it fails this program ends with what it said."""
+    command = [sys.executable, str(tree / "main.py"), *arguments]
+    watched = run_watched(command, {"PYTHONPATH": str(tree)}, pss=False, cwd=cwd)
+    if watched["status"]:
+        raise SystemExit("\n".join([f"{' '.join(command)}: ended with {watched['status']}", *watched["errors"]]))
+    return watched
 
 
 def _tree(process: psutil.Popen) -> list[psutil.Process]:

@@ -63,7 +63,7 @@ Found = dict[str, dict[str, dict[str, Any]]]
 
 def prepare(settings: list[str], folder: Path, *, alone: bool) -> None:
     """Make the partitions, and for DGL in one process the graph; by a process whose memory is free for training."""
-    scale.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/partitioned")
+    common.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/partitioned")
     if alone:
         alternatives.write_graph(compose(settings), folder)
 

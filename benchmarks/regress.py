@@ -16,7 +16,6 @@ and ratios of these: below 1 this checkout takes less.
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,7 @@ PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed")
 def command(tree: Path, folder: Path, *settings: str) -> dict[str, Any]:
     """Seconds and memory of one command of a tree; what it says is shown where it fails."""
     given = [each for each in settings if each != PUBLISHED or (tree / "conf/experiment/retexo.yaml").exists()]
-    program = [sys.executable, str(tree / "main.py"), *given]
-    watched = common.run_watched(program, {"PYTHONPATH": str(tree)}, pss=False, cwd=folder)
-    if watched["status"]:
-        sys.exit("\n".join([f"{tree}: {' '.join(given)}", *watched["errors"]]))
-    return watched
+    return common.run_main(*given, tree=tree, cwd=folder)
 
 
 def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
@@ -77,8 +72,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60, help="per layer")
     parser.add_argument("--converge", action="store_true")
     options = parser.parse_args()
-    graphs = {**common.graphs(options.pubmed), "synthetic": SYNTHETIC, "products": products(1)}
-    wanted = options.graphs or [*common.graphs(options.pubmed), *([] if options.converge else ["synthetic"])]
+    public = common.graphs(options.pubmed)
+    graphs = {**public, "synthetic": SYNTHETIC, "products": products(1)}
+    wanted = options.graphs or [*public, *([] if options.converge else ["synthetic"])]
     fixed = [] if options.converge else [PUBLISHED, "stopping=none", f"num_rounds=[{options.rounds}]"]
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
@@ -93,9 +89,8 @@ def main() -> None:
             for graph in wanted:
                 for model in options.models:
                     settings = [f"--config-name=node_classification_{model}", *graphs[graph], *fixed]
-                    seeds = list(range(options.repeats))
-                    if not options.converge or graph == "products":
-                        seeds = [0] * options.repeats
+                    fresh = options.converge and graph != "products"
+                    seeds = [repeat * fresh for repeat in range(options.repeats)]
                     table = compare(trees, settings, seeds=seeds, own=options.options)
                     print(f"\n{graph}, {model}\n{table.round(2).to_string()}", flush=True)
         finally:

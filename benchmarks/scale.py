@@ -20,7 +20,6 @@ The whole graph needs 8 GiB of disk. --keep: points that are in the file are not
 import json
 import os
 import socket
-import sys
 import tempfile
 import threading
 import timeit
@@ -49,10 +48,7 @@ def data(share: int) -> list[str]:
 
 def run_main(*arguments: str) -> dict[str, float]:
     """Run main.py; its seconds, and the most anonymous memory of all its processes together."""
-    command = [sys.executable, str(common.ROOT / "main.py"), *arguments]
-    watched = common.run_watched(command, {"PYTHONPATH": str(common.ROOT)}, pss=False)
-    if watched["status"]:
-        raise SystemExit("\n".join([f"{' '.join(arguments)}: ended with {watched['status']}", *watched["errors"]]))
+    watched = common.run_main(*arguments)
     return {"seconds": watched["seconds"], "memory": watched["anonymous"]}
 
 

@@ -67,8 +67,8 @@ def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, prec
 
 def _halves(counts: IntArray) -> torch.Tensor:
     """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64."""
-    padding = torch.from_numpy(np.cumsum(counts % 2) - counts % 2)
-    return torch.arange(int(counts.sum())) + repeated(padding, torch.from_numpy(counts))
+    padding = np.repeat(np.cumsum(counts % 2) - counts % 2, counts)
+    return torch.arange(len(padding)) + torch.from_numpy(padding)
 
 
 def as_bytes(values: torch.Tensor) -> torch.Tensor:
