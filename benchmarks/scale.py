@@ -161,7 +161,7 @@ def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
     stop = [] if point.rounds is None else ["stopping=none", f"num_rounds=[{point.rounds}]"]
     model = ["--config-name", f"node_classification_{point.model}", "+experiment=retexo", f"hidden_dim={point.width}"]
-    trained = run_main("app=train", *model, *settings, *stop, f"hydra.run.dir={run_dir}")
+    trained = run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}")
     summary = json.loads((run_dir / "summary.json").read_text())
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
