@@ -213,6 +213,8 @@ def _compose_for_parent(writing: int) -> NoReturn:
     status = 1
     try:
         status = compose_and(send, fresh=False)
+    except SystemExit as ended:  # argparse said what it does not understand
+        status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:

@@ -128,6 +128,14 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[End
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
+def test_settings_on_both_sides_of_an_option_are_refused(tmp_path: Path) -> None:
+    ended = run_cli("app=train", "--config-name=node_classification_gat", "dataset_name=cora", cwd=tmp_path)
+    assert ended.rc == 2
+    assert "unrecognized arguments: dataset_name=cora" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
     """Nor a line in the log of the run that has the directory; an empty directory of the user's stays."""
     (tmp_path / "made").mkdir()
