@@ -6,14 +6,10 @@ rows of all halo nodes. Either the layer's input is summed, or projected rows ar
 I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
 """
 
-from functools import cached_property
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from retexo.arrays import IntArray, repeated
 from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
@@ -21,8 +17,8 @@ from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; these are copied."""
-SCANS = 2
-"""Received tables for which all edges are looked at; for the others those from halo nodes are indexed."""
+MAX_WAITING_BYTES = 1 << 26
+"""Of received rows that wait for others, since for each addition of rows all edges are looked at."""
 EVERYTHING = slice(None)
 
 
@@ -52,11 +48,13 @@ class Accumulator:
         self._scale = conv.source_scale(edges.out_degree)
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
-        num_inner, num_halo = len(edges.in_degree), len(edges.out_degree) - len(edges.in_degree)
-        self._no_inner = torch.full((num_inner,), -1, dtype=torch.int32)
-        no_halo = torch.full((num_halo,), -1, dtype=torch.int32)
-        self._chunks, self._scans_left = edges.chunks(nodes), SCANS
-        self._scan(self._own, torch.cat((torch.arange(num_inner, dtype=torch.int32), no_halo)))
+        self._chunks = edges.chunks(nodes)
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
+        self._place = torch.full((len(edges.in_degree),), -1)
+        self._place[nodes] = torch.arange(len(nodes))
+        own = torch.arange(len(self._own))
+        self._add_rows(self._own, own, own)
 
     def add(self, sources: Sources) -> None:
         """Add what was received; an edge of a halo node may be covered once, over all calls."""
@@ -67,17 +65,19 @@ class Accumulator:
             values = vectors.values.to(self._device)
             if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            if len(vectors.sums) == len(values):
-                pass  # no row goes along edges
-            elif self._scans_left:
-                self._scan(values, torch.cat((self._no_inner, vectors.halo.int())))
-                self._scans_left -= 1
-            else:
-                self._add_rows(values, vectors.halo)
             self._add_sums(values, vectors)
+            halo = (vectors.halo >= 0).nonzero()[:, 0]
+            rows, nodes = vectors.halo[halo], halo + len(self._edges.in_degree)
+            if len(rows) * values[:1].nbytes >= MAX_WAITING_BYTES:
+                self._add_rows(values, rows, nodes)
+                continue
+            self._waiting.append((values[rows.to(self._device)], nodes))
+            if sum(waiting.nbytes for waiting, _ in self._waiting) >= MAX_WAITING_BYTES:
+                self._add_waiting()
 
     def inputs(self, chosen: slice = EVERYTHING) -> Inputs:
         """The inputs of nodes[chosen], once everything is added."""
+        self._add_waiting()
         conv, edges, nodes = self._conv, self._edges, self._nodes[chosen]
         in_degree = edges.in_degree[nodes]
         total = self._total[chosen]
@@ -89,8 +89,18 @@ class Accumulator:
         unprojected, projected = (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
         return conv.inputs(own, unprojected, projected)
 
-    def _scan(self, values: Tensor, row_of: Tensor) -> None:
-        """Add rows of values, [m, K], along edges; row_of: int32 [I + H] the row of each local id, -1 for none."""
+    def _add_waiting(self) -> None:
+        """Add the rows that wait."""
+        if not any(len(nodes) for _, nodes in self._waiting):
+            return
+        values, nodes = map(torch.cat, zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        self._add_rows(values, torch.arange(len(values)), nodes)
+
+    def _add_rows(self, values: Tensor, rows: Tensor, nodes: Tensor) -> None:
+        """Add some rows of values, [n, K], along the edges of their nodes; both int64 [m], nodes as local ids."""
+        row_of = torch.full((len(self._edges.out_degree),), -1, dtype=torch.int32)
+        row_of[nodes] = rows.int()
         first = 0
         for chunk in self._chunks:
             edge, row_ptr = self._edges.in_edges(chunk)
@@ -102,39 +112,6 @@ class Accumulator:
             row, *of_edge = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in numbers)
             self._total[first : first + len(chunk)] += self._row_sums(values, row, kept[row_ptr], *of_edge)
             first += len(chunk)
-
-    def _add_rows(self, values: Tensor, halo: Tensor) -> None:
-        """The same of halo nodes, by the index; halo: as HaloRows.halo. Edges keep their order, so sums their bits."""
-        edges, row_ptr = self._edges, self._edges.row_ptr.numpy()
-        index, begin = self._edges_by_halo
-        chosen = np.flatnonzero(halo.numpy() >= 0)
-        count = begin[chosen + 1] - begin[chosen]
-        places = np.repeat(begin[chosen] - np.cumsum(count) + count, count) + np.arange(count.sum())
-        edge = np.sort(index[places])
-        ends = np.searchsorted(edge, [row_ptr[int(chunk[-1]) + 1] for chunk in self._chunks[:-1]])
-        for part in filter(len, np.split(edge, ends)):
-            place_of_edge = torch.from_numpy(part.astype(np.int64))
-            src = edges.src.index_select(0, place_of_edge)
-            target = torch.from_numpy(np.searchsorted(row_ptr, part, side="right") - 1)
-            target, counts = torch.unique_consecutive(target, return_counts=True)
-            ptr = torch.cat((torch.zeros(1, dtype=torch.int32), counts.cumsum(0, dtype=torch.int32)))
-            row = halo.index_select(0, src - len(edges.in_degree)).int()
-            place = torch.searchsorted(self._nodes, target).to(self._device)
-            self._total.index_add_(0, place, self._row_sums(values, row, ptr, src, place_of_edge))
-
-    @cached_property
-    def _edges_by_halo(self) -> tuple[NDArray[np.uint32], IntArray]:
-        """The numbers of the nodes' in-edges from halo nodes, a halo node's ascending, and where each begins."""
-        edges, num_inner = self._edges, len(self._edges.in_degree)
-        assert len(edges.src) < 1 << 32
-        wanted = torch.zeros(num_inner, dtype=torch.bool)
-        wanted[self._nodes] = True
-        key = (repeated(wanted, edges.row_ptr.diff()) & (edges.src >= num_inner)).nonzero()[:, 0]
-        halo = edges.src.index_select(0, key) - num_inner
-        begin = np.cumsum(np.bincount(halo.numpy(), minlength=len(edges.out_degree) - num_inner))
-        both = key.add_(halo, alpha=1 << 32).numpy()
-        both.sort()  # by halo node, then edge; of their numbers in one the second is the lower half
-        return both.view(np.uint32)[::2].copy(), np.concatenate(([0], begin))
 
     def _row_sums(
         self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor, edge: Tensor | None = None
@@ -150,9 +127,7 @@ class Accumulator:
         return row_sums(values, row.to(self._device), row_ptr.to(self._device), weight)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
-        place = torch.full((len(self._edges.in_degree),), -1)
-        place[self._nodes] = torch.arange(len(self._nodes))
-        target = place[vectors.sum_dst]
+        target = self._place[vectors.sum_dst]
         wanted = target >= 0
         pieces = (torch.split(ends[wanted].to(self._device), SUMS_AT_ONCE) for ends in (target, vectors.sums))
         for target, sums in zip(*pieces, strict=True):

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from retexo.nn import accumulate
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources, rows_of
 from retexo.nn.conv.gat import GAT
@@ -196,31 +197,38 @@ def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[
     return total
 
 
+@pytest.mark.parametrize("waiting", [1, 1200, 1 << 20], ids=["none waits", "some wait", "all wait"])
 @pytest.mark.parametrize("chosen", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("name", ["gcn", "sage-mean"])
-def test_edges_indexed_by_halo_node_give_the_bits_of_a_scan(
-    name: str, chosen: float, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_wait_for_others_add_up_to_the_same(
+    name: str, chosen: float, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight peers with a piece each, one of nothing; float32 rows and chunks of few edges; some edges twice."""
+    """Eight peers with a piece each, one of nothing; chunks of few edges; some edges twice."""
     monkeypatch.setattr(InEdges.chunks, "__defaults__", (70,))
+    monkeypatch.setattr(accumulate, "MAX_WAITING_BYTES", waiting)
     rng = np.random.default_rng(5)
     num_inner, num_halo, num_edges = 60, 90, 1500
     src, dst = rng.integers(num_inner + num_halo, size=num_edges), np.sort(rng.integers(num_inner - 3, size=num_edges))
     degrees = (np.bincount(ends, minlength=size) for ends, size in ((dst, num_inner), (src, num_inner + num_halo)))
-    edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), torch.float32)
-    own, owner = torch.from_numpy(rng.standard_normal((num_inner, WIDTH), np.float32)), rng.integers(7, size=num_halo)
-    none, pieces = HaloRows.none(num_halo, WIDTH, torch.float32), []
+    edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), F64)
+    own, owner = torch.from_numpy(rng.standard_normal((num_inner, WIDTH))), rng.integers(7, size=num_halo)
+    none, pieces = HaloRows.none(num_halo, WIDTH, F64), []
     for peer in range(8):
         halo, ids = torch.full((num_halo,), -1), torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer)))
         halo[ids] = torch.arange(len(ids))
-        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH), np.float32)) * 10.0 ** float(rng.integers(6))
+        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH))) * 10.0 ** float(rng.integers(6))
         pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
     nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
     conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
     total = Accumulator(conv, edges, nodes, own, None, torch.device("cpu"))
     for piece in pieces:
         total.add(piece)
-    assert torch.equal(total._total, scanned(conv, edges, nodes, own, pieces))
+    sums = total.inputs().matrices[-1]
+    scale = conv.destination_scale(edges.in_degree[nodes])
+    expected = scanned(conv, edges, nodes, own, pieces) * (1 if scale is None else scale[:, None])
+    if (own_scale := conv.self_loop_scale(edges.in_degree[nodes], edges.out_degree[nodes])) is not None:
+        expected += own[nodes] * own_scale[:, None]
+    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
 
 
 def test_a_block_begins_with_its_destinations() -> None:
