@@ -23,10 +23,15 @@ def picked(values: WeightArray | None, edges: Mask | IndexArray | slice) -> Weig
     return None if values is None else values[edges]
 
 
+def taken(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
+    """values[index] in a third of the time: NumPy copies an index that is not int64."""
+    found: NDArray[Any] = torch.from_numpy(values).index_select(0, torch.from_numpy(index)).numpy()
+    return found
+
+
 def occurring(ids: IndexArray, count: int) -> Mask:
     """Which of so many numbers occur, bool [count]."""
-    occurs = np.zeros(count, bool)
-    occurs[ids] = True
+    occurs: Mask = torch.bincount(torch.from_numpy(ids), minlength=count).numpy() > 0
     return occurs
 
 
@@ -38,7 +43,7 @@ def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, Ind
     occurs = occurring(ids, int(ids.max()) + 1 if len(ids) else 0)
     place = np.cumsum(occurs, dtype=dtype)
     place -= 1
-    return np.flatnonzero(occurs), place[ids]
+    return np.flatnonzero(occurs), taken(place, ids)
 
 
 def repeated(values: Tensor, counts: Tensor) -> Tensor:

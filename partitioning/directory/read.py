@@ -303,9 +303,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
     edge_data = _checked_edge_data(of_edges, len(src), where)
     weight = edge_data.get("edge_weight")
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
-    is_source = np.zeros(len(ids), np.bool_)
-    is_source[src.numpy()] = True
-    used = torch.from_numpy(np.flatnonzero(is_source[num_inner:])) + num_inner
+    used = torch.bincount(src, minlength=len(ids))[num_inner:].nonzero()[:, 0] + num_inner
     used = used[torch.argsort(ids[used])]
     kept = torch.cat((torch.arange(num_inner), used))
     if not torch.equal(kept, torch.arange(len(ids))):

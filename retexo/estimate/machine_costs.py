@@ -67,7 +67,7 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
     degree, factor = torch.full((EDGES // 25,), 25), torch.rand(200_000)
     in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(EDGES // 25)
     place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
-    ends = source.numpy(), np.sort(rng.integers(40_000, size=EDGES))
+    ends = source.int().numpy(), np.sort(rng.integers(40_000, size=EDGES, dtype=np.int32))
     few = torch.randint(47, (len(rows),))
 
     def look_up() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, compact, picked
+from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.coding.rows import decode_into
@@ -46,22 +46,17 @@ class EdgeSubset:
     """[L'] places among the boundary's rows, ascending; and targets likewise."""
     targets: IntArray
     """[R']"""
-    source: IndexArray
+    source: Int32Array
     """[E'] in [0, L')."""
-    target: IndexArray
+    target: Int32Array
     """[E'] in [0, R')."""
     weight: WeightArray | None = None
     """[E'] as Boundary.weight."""
 
     @classmethod
-    def of(cls, source: IndexArray, target: IndexArray, weight: WeightArray | None = None) -> "EdgeSubset":
-        """Of edges, int [E'] each."""
-        (rows, own_source), (targets, own_target) = compact(source), compact(target)
-        return cls(rows, targets, own_source, own_target, weight)
-
-    @classmethod
     def empty(cls) -> "EdgeSubset":
-        return cls.of(np.zeros(0, np.int32), np.zeros(0, np.int32))
+        no_places, no_ends = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        return cls(no_places, no_places, no_ends, no_ends)
 
     def without_edges(self) -> "EdgeSubset":
         """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
@@ -170,24 +165,29 @@ class LayerExchange:
             )  # with no name here, so that the consumer can release them
 
     def _edges(self, boundary: Boundary, wave: int) -> EdgeSubset:
-        mask = boundary.in_wave(self._layer, wave, self._plan.num_layers)
-        return EdgeSubset.of(boundary.source[mask], boundary.target[mask], picked(boundary.weight, mask))
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        edges = taken(targets, boundary.target)
+        count = np.diff(np.concatenate(([0], np.cumsum(edges, dtype=np.int32)))[boundary.row_ptr])
+        rows = np.flatnonzero(count)  # while each target has an edge
+        source = np.repeat(np.arange(len(rows), dtype=np.int32), count[rows])
+        target = taken(np.cumsum(targets, dtype=np.int32) - 1, np.compress(edges, boundary.target))
+        return EdgeSubset(rows, np.flatnonzero(targets), source, target, picked(boundary.weight, edges))
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
         targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges = targets[boundary.target]
+        edges = taken(targets, boundary.target)
         rows = np.logical_or.reduceat(edges, boundary.row_ptr[:-1]) if len(edges) else edges
         none = np.zeros(0, np.int32)
         return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
-        held, all_nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows]
-        cut = CutEdges(all_nodes, edges.source, edges.target, len(edges.targets), edges.weight)
+        held, nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows].astype(np.int32)
+        cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight)
         if self._plan.all_halo_rows:
             return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
-        cut = cut.of_edges(~held[cut.source]) if held.any() else cut
+        cut = cut.of_edges(~taken(held, cut.source)) if held.any() else cut
         selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
         message = Message.of(self.local, selection, cut, self._num_pieces)
         if (

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact, occurring
+from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact, occurring, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
@@ -64,7 +64,7 @@ class Boundary:
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
-        return self.targets_in_wave(layer, wave, num_layers)[self.target]
+        return taken(self.targets_in_wave(layer, wave, num_layers), self.target)
 
     def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether a target, and so each of its edges, counts, bool [R]."""
@@ -241,12 +241,12 @@ def exchange_ascending(
 def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
     """The required edges from each peer, sorted by row, then target."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
-    required = (src >= partition.num_inner) & (required_layers[dst] > 0)
-    halo, dst = src[required] - partition.num_inner, dst[required]
+    required = (src >= partition.num_inner) & taken(required_layers > 0, dst)
+    halo, dst = np.compress(required, src) - partition.num_inner, np.compress(required, dst)
     # One sort serves all peers, since halo nodes are in the order of their owners; np.lexsort takes five times as long.
     width = partition.num_inner if partial_sums else 1 << 8
     key = halo.astype(np.int64) * width
-    key += dst if partial_sums else required_layers[dst]
+    key += dst if partial_sums else taken(required_layers, dst)
     weight = None
     if partial_sums and partition.edge_weight is not None:
         order = np.argsort(key, kind="stable")
@@ -329,8 +329,10 @@ def _row_ptr(source: IndexArray) -> IntArray:
 
 def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
     """int32 row and target of each number row * num_targets + target."""
-    row = key // max(num_targets, 1)
-    return row.astype(np.int32), (key - row * num_targets).astype(np.int32)
+    number = key // max(num_targets, 1)
+    row = number.astype(np.int32)
+    number *= num_targets
+    return row, np.subtract(key, number, out=number).astype(np.int32)
 
 
 @dataclass(frozen=True)

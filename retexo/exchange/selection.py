@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, occurring, picked
+from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, occurring, picked, taken
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
@@ -100,16 +100,17 @@ class LocalRows:
         return self.rows if self.sparse is None else self.sparse
 
     def summing(
-        self, nodes: IndexArray, target: IndexArray, num_targets: int, edge_weight: WeightArray | None = None
+        self, nodes: Int32Array, target: Int32Array, num_targets: int, edge_weight: WeightArray | None = None
     ) -> sp.csr_array:
-        """[num_targets, I] adds up scaled and weighted rows of `nodes`, int [E], by target, int [E]."""
+        """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E]."""
         dtype = self.rows.numpy().dtype
-        weight = np.ones(len(nodes), dtype) if self.scale is None else self.scale.numpy()[nodes].astype(dtype)
+        scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
+        weight = np.ones(len(nodes), dtype) if scale is None else taken(scale, nodes)
         weight = weight if edge_weight is None else weight * edge_weight
         return sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
 
-    def vectors(self, nodes: IndexArray, summing: sp.csr_array, projected: bool) -> Rows:
-        """The rows of int [k] nodes, then the sums, [k + num_targets, F], or D wide."""
+    def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
+        """The rows of nodes [k], then the sums, [k + num_targets, F], or D wide."""
         values = self._all(projected)
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]
@@ -127,12 +128,12 @@ class LocalRows:
 class CutEdges:
     """Edges from a sender's rows into a receiver's targets; each row and each target has one."""
 
-    nodes: IndexArray
-    """int [L] the inner node of each row."""
-    source: IndexArray
-    """int [E] in [0, L)."""
-    target: IndexArray
-    """int [E] in [0, R)."""
+    nodes: Int32Array
+    """[L] the inner node of each row."""
+    source: Int32Array
+    """[E] in [0, L)."""
+    target: Int32Array
+    """[E] in [0, R)."""
     num_targets: int
     """R"""
     weight: WeightArray | None = None
@@ -145,7 +146,8 @@ class CutEdges:
 
     def of_edges(self, kept: Mask) -> Self:
         """Some of them, bool [E]; all rows and targets keep their places."""
-        return replace(self, source=self.source[kept], target=self.target[kept], weight=picked(self.weight, kept))
+        source, target = (np.compress(kept, ends) for ends in (self.source, self.target))  # a quarter of []'s time
+        return replace(self, source=source, target=target, weight=picked(self.weight, kept))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +183,7 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
     if partial_sums and edges.weight is not None:
         forced = occurring(edges.source[np.isnan(edges.weight)], len(edges.nodes))
-        edges = edges.of_edges(~forced[edges.source])
+        edges = edges.of_edges(~taken(forced, edges.source))
     candidates = _candidates(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
@@ -233,7 +235,8 @@ def _candidates(
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
     order = np.argsort(edges.target, kind="stable")
-    nodes, target, weight = edges.nodes[edges.source[order]], edges.target[order], picked(edges.weight, order)
+    nodes, target = edges.nodes[edges.source[order]], edges.target[order]
+    weight = picked(edges.weight, order)
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
@@ -252,7 +255,7 @@ class Vectors:
 
     local: LocalRows
     format: MessageFormat
-    nodes: IndexArray
+    nodes: Int32Array
     """[k] inner nodes whose rows are sent."""
     summing: sp.csr_array
     """[s, I] as of LocalRows."""
@@ -260,10 +263,12 @@ class Vectors:
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
         """The selected rows, then the selected sums."""
-        kept = selection.sums[edges.target] & ~selection.rows[edges.source]
+        kept = taken(selection.sums, edges.target) & ~taken(selection.rows, edges.source)
         edges = edges.of_edges(kept)
         place = np.cumsum(selection.sums, dtype=np.int32) - 1
-        summing = local.summing(edges.nodes[edges.source], place[edges.target], int(selection.sums.sum()), edges.weight)
+        summing = local.summing(
+            taken(edges.nodes, edges.source), taken(place, edges.target), int(selection.sums.sum()), edges.weight
+        )
         return cls(local, selection.format, edges.nodes[selection.rows], summing)
 
     def pieces(self, count: int) -> list[range]:

@@ -202,7 +202,9 @@ def _embed(context: Context, objective: LayerObjective, given: LayerInput, excha
         context, stage, nodes, given, exchange
     )
     with context.phase("embed"):
-        passed, logits = (given.rows.new_full((len(given.rows), width), torch.nan) for width in stage.output_widths)
+        passed, logits = (given.rows.new_empty(len(given.rows), width) for width in stage.output_widths)
+        for output in (passed, logits):
+            output[context.plan.required_layers <= objective.layer] = torch.nan
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
             passed[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
