@@ -1,6 +1,8 @@
 """Covers against brute force, networkx and their own bounds."""
 
+from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -108,6 +110,26 @@ def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: in
     assert exact.weight == exact.lower_bound == maximum_flow_value(graph)
     assert near.lower_bound <= exact.weight <= near.weight <= 1.01 * exact.weight
     assert near.weight <= 1.02 * near.lower_bound
+
+
+def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    flows, passes = cover_module._flows, []
+
+    def counting(*graph: Any) -> Iterator[Any]:
+        for flow in flows(*graph):
+            passes.append(1)
+            yield flow
+
+    monkeypatch.setattr(cover_module, "_flows", counting)
+    graph, found = random_graph(0, 5000, 500, (20, 1000)), []
+    for exponents in (cover_module.OVERRELAXATION, (1,)):
+        monkeypatch.setattr(cover_module, "OVERRELAXATION", exponents)
+        passes.clear()
+        cover = minimum_cover(*graph, exact_limit=0)
+        found.append((len(passes), cover.weight / cover.lower_bound))
+    (few, close), (many, _) = found
+    assert many >= 1.8 * few
+    assert close <= cover_module.GOOD_ENOUGH
 
 
 def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,29 @@
+"""Arrays against NumPy's own."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retexo.arrays import compact, occurring, repeated, taken
+
+LISTS = st.lists(st.integers(0, 8), max_size=40)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@given(ids=LISTS)
+def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> None:
+    index = np.array(ids, dtype)
+    for values in (np.arange(9) % 2 == 0, np.arange(9, dtype=np.int32), np.linspace(0, 1, 9, dtype=np.float32)):
+        assert np.array_equal(taken(values, index), values[index])
+        assert taken(values, index).dtype == values.dtype
+    assert np.array_equal(occurring(index, 9), np.isin(np.arange(9), index))
+    distinct, place = np.unique(index, return_inverse=True)
+    assert [each.tolist() for each in compact(index)] == [distinct.tolist(), place.tolist()]
+
+
+@given(counts=LISTS)
+def test_values_are_repeated_as_torch_does(counts: list[int]) -> None:
+    values, number = torch.arange(len(counts)), torch.tensor(counts, dtype=torch.int64)
+    assert torch.equal(repeated(values, number), torch.repeat_interleave(values, number))
