@@ -17,6 +17,8 @@ from retexo.nn.matrix import as_matrix, row_sums
 
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; these are copied."""
+ADDED_AT_ONCE = 2
+"""Received tables whose rows do not wait: a graph that is not large has no more, and its sums keep their bits."""
 MAX_WAITING_BYTES = 1 << 26
 """Of received rows that wait for others, since for each addition of rows all edges are looked at."""
 EVERYTHING = slice(None)
@@ -48,7 +50,7 @@ class Accumulator:
         self._scale = conv.source_scale(edges.out_degree)
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
-        self._chunks = edges.chunks(nodes)
+        self._chunks, self._at_once = edges.chunks(nodes), ADDED_AT_ONCE
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
@@ -65,13 +67,14 @@ class Accumulator:
             values = vectors.values.to(self._device)
             if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            self._add_sums(values, vectors)
             halo = (vectors.halo >= 0).nonzero()[:, 0]
             rows, nodes = vectors.halo[halo], halo + len(self._edges.in_degree)
-            if len(rows) * values[:1].nbytes >= MAX_WAITING_BYTES:
+            if len(rows) and (self._at_once or len(rows) * values[:1].nbytes >= MAX_WAITING_BYTES):
                 self._add_rows(values, rows, nodes)
-                continue
-            self._waiting.append((values[rows.to(self._device)], nodes))
+                self._at_once = max(0, self._at_once - 1)
+            elif len(rows):
+                self._waiting.append((values[rows.to(self._device)], nodes))
+            self._add_sums(values, vectors)
             if sum(waiting.nbytes for waiting, _ in self._waiting) >= MAX_WAITING_BYTES:
                 self._add_waiting()
 
@@ -91,7 +94,7 @@ class Accumulator:
 
     def _add_waiting(self) -> None:
         """Add the rows that wait."""
-        if not any(len(nodes) for _, nodes in self._waiting):
+        if not self._waiting:
             return
         values, nodes = map(torch.cat, zip(*self._waiting, strict=True))
         self._waiting.clear()
