@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 import numpy as np
-import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, row_pointers, taken
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -123,7 +122,7 @@ def _prune(edges: IndexArray, residual: IntArray) -> tuple[IndexArray, list[_Lea
     """
     batches: list[_Leaves] = []
     paid = 0
-    degree = _degree(edges.ravel(), len(residual))
+    degree = counted(edges.ravel(), len(residual))
     if int((degree == 1).sum()) <= edges.shape[1] // 100 and bool((residual[degree > 0] > 0).all()):
         return edges, batches, paid
     while True:
@@ -131,7 +130,7 @@ def _prune(edges: IndexArray, residual: IntArray) -> tuple[IndexArray, list[_Lea
         for hub_side in (0, 1):
             edges = _unsettled(edges, residual)
             hub, leaf = edges[hub_side], edges[1 - hub_side]
-            pendant = taken(_degree(leaf, len(residual)) == 1, leaf)
+            pendant = taken(counted(leaf, len(residual)) == 1, leaf)
             batch = _Leaves(hub[pendant], leaf[pendant])
             paid += _pay(batch, residual)
             batches.append(batch)
@@ -139,12 +138,6 @@ def _prune(edges: IndexArray, residual: IntArray) -> tuple[IndexArray, list[_Lea
         # A long chain loses two leaves a pass: stop where a pass costs more than the edges it still removes.
         if before - edges.shape[1] <= before // 100:
             return edges, batches, paid
-
-
-def _degree(ends: IndexArray, num_vertices: int) -> IntArray:
-    """How many edges each vertex has, int64 [V]; in half of the time of NumPy's, which copies int32."""
-    degree: IntArray = torch.bincount(torch.from_numpy(ends), minlength=num_vertices).numpy()
-    return degree
 
 
 def _unsettled(edges: IndexArray, residual: IntArray) -> IndexArray:
@@ -171,7 +164,7 @@ def _solve_core(edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: 
     left, left_index = compact(edges[0], edges.dtype)
     right, right_index = compact(edges[1], edges.dtype)
     ones = np.ones(edges.shape[1], dtype=np.int32)
-    row_ptr = np.concatenate(([0], np.cumsum(_degree(left_index, len(left))))).astype(edges.dtype)
+    row_ptr = row_pointers(left_index).astype(edges.dtype)
     graph = csr_array((ones, right_index, row_ptr), shape=(len(left), len(right)))
     unit = int(np.gcd(np.gcd.reduce(weight[left]), np.gcd.reduce(weight[right])))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit
@@ -247,8 +240,7 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
     proportion to their prices, and each right vertex moves its price by what it can drain over what it was offered
     (Sinkhorn and Knopp 1967; overrelaxed as by Thibault et al. 2021). Cut off at the drains this is a flow, hence a
     lower bound; right vertices with low prices are the crowded ones, hence worth taking: the best threshold on the
-    price gives the cover, or one side does.
-    Stops where the cover is GOOD_ENOUGH.
+    price gives the cover, or one side does. Stops where the cover is GOOD_ENOUGH.
     """
     best, bound = _one_side(left_weight, right_weight), 0
     for step, (bound, price) in enumerate(islice(_flows(graph, left_weight, right_weight), rounds), start=1):

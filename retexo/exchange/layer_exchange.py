@@ -165,8 +165,8 @@ class LayerExchange:
             )  # with no name here, so that the consumer can release them
 
     def _edges(self, boundary: Boundary, wave: int) -> EdgeSubset:
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges = taken(targets, boundary.target)
+        which = self._layer, wave, self._plan.num_layers
+        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
         count = np.diff(np.concatenate(([0], np.cumsum(edges, dtype=np.int32)))[boundary.row_ptr])
         rows = np.flatnonzero(count)  # while each target has an edge
         source = np.repeat(np.arange(len(rows), dtype=np.int32), count[rows])
@@ -175,8 +175,8 @@ class LayerExchange:
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges = taken(targets, boundary.target)
+        which = self._layer, wave, self._plan.num_layers
+        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
         rows = np.logical_or.reduceat(edges, boundary.row_ptr[:-1]) if len(edges) else edges
         none = np.zeros(0, np.int32)
         return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)

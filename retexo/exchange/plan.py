@@ -28,7 +28,18 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact, occurring, taken
+from retexo.arrays import (
+    ByteArray,
+    IndexArray,
+    IntArray,
+    Mask,
+    WeightArray,
+    compact,
+    counted,
+    occurring,
+    row_pointers,
+    taken,
+)
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
@@ -260,15 +271,11 @@ def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bo
     boundaries = []
     for peer, first in enumerate(first_halo[:-1]):
         edges = slice(first_key[peer], first_key[peer + 1])
-        row, value = _row_and_target(key[edges] - first * width, width)
-        (rows, source), (targets, target) = compact(row), compact(value)
-        if partial_sums:
-            own = None if weight is None else weight[edges]
-            boundaries.append(Boundary(rows + first, targets, required_layers[targets], _row_ptr(source), target, own))
-        else:
-            boundaries.append(
-                Boundary(rows + first, np.full(len(targets), -1), targets.astype(np.uint8), _row_ptr(source), target)
-            )
+        (rows, source), (targets, target) = map(compact, _row_and_target(key[edges] - first * width, width))
+        own = None if weight is None else weight[edges]
+        shared = np.full(len(targets), -1), targets.astype(np.uint8)
+        ids, layers = (targets, required_layers[targets]) if partial_sums else shared
+        boundaries.append(Boundary(rows + first, ids, layers, row_pointers(source), target, own))
     return boundaries
 
 
@@ -300,8 +307,7 @@ def _tell_weights(
 
 def _may_be_summed(boundary: Boundary) -> Mask:
     """Edges of a target with several, bool [E]."""
-    several: Mask = np.bincount(boundary.target)[boundary.target] > 1
-    return several
+    return taken(counted(boundary.target) > 1, boundary.target)
 
 
 def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
@@ -320,11 +326,6 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
         held |= forced | cover.left_mask
         rows_held |= rows
     return saved
-
-
-def _row_ptr(source: IndexArray) -> IntArray:
-    """Boundary.row_ptr of ascending rows, of which each occurs."""
-    return np.concatenate(([0], np.cumsum(np.bincount(source)))).astype(np.int64)
 
 
 def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
@@ -377,7 +378,7 @@ class _BoundaryCode:
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
-        return Boundary(rows, np.full(self.num_targets, -1), required_layers, _row_ptr(source), target)
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, row_pointers(source), target)
 
 
 def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:

@@ -235,8 +235,7 @@ def _candidates(
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
     order = np.argsort(edges.target, kind="stable")
-    nodes, target = edges.nodes[edges.source[order]], edges.target[order]
-    weight = picked(edges.weight, order)
+    nodes, target, weight = edges.nodes[edges.source[order]], edges.target[order], picked(edges.weight, order)
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
