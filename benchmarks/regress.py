@@ -9,7 +9,7 @@ of both, one after the other: `+experiment=retexo`, 4 random parts, 4 workers, 6
 Cora and on a synthetic graph of 20,000 nodes and 200,000 edges; partitions are made before. With --converge each trains
 by its own defaults until it stops, on Cora and PubMed, with another seed of split, parts and training in each repeat;
 `products`, the synthetic graph of the shape of ogbn-products (scale.py), always has the same. --options: further
-settings of this checkout alone. What is printed are medians, of memory the most anonymous of all processes together,
+settings of this checkout alone; --both: of both. What is printed are medians, of memory the most anonymous of all processes together,
 and ratios of these: below 1 this checkout takes less.
 """
 
@@ -71,11 +71,13 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", choices=["cora", "synthetic", "pubmed", "products"])
     parser.add_argument("--rounds", type=int, default=60, help="per layer")
     parser.add_argument("--converge", action="store_true")
+    parser.add_argument("--both", nargs="*", default=[], help="further settings of both checkouts")
     options = parser.parse_args()
     public = common.graphs(options.pubmed)
     graphs = {**public, "synthetic": SYNTHETIC, "products": products(1)}
     wanted = options.graphs or [*public, *([] if options.converge else ["synthetic"])]
     fixed = [] if options.converge else [PUBLISHED, "stopping=none", f"num_rounds=[{options.rounds}]"]
+    fixed += options.both
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
         git = ["git", "-C", str(common.ROOT)]
@@ -84,7 +86,8 @@ def main() -> None:
         info.mkdir()
         (info / "METADATA").write_text("Name: retexo\nVersion: 0\n")
         try:
-            print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {options.repeats};", *options.options)
+            print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {options.repeats};")
+            print("both", *options.both, "this checkout", *options.options)
             trees = {options.commit: other, "this checkout": common.ROOT}
             for graph in wanted:
                 for model in options.models:

@@ -44,7 +44,7 @@ class Link:
         """What was sent, but not acknowledged."""
         self._sent = self._acknowledged = self._received = self._told = 0
         """Bytes since the link was made; of those that came, `_told` were acknowledged."""
-        self._hasten = False
+        self._hasten = self._last = False
         self._out: list[memoryview] = []
         """Frames on their way into the connection."""
         self._to_come: list[memoryview] = []
@@ -65,6 +65,15 @@ class Link:
             self._to_come = [memoryview(self._announced), *incoming]
             self.heard = time.monotonic()
 
+    def begin_last(self) -> None:
+        """An empty message, with which the other end shows that it has all the others.
+
+        Done as soon as either has come from the other end, that message or word that it has all of this end's: it may
+        have left by then, and not know that its own was lost.
+        """
+        self.begin([], [])
+        self._last = True
+
     def end(self) -> None:
         """What is kept of messages is copied: whoever gave them may change them now."""
         with self._lock:
@@ -72,11 +81,9 @@ class Link:
 
     @property
     def done(self) -> bool:
+        if self._last and not (self._pending or self._kept):
+            return True
         return not (self._pending or self._out or self._to_come)
-
-    @property
-    def all_acknowledged(self) -> bool:
-        return not (self._pending or self._kept)
 
     @property
     def descriptor(self) -> int:

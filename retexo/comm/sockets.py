@@ -77,11 +77,9 @@ class SocketTransport:
         if self._repairs is None:
             return
         self._repairs.closing = True
-        try:
-            self.swap([()] * self.world_size, [()] * self.world_size)
-        except PeerLost:
-            if not all(link.all_acknowledged for link in self._links.values()):
-                raise
+        for link in self._links.values():
+            link.begin_last()
+        self._run(list(self._links.values()))
 
     def close(self) -> None:
         if self._repairs is not None:
@@ -104,8 +102,9 @@ class SocketTransport:
                     if self._repairs is None:
                         raise PeerLost(f"rank {link.peer}: {link.why}")
                     self._repairs.ask(link)
-            ready, now = self._wait(waiting), time.monotonic()
-            moved = now if ready else moved
+            (ready, taken_up), now = self._wait(waiting), time.monotonic()
+            moved = now if ready else moved  # a link that was taken up has not moved a byte yet
+            ready = waiting if taken_up else ready
             if now - moved >= self._timeout:
                 peers = ", ".join(str(transfer.peer) for transfer in waiting)
                 raise PeerLost(f"no byte from rank {peers} for {self._timeout:g} s")
@@ -113,8 +112,8 @@ class SocketTransport:
                 self._repairs.check([transfer for transfer in waiting if isinstance(transfer, Link)])
                 looked = now
 
-    def _wait(self, waiting: Sequence["_Transfer | Link"]) -> Sequence["_Transfer | Link"]:
-        """Those that can go on; none after a while."""
+    def _wait(self, waiting: Sequence["_Transfer | Link"]) -> tuple[Sequence["_Transfer | Link"], bool]:
+        """Those that can go on, none after a while; and whether a link was taken up again."""
         poll, seconds, repairs = select.poll(), self._timeout, self._repairs
         at = {transfer.descriptor: transfer for transfer in waiting}
         for descriptor, transfer in at.items():
@@ -124,10 +123,10 @@ class SocketTransport:
             poll.register(repairs.bell, select.POLLIN)
             seconds = min(seconds, repairs.interval)
         ready = [descriptor for descriptor, _ in poll.poll(1000 * seconds)]
+        taken_up = False
         if repairs is not None and repairs.bell.fileno() in ready:
-            repairs.bell.recv(64)
-            return waiting
-        return [at[descriptor] for descriptor in ready]
+            taken_up = bool(repairs.bell.recv(64))
+        return [at[descriptor] for descriptor in ready if descriptor in at], taken_up
 
 
 class _Transfer:

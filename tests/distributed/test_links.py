@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -23,7 +24,7 @@ from test_rendezvous import free_port
 
 from retexo.apps import train
 from retexo.comm import links
-from retexo.comm.links import FRAME, Link
+from retexo.comm.links import FRAME, HEADER, Link
 from retexo.comm.repair import DOOR, NONCE_BYTES, Repairs
 from retexo.comm.sockets import SocketTransport
 from retexo.comm.transport import PeerLost
@@ -52,6 +53,8 @@ class Wire:
 
     cuts: Sequence[tuple[int, bool]]
     timeout: float = 8.0
+    patience: float = 20.0
+    """seconds without a byte"""
     reached: bool = True
     """Whether there is a new connection after the cuts of the first."""
     secure: Secure = lambda rank, peer, stream, *_: stream
@@ -63,11 +66,11 @@ class Wire:
         first = self.connection()
         doors = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
         self.doors = [outer for outer, _ in doors]
-        self.ends = []
-        for rank, stream in enumerate(first):
-            own = {1 - rank: Link(1 - rank, stream)}
+        self.ends, self.links = [], [Link(1 - rank, stream) for rank, stream in enumerate(first)]
+        for rank, link in enumerate(self.links):
+            own = {1 - rank: link}
             repairs = Repairs(rank, own, doors[rank][1], SECRET, self.timeout, partial(self.secure, rank))
-            self.ends.append(SocketTransport(rank, {}, 20.0, own, repairs))
+            self.ends.append(SocketTransport(rank, {}, self.patience, own, repairs))
         threading.Thread(target=self._parents, daemon=True).start()
         return self
 
@@ -166,6 +169,25 @@ SIZES = st.tuples(st.sampled_from([0, 1, 3000, 400_000]), st.sampled_from([0, 1,
 def test_wherever_it_is_cut(sizes: list[tuple[int, int]], cuts: list[int]) -> None:
     with Wire([(limit, False) for limit in cuts]) as wire:
         assert wire.run(swaps(sizes)) == [True, True]
+
+
+def test_a_cut_of_the_last_bytes_of_who_has_left() -> None:
+    """It has all of the other's, who hears that from the new connection, and nothing else."""
+    last = FRAME.size + HEADER.size
+    with ThreadPoolExecutor(1) as pool, Wire([(last, False)]) as wire:
+        waits = pool.submit(wire.ends[1].finish)
+        arrived = select.poll()
+        arrived.register(wire.links[0].descriptor, select.POLLIN)
+        assert arrived.poll(10_000)
+        wire.ends[0].finish()
+        waits.result(timeout=10)
+        assert wire.made == 2
+
+
+def test_who_takes_up_every_connection_but_sends_nothing_is_lost() -> None:
+    with Wire([], timeout=0.4, patience=2.0) as wire, pytest.raises(PeerLost, match="no byte from rank 0 for 2 s"):
+        swap(wire.ends[1], [torch.ones(5)] * 2, [5] * 2)
+    assert wire.made > 2
 
 
 @pytest.mark.parametrize("silent", [False, True])
