@@ -9,8 +9,8 @@ of both, one after the other: `+experiment=retexo`, 4 random parts, 4 workers, 6
 Cora and on a synthetic graph of 20,000 nodes and 200,000 edges; partitions are made before. With --converge each trains
 by its own defaults until it stops, on Cora and PubMed, with another seed of split, parts and training in each repeat;
 `products`, the synthetic graph of the shape of ogbn-products (scale.py), always has the same. --options: further
-settings of this checkout alone; --both: of both. What is printed are medians, of memory the most anonymous of all processes together,
-and ratios of these: below 1 this checkout takes less.
+settings of this checkout alone; --both: of both. What is printed are medians, of memory the most anonymous of
+all processes together, and ratios of these: below 1 this checkout takes less.
 """
 
 import json
