@@ -75,9 +75,11 @@ class Link:
         self._last = True
 
     def end(self) -> None:
-        """What is kept of messages is copied: whoever gave them may change them now."""
-        with self._lock:
-            self._kept = deque(memoryview(bytes(piece)) for piece in self._kept)
+        """What may be sent again is copied: whoever gave messages may change them now."""
+        with self._lock:  # where the link was just taken up, all of it is pending
+            self._pending, self._kept = (
+                deque(memoryview(bytes(piece)) for piece in pieces) for pieces in (self._pending, self._kept)
+            )
 
     @property
     def done(self) -> bool:

@@ -184,6 +184,26 @@ def test_a_cut_of_the_last_bytes_of_who_has_left() -> None:
         assert wire.made == 2
 
 
+def test_what_is_sent_again_is_what_was_sent() -> None:
+    """Where the connection is taken up before the message has ended, and its memory is used again after."""
+    (near, far), (new, other) = tcp_pair(), tcp_pair()
+    values = bytearray(b"x" * 50_000)
+    link = Link(1, near)
+    link.begin([memoryview(values)], [])
+    far.sendall(FRAME.pack(0, 0, HEADER.size) + HEADER.pack(0))
+    while not link.done:
+        link.step()
+    link.lose("cut")
+    link.take_up(new, 0)
+    link.end()
+    values[:] = bytes(len(values))
+    link.step()
+    link.stream.close()
+    with other, far:
+        received = other.makefile("rb").read()
+    assert received.count(b"x") == len(values)
+
+
 def test_who_takes_up_every_connection_but_sends_nothing_is_lost() -> None:
     with Wire([], timeout=0.4, patience=2.0) as wire, pytest.raises(PeerLost, match="no byte from rank 0 for 2 s"):
         swap(wire.ends[1], [torch.ones(5)] * 2, [5] * 2)
