@@ -149,7 +149,7 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 
 def compare(arguments: argparse.Namespace) -> None:
     """All methods on one graph, interleaved, and their table."""
-    names = {"torch": "torch", "PyG": "torch_geometric", "DGL": "dgl", "retexo": "retexo"}
+    names = {"torch": "torch", "PyG": "torch_geometric", "DGL": "dgl", "retexo": "retexo-gnn"}
     print(f"{arguments.graph}: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
           f"{', '.join(f'{name} {version(package)}' for name, package in names.items())}", flush=True)  # fmt: skip
     found = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}

@@ -1,8 +1,9 @@
 """Sums, maxima and softmax over the in-edges of nodes, forward and backward, without a row for each edge.
 
-On a CPU they are torch's embedding bag and segment reduction, and a search of our own for maxima. All take a node's
-in-edges one after the other: results do not depend on the number of threads. benchmarks/aggregation.py measures them
-beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D width of a row.
+On a CPU they are torch's embedding bag and segment reduction, and loops of our own for maxima and for products along
+edges. All take a node's in-edges one after the other: results do not depend on the number of threads.
+benchmarks/aggregation.py measures them beside DGL's. N_src source and N_dst destination nodes of a block, E edges, D
+width of a row.
 """
 
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from retexo.nn.block import Block
 from retexo.nn.matrix import row_sums
+
+COMPILED_FROM = 1 << 15
+"""Edges whose products take longer than it takes to import numba."""
 
 
 def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -62,13 +66,14 @@ class _HeadSums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         block, rows = ctx.block, ctx.rows.to(torch.promote_types(ctx.rows.dtype, torch.float32))
-        edges, gradient, shape = block.in_edges, gradient.to(rows.dtype), (block.num_dst, len(rows))
-        if rows.device.type != "cpu" or len(edges.column) > shape[0] * shape[1]:  # torch refuses more than all places
-            products = [(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient]
-        else:  # the products at the places of a sparse matrix; twice as fast as the gradient of torch's bag
-            places = torch.sparse_csr_tensor(edges.row_ptr, edges.column, rows.new_zeros(len(edges.column)), shape)
-            products = [torch.sparse.sampled_addmm(places, each, rows.T, beta=0).values() for each in gradient]
-        return None, torch.stack(products, dim=1).to(ctx.rows.dtype), None
+        edges, gradient = block.in_edges, gradient.to(rows.dtype)
+        if rows.device.type != "cpu" or len(edges.column) < COMPILED_FROM:
+            products = torch.stack([(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient], dim=1)
+        else:
+            from retexo.nn.compiled import edge_products
+
+            products = edge_products(edges.row_ptr, edges.column, rows, gradient.permute(1, 2, 0))
+        return None, products.to(ctx.rows.dtype), None
 
 
 def edge_softmax(block: Block, score: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ class _Max(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
-        from retexo.nn.maximum import max_of_rows
+        from retexo.nn.compiled import max_of_rows
 
         top, source = max_of_rows(block.in_edges.row_ptr, block.in_edges.column, rows)
         ctx.num_rows = len(rows)
@@ -122,7 +127,7 @@ class _Max(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        from retexo.nn.maximum import add_to_sources
+        from retexo.nn.compiled import add_to_sources
 
         (source,) = ctx.saved_tensors
         return add_to_sources(gradient, source, ctx.num_rows), None

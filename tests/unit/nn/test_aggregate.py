@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from retexo.nn.aggregate import edge_max, edge_softmax, edge_sum
+from retexo.nn import aggregate
+from retexo.nn.aggregate import edge_max, edge_softmax, edge_sum, head_sums
 from retexo.nn.block import Block
 
 F64 = torch.float64
@@ -43,6 +44,17 @@ def test_sums(edges: Block, weighted: bool) -> None:
     each = rows[edges.src] if weight is None else rows[edges.src] * weight[:, None]
     wanted = torch.zeros(edges.num_dst, 3, dtype=F64).index_add(0, edges.dst, each)
     assert_same(edge_sum(edges, rows, weight), wanted, *(tensor for tensor in (rows, weight) if tensor is not None))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
+def test_sums_of_several_heads(edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate, "COMPILED_FROM", 0 if compiled else len(edges.src) + 1)
+    rows, alpha = torch.randn(len(edges.nodes), 5, dtype=F64), torch.randn(len(edges.src), 3, dtype=F64)
+    alpha.requires_grad_()
+    shares = alpha.unbind(1)
+    wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
+    assert_same(head_sums(edges, rows, alpha), wanted, alpha)
 
 
 @pytest.mark.parametrize("edges", [each.with_self_loops() for each in BLOCKS])
