@@ -91,6 +91,7 @@ def each_layer(
         output = layers.run(context, layer, stage, given, fit)
         given = replace(given, rows=output.rows)
         yield output
+        del output  # its logits may be of no more use while the next one is made
 
 
 def run_layer(context: Context, layer: int, stage: Stage, given: LayerInput, fit: Fit) -> LayerOutput:
@@ -202,13 +203,15 @@ def _embed(context: Context, objective: LayerObjective, given: LayerInput, excha
         context, stage, nodes, given, exchange
     )
     with context.phase("embed"):
-        passed, logits = (given.rows.new_empty(len(given.rows), width) for width in stage.output_widths)
-        for output in (passed, logits):
+        widths = stage.output_widths[:1] if stage.is_last else stage.output_widths  # the last one passes on its logits
+        outputs = [given.rows.new_empty(len(given.rows), width) for width in widths]
+        for output in outputs:
             output[context.plan.required_layers <= objective.layer] = torch.nan
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
-            passed[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
-    return LayerOutput(passed, logits)
+            for output, values in zip(outputs, stage.outputs(inputs), strict=False):
+                output[some] = values.cpu()
+    return LayerOutput(outputs[0], outputs[-1])
 
 
 def _inputs_from_sums(

@@ -35,5 +35,6 @@ def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> 
     for layer, output in enumerate(each_layer(context, stages, layers, fit)):
         context.release_features()  # what is of use after the first layer is in its output
         context.save_layer(layer, stages[layer])
-        logits.append(output.logits)
+        logits = [*(logits if context.settings.readout == "validation" else ()), output.logits]
+        del output
     return TrainResult(rounds, logits)
