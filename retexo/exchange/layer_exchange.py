@@ -114,13 +114,25 @@ class LayerExchange:
         )
         self._sources = self._no_sources
 
+    def sends_projected_alone(self) -> bool:
+        """Whether all that INFER_WAVE sends is sent after the weights, whatever is chosen."""
+        nodes = np.concatenate([boundary.rows for boundary in self._plan.outgoing])
+        return not self._plan.all_halo_rows and self.local.projected_is_shorter(nodes)
+
     def run(self, wave: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
         self._sources = self._sources.extended([arrival for batch in self._batches(wave) for arrival in batch])
         return self._sources
 
     def stream(self, wave: int) -> Iterator[Sources]:
-        """The same piece by piece: what earlier waves left here, then what comes now, which is not kept."""
+        """The same piece by piece: the rows that earlier waves left here, then what comes now, which is not kept.
+
+        Sums of earlier waves are let go at once: their targets have them.
+        """
+        self._sources = self._sources.without_sums()
+        return self._stream(wave)
+
+    def _stream(self, wave: int) -> Iterator[Sources]:
         yield self._sources
         for batch in self._batches(wave):
             sources = self._no_sources.extended(batch)

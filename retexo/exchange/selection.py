@@ -18,7 +18,7 @@ from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, occurring, pi
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
-from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums
+from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, without_memory
 
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
@@ -47,9 +47,9 @@ class MessageFormat:
 DENSE, SPARSE, PROJECTED = MessageFormat(False, False), MessageFormat(False, True), MessageFormat(True, False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LocalRows:
-    """The rows of a worker's inner nodes, before and after a layer's weights."""
+    """The rows of a worker's inner nodes, before and after a layer's weights; they may be released."""
 
     rows: Tensor
     """[I, F] on the host."""
@@ -80,6 +80,18 @@ class LocalRows:
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
         sizes = [row_sizes(self._without_nan(place), SPARSE.row_format(self.precision)) for place in places]
         return np.concatenate([np.zeros(0, np.int64), *sizes])
+
+    def projected_is_shorter(self, nodes: IntArray) -> bool:
+        """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
+        widths = self.projected_width, self.rows.shape[1]
+        after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
+        return self.sparse is None and after < before and bool((self.sparse_sizes[nodes] > after).all())
+
+    def release(self) -> None:
+        """Free the rows as they are before the weights; their sizes and those after the weights stay."""
+        assert self.sparse is None
+        assert len(self.projected) == len(self.sparse_sizes)  # which are made here at the latest
+        self.rows = without_memory(self.rows)
 
     def _without_nan(self, place: slice) -> Rows:
         """Copies of some rows."""

@@ -67,8 +67,10 @@ class HeteroOutput:
     """[I_t, C]; NaN where no worker needs them, as is `hidden`."""
 
 
-def run_layer(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Fit) -> HeteroOutput:
-    """Exchange, aggregate, `fit`, exchange, embed."""
+def run_layer(
+    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Fit, *, logits: bool = True
+) -> HeteroOutput:
+    """Exchange, aggregate, `fit`, exchange, embed; logits are made in any case."""
     context.clock.progress.at(layer)
     exchanges = layer_exchanges(context, layer, stage, given)
     with context.phase("exchange"):

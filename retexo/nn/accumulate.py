@@ -45,7 +45,8 @@ class Accumulator:
             projected: [I, D] the rows after conv.project, to sum those; None to sum the rows.
             device: where the sums are.
         """
-        self._conv, self._edges, self._nodes, self._rows, self._device = conv, edges, nodes, rows, device
+        self._conv, self._edges, self._nodes, self._device = conv, edges, nodes, device
+        self._rows = rows if conv.root_weight else None
         self._projects = projected is not None
         self._scale = conv.source_scale(edges.out_degree)
         self._own = (rows if projected is None else projected).to(device)
@@ -87,8 +88,10 @@ class Accumulator:
         if (scale := conv.destination_scale(in_degree)) is not None:
             total = total * scale[:, None].to(self._device)
         if (scale := conv.self_loop_scale(in_degree, edges.out_degree[nodes])) is not None:
-            total = total + self._own[nodes.to(self._device)] * scale[:, None].to(self._device)
-        own = self._rows[nodes].to(self._device) if conv.root_weight else None
+            own_rows = self._own[nodes.to(self._device)]
+            own_rows *= scale[:, None].to(self._device)
+            total = own_rows.add_(total)
+        own = None if self._rows is None else self._rows[nodes].to(self._device)
         unprojected, projected = (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
         return conv.inputs(own, unprojected, projected)
 

@@ -74,6 +74,15 @@ class HaloRows:
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])
         return HaloRows(values, halo, torch.cat(sums), sum_dst)
 
+    def without_sums(self) -> "HaloRows":
+        """The rows alone."""
+        if not len(self.sums):
+            return self
+        halo = (self.halo >= 0).nonzero()[:, 0]
+        place = torch.full_like(self.halo, -1)
+        place[halo] = torch.arange(len(halo))
+        return HaloRows(self.values[self.halo[halo]], place, self.sums[:0], self.sum_dst[:0])
+
 
 @dataclass(frozen=True, eq=False)
 class Sources:
@@ -89,6 +98,10 @@ class Sources:
         projected = [arrival for arrival in arrivals if arrival.projected]
         unprojected = [arrival for arrival in arrivals if not arrival.projected]
         return Sources(self.unprojected.extended(unprojected), self.projected.extended(projected))
+
+    def without_sums(self) -> "Sources":
+        """The rows alone."""
+        return Sources(self.unprojected.without_sums(), self.projected.without_sums())
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,11 +91,14 @@ def _multiply(
     end: int,
 ) -> None:  # fmt: skip
     """For destinations first ... end - 1; others are [N_dst, D, K]. A product of small matrices each, by BLAS."""
+    largest = 0
+    for node in range(first, end):
+        largest = max(largest, row_ptr[node + 1] - row_ptr[node])
+    gathered = np.empty((largest, rows.shape[1]), rows.dtype)
     for node in range(first, end):
         begin, stop = row_ptr[node], row_ptr[node + 1]
-        gathered = np.empty((stop - begin, rows.shape[1]), rows.dtype)
         for edge in range(begin, stop):
             row = rows[column[edge]]
             for at in range(len(row)):
                 gathered[edge - begin, at] = row[at]
-        np.dot(gathered, others[node], products[begin:stop])
+        np.dot(gathered[: stop - begin], others[node], products[begin:stop])

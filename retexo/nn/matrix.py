@@ -171,6 +171,11 @@ def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
     return SparseMatrix.from_scipy(rows)
 
 
+def without_memory(rows: Tensor) -> Tensor:
+    """What stands for rows that are released, [R, F]: NaN, and one value in memory."""
+    return rows.new_full((1, 1), torch.nan).expand(rows.shape)
+
+
 def row_sums(values: Tensor, rows: Tensor, row_ptr: Tensor, weight: Tensor | None) -> Tensor:
     """Weighted sums of rows; torch's embedding bag, on a CPU as fast as DGL's products and faster than SciPy's.
 

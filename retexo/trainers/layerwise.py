@@ -33,12 +33,12 @@ Fit = Callable[[LayerObjective], None]
 PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8", "int4": "int4"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LayerInput:
     """What a layer reads of this worker's nodes."""
 
     rows: Tensor
-    """[I, F] what the layer before passes on; of the first layer the features."""
+    """[I, F] what the layer before passes on; of the first layer the features. NaN once they are of no more use."""
     features: Tensor | None = None
     """[I, F], for skips; None where no stage reads them."""
     aggregate: Tensor | None = None
@@ -68,8 +68,8 @@ class LayerOutput:
 
     rows: Tensor
     """[I, D] what it passes on; of the last layer the logits."""
-    logits: Tensor
-    """[I, C]"""
+    logits: Tensor | None
+    """[I, C]; None where nobody wants them."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,26 @@ class Layers:
 
 
 def each_layer(
-    context: RunContext, stages: Sequence[Stage], layers: Layers, fit: Fit = lambda objective: None
+    context: RunContext,
+    stages: Sequence[Stage],
+    layers: Layers,
+    fit: Fit = lambda objective: None,
+    *,
+    readout: str = "validation",
 ) -> Iterator[Any]:
-    """The outputs of the stages, one after the other."""
+    """The outputs of the stages, one after the other; with readout=last only the last one's logits are made."""
     given = layers.first(context, stages)
     for layer, stage in enumerate(stages):
-        output = layers.run(context, layer, stage, given, fit)
+        output = layers.run(context, layer, stage, given, fit, logits=readout != "last" or stage.is_last)
         given = replace(given, rows=output.rows)
         yield output
         del output  # its logits may be of no more use while the next one is made
 
 
-def run_layer(context: Context, layer: int, stage: Stage, given: LayerInput, fit: Fit) -> LayerOutput:
-    """Exchange, aggregate, `fit`, exchange, embed."""
+def run_layer(
+    context: Context, layer: int, stage: Stage, given: LayerInput, fit: Fit, *, logits: bool = True
+) -> LayerOutput:
+    """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are wanted."""
     context.clock.progress.at(layer)
     exchange = layer_exchange(context, layer, stage, given)
     with context.phase("exchange"):
@@ -104,7 +111,7 @@ def run_layer(context: Context, layer: int, stage: Stage, given: LayerInput, fit
         objective = make_layer_objective(context, layer, stage, given, sources)
     del sources
     fit(objective)
-    return _embed(context, objective, given, exchange)
+    return _embed(context, objective, given, exchange, logits)
 
 
 LAYERS = Layers(LayerInput.first, run_layer)
@@ -192,7 +199,9 @@ def _complete(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, 
 
 
 @torch.no_grad()
-def _embed(context: Context, objective: LayerObjective, given: LayerInput, exchange: LayerExchange) -> LayerOutput:
+def _embed(
+    context: Context, objective: LayerObjective, given: LayerInput, exchange: LayerExchange, logits: bool
+) -> LayerOutput:
     """Exchange the remaining rows, then run the stage over all nodes that are needed, in evaluation mode."""
     stage, train, val = objective.stage, objective.train, objective.val
     stage.eval()
@@ -203,27 +212,32 @@ def _embed(context: Context, objective: LayerObjective, given: LayerInput, excha
         context, stage, nodes, given, exchange
     )
     with context.phase("embed"):
-        widths = stage.output_widths[:1] if stage.is_last else stage.output_widths  # the last one passes on its logits
+        both = logits and not stage.is_last  # the last one passes on its logits
+        widths = stage.output_widths if both else stage.output_widths[:1]
         outputs = [given.rows.new_empty(len(given.rows), width) for width in widths]
         for output in outputs:
             output[context.plan.required_layers <= objective.layer] = torch.nan
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
-            for output, values in zip(outputs, stage.outputs(inputs), strict=False):
+            found = stage.outputs(inputs) if both else (stage.embed(inputs),)
+            for output, values in zip(outputs, found, strict=True):
                 output[some] = values.cpu()
-    return LayerOutput(outputs[0], outputs[-1])
+    return LayerOutput(outputs[0], outputs[-1] if logits else None)
 
 
 def _inputs_from_sums(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Some nodes at a time with their inputs; what arrives from other workers is summed as it arrives."""
-    conv, rows, local = stage.conv, given.rows, exchange.local
+    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_WAVE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
-        projected = local.projected if local.projected_width < rows.shape[1] else None
-        accumulator = Accumulator(conv, context.edges, nodes, rows, projected, context.device)
-    arriving = exchange.stream(INFER_WAVE)
+        projected = local.projected if local.projected_width < given.rows.shape[1] else None
+        read = projected is None or conv.root_weight or "rows" in stage.skips or given.rows is context.features
+        if not read and exchange.sends_projected_alone():
+            local.release()
+            given.rows = local.rows
+        accumulator = Accumulator(conv, context.edges, nodes, given.rows, projected, context.device)
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)

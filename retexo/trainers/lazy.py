@@ -32,9 +32,11 @@ def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> 
         with context.phase("rounds"):
             rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
 
-    for layer, output in enumerate(each_layer(context, stages, layers, fit)):
+    # Without enumerate, which would hold on to the output before.
+    for output in each_layer(context, stages, layers, fit, readout=context.settings.readout):
         context.release_features()  # what is of use after the first layer is in its output
-        context.save_layer(layer, stages[layer])
-        logits = [*(logits if context.settings.readout == "validation" else ()), output.logits]
+        context.save_layer(len(rounds) - 1, stages[len(rounds) - 1])
+        if output.logits is not None:
+            logits.append(output.logits)
         del output
     return TrainResult(rounds, logits)
