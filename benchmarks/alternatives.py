@@ -4,6 +4,7 @@
     python benchmarks/alternatives.py pubmed --pubmed ../shared/datasets/pubmed.npz
     python benchmarks/alternatives.py synthetic --seeds 1 [--methods "PyG GCN" "ours SAGE, 1 worker"]
     python benchmarks/alternatives.py products --seeds 1 --budget 1200
+    python benchmarks/alternatives.py cora --options +experiment=exact distributed.backend=sockets      # of ours
     python benchmarks/alternatives.py distdgl ...       # distdgl.py says the rest
 
 `products` is the synthetic graph of the shape of ogbn-products, for what runs at that size: sampling, and ours.
@@ -13,15 +14,16 @@ Same graph, split (drawn by the seed), 2 layers, width 256, dropout rate 0.5 and
 the test nodes are looked at once. Else each has its documented settings. Full batch (the GCN examples of PyG and DGL,
 DGL's train_full.py): Adam, learning rate 0.01, weight decay 5e-4. Sampled GraphSAGE: batches of 1,024, fan-out 15 and
 10, learning rate 0.003, weight decay 5e-4; validation on sampled neighbours as in DGL's example, test on all. Ours: the
-project's defaults.
+project's defaults, and what --options says.
 
 Methods take turns within a seed; each run is a process of its own with 2 threads (4 workers: 1 thread each), every
 epoch is validated. Seconds of training begin when the graph is in memory, for ours when the group is formed and the
 partition read; the first iteration counts, and so does what is made from the graph on the way (sparse formats,
 normalisation, plan, exchange). "command" is the whole process, imports and reading the graph included; partitioning is
-not, it is said apart. "to target" is the time until the validation accuracy (ours: of the last layer) first reaches the
-target: in each seed the lowest of the methods' best validation accuracies, less 0.2 points, so that all reach it; of
-all methods, and of those with the same model.
+not, it is said apart. "to target" is the time until the validation accuracy first reaches the target, ours that of the
+head of whatever layer is being trained, for each of them may answer (readout=validation). The target: in each seed the
+lowest of the methods' best validation accuracies, less 0.2 points, so that all reach it; of all methods, and of those
+with the same model.
 Memory: the peak RSS of each process, added up (it counts shared libraries once a process); and the peak of the
 processes' PSS together, which divides them. CPU: seconds of all processes of the command, which other work on the
 machine disturbs less. All by psutil, every 0.3 s. OMP_WAIT_POLICY=passive for all: threads that spin while they wait
@@ -150,8 +152,9 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 def compare(arguments: argparse.Namespace) -> None:
     """All methods on one graph, interleaved, and their table."""
     names = {"torch": "torch", "PyG": "torch_geometric", "DGL": "dgl", "retexo": "retexo-gnn"}
-    print(f"{arguments.graph}: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-          f"{', '.join(f'{name} {version(package)}' for name, package in names.items())}", flush=True)  # fmt: skip
+    versions = ", ".join(f"{name} {version(package)}" for name, package in names.items())
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{arguments.graph}: {machine}, {versions}; ours:", *arguments.options, flush=True)
     found = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
     worlds = sorted({int(method.split()[2]) for method in arguments.methods if method.startswith("ours")})
     for seed in range(arguments.seeds):
@@ -160,7 +163,8 @@ def compare(arguments: argparse.Namespace) -> None:
         if not missing:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            settings = [*settings_of(arguments), f"seed={seed}", f"partition_dir={folder}/partitions"]
+            given = [*settings_of(arguments), *arguments.options]
+            settings = [*given, f"seed={seed}", f"partition_dir={folder}/partitions"]
             cutting = prepare(settings, Path(folder), worlds)
             for method in missing:
                 run = measure(Run(method, seed, settings, folder, arguments.budget))
@@ -173,7 +177,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = common.parser(__doc__, seeds=5, pubmed=None)
+    parser = common.parser(__doc__, seeds=5, pubmed=None, options=[])
     parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora")
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument(

@@ -86,6 +86,12 @@ class Message:
         )  # else all is freed
         return cls(selection, sizes, pieces)
 
+    @classmethod
+    def nothing(cls, count: int) -> Self:
+        """In so many pieces."""
+        none = np.zeros(0, bool)
+        return cls(Selection(DENSE, none, none), [0] * count, iter([torch.empty(0, dtype=torch.uint8)] * count))
+
 
 class LayerExchange:
     """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
@@ -195,6 +201,8 @@ class LayerExchange:
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
+        if not len(edges.source):
+            return Message.nothing(self._num_pieces)
         held, nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows].astype(np.int32)
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight)
         if self._plan.all_halo_rows:
