@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import unittest.mock
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -660,17 +661,11 @@ def graph_info_of(whole: Whole, width: int) -> GraphInfo:
     )
 
 
-def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
-    """Of every worker what each layer embeds, [I, D]."""
+def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
+    """With a thread for each part."""
     graph_info = graph_info_of(whole, rows.shape[1])
     architecture = Architecture(settings.model, graph_info.num_features, graph_info.num_classes)
     stages = [stage.double() for stage in build_stages(architecture, 0)]
-    found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
-
-    def embed(context: Context, *arguments: Any) -> layerwise.LayerOutput:
-        output = own_embed(context, *arguments)
-        found[context.comm.rank].append(output.rows)
-        return output
 
     def work(comm: Communicator) -> None:
         part = whole.partition(comm.rank, rows)
@@ -680,9 +675,21 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
         )  # fmt: skip
         lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
 
+    run_threads(whole.num_parts, work)
+
+
+def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list[Tensor]]:
+    """Of every worker what each layer embeds, [I, D]."""
+    found: list[list[Tensor]] = [[] for _ in range(whole.num_parts)]
+
+    def embed(context: Context, *arguments: Any) -> layerwise.LayerOutput:
+        output = own_embed(context, *arguments)
+        found[context.comm.rank].append(output.rows)
+        return output
+
     own_embed = layerwise._embed
     with unittest.mock.patch.object(layerwise, "_embed", embed):
-        run_threads(whole.num_parts, work)
+        train_whole(whole, rows, settings)
     return found
 
 
@@ -700,3 +707,31 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(model: str,
             wanted = needed[whole.nodes_of(rank)] | (exchange == "plain")
             assert worker[layer].isfinite().all(dim=1).tolist() == wanted.tolist()
             assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()
+
+
+# --- what is of no more use ----------------------------------------------------------------------------------------------  # noqa: E501
+
+
+@pytest.mark.parametrize(("model", "freed"), [("gcn", True), ("sage", False)])
+def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, freed: bool) -> None:
+    """But not where a node's own row is read, too. What is trained and embedded then, the oracle knows."""
+    whole = random_whole([0, 1], (TRAIN, VAL, TEST))
+    published = "model.own_half=false", "model.inputs=previous", "model.passes=activation", "readout=last"
+    options = "hidden_dim=64", "num_rounds=[2]", "stopping=none", "smoothing.steps=0", "device=cpu"
+    run = train_settings(*published, *options, f"model={model}", f"num_partitions={whole.num_parts}")
+    rows: dict[int, weakref.ref[Tensor]] = {}
+    gone: list[bool] = []
+
+    def embed(context: Context, objective: Any, *arguments: Any) -> layerwise.LayerOutput:
+        output = own_embed(context, objective, *arguments)
+        if objective.layer == 0:
+            assert output.logits is None
+            rows[context.comm.rank] = weakref.ref(output.rows)
+        else:
+            gone.append(rows[context.comm.rank]() is None)
+        return output
+
+    own_embed = layerwise._embed
+    with unittest.mock.patch.object(layerwise, "_embed", embed):
+        train_whole(whole, features("dense", whole.num_nodes, 5), run)
+    assert gone == [freed] * whole.num_parts

@@ -261,3 +261,33 @@ def test_rows_that_nobody_needs_do_not_matter(precision: Precision, width: int) 
     assert is_sparse(rows) == (width == 1000)
     expected = row_sizes(rows[[1, 2]], SPARSE.row_format(precision))
     assert found.sparse_sizes[[1, 2]].tolist() == expected.tolist()
+
+
+def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
+    rows = torch.rand(8, 40, dtype=F64, generator=torch.Generator().manual_seed(0)) + 1
+    ends = np.array([0, 0, 1, 2], np.int32), np.array([0, 1, 1, 1], np.int32)
+    edges = CutEdges(np.array([1, 4, 6], np.int32), *ends, 2)
+    whole, released = (owner(rows, 4) for _ in range(2))
+    released.release()
+    assert released.rows.isnan().all()
+    assert (released.rows.shape, released.rows.untyped_storage().nbytes()) == (rows.shape, 8)
+    written = []
+    for local in (whole, released):
+        selection = select(local, edges, partial_sums=True, projected=True)
+        assert selection.format == PROJECTED
+        (piece,) = (vectors := Vectors.of(local, selection, edges)).pieces(1)
+        written.append(vectors.write(piece))
+    assert torch.equal(*written)
+
+
+@pytest.mark.parametrize(
+    ("nonzero", "projected_width", "shorter"),
+    [(40, 4, True), (40, 39, True), (40, 40, False), (20, 4, True), (2, 4, False)],
+)
+def test_rows_are_longer_than_after_the_weights(nonzero: int, projected_width: int, shorter: bool) -> None:
+    rows = torch.zeros(3, 40, dtype=F64)
+    rows[:, :nonzero] = torch.rand(3, nonzero, dtype=F64) + 1
+    local = owner(rows, projected_width)
+    assert local.projected_is_shorter(np.array([0, 2])) == shorter
+    rows[1] = 0  # of a node that is not asked for
+    assert owner(rows, projected_width).projected_is_shorter(np.array([0, 2])) == shorter

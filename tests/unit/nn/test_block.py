@@ -63,6 +63,14 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
 # --- blocks ------------------------------------------------------------------------------------------------------------  # noqa: E501
 
 
+def test_rows_stay_without_the_sums() -> None:
+    rows = HaloRows.none(4, 1, torch.float32).extended([arrival([0.1, 0.2], [2, 0], [])])
+    assert rows.without_sums() is rows
+    both = rows.extended([arrival([0.3, 0.4, 0.5], [3], [1, 0])]).without_sums()
+    assert both.values[both.halo[[0, 2, 3]], 0].tolist() == pytest.approx([0.2, 0.1, 0.3])
+    assert (len(both.values), int(both.halo[1]), len(both.sums), len(both.sum_dst)) == (3, -1, 0, 0)
+
+
 def test_all_rows_are_there() -> None:
     given = sources([arrival([30, 50], [0, 2], []), arrival([40, 60], [1, 3], [])], [])
     block = EDGES.block(torch.tensor([0, 1]), given)
