@@ -158,6 +158,8 @@ def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
     Raises InputError, which names what is unknown, missing, of another type, or refused by a check.
     """
     types = {defined.key.removeprefix(f"{group}."): given_type(defined, hint) for defined, hint in definitions(schema)}
+    if not types and not options:
+        return schema()
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_schema(types)), dict(options))
         values: Any = OmegaConf.to_container(merged, throw_on_missing=True)

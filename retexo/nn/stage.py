@@ -230,22 +230,22 @@ class Answer:
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     """The stages of all layers with the initial parameters that `seed` stands for, the same on every worker."""
     stages: list[Stage] = []
+    kind = check_model(architecture.model)
     with torch.random.fork_rng(devices=[]):
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
-            stages.append(_build_stage(architecture, layer, stages[-1].output_dim if stages else None))
+            stages.append(_build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None))
             if architecture.scorer:
                 stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
     return stages
 
 
-def _build_stage(architecture: Architecture, layer: int, num_in: int | None) -> Stage:
-    """num_in: width of what the layer before passes on; None for the first layer."""
+def _build_stage(architecture: Architecture, kind: Convolution, layer: int, num_in: int | None) -> Stage:
+    """kind: any layer of the model. num_in: width of what the layer before passes on; None for the first layer."""
     model, num_features, num_classes = architecture.model, architecture.num_features, architecture.num_classes
     is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
     num_in = num_features if num_in is None else num_in
     of_conv = model if layer else replace(model, dropout=model.features_dropout)
-    kind = check_model(model)
     skips = _skips(model, layer, linear=kind.linear_aggregation)
     if of_edges and not (kind.attention_heads or kind.reads_relations):
         skips, of_edges = (*skips, "edges"), 0  # attention reads each edge's
