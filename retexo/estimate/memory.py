@@ -254,11 +254,9 @@ class _Layer:
         projected = self._projected < self._row
         width = min(self._row, self._projected)
         come = others.vectors * (self._row if self.sparse else width)
-        index = self.work.boundary * (self._pieces > 1)  # edges by halo node
-        memory.use(*[index] * 5)
         if projected and not self.sparse and len(self.stage.conv.first_weights) == 1 and "rows" not in self.stage.skips:
             memory.hold("rows")
-        memory.hold("others", others.nodes * width, self.work.inner * width * projected, index)
+        memory.hold("others", others.nodes * width, self.work.inner * width * projected)
         self._exchange(come, come // self._pieces)
         memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
         self._compute("others", others.some(NODES_AT_ONCE), training=False)
