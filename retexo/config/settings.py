@@ -126,7 +126,17 @@ class StoppingSettings(Checked):
         "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
         at_least(1), earlier=30,
     )  # fmt: skip
+    hidden_patience: int | None = setting(
+        "stopping.hidden_patience", None,
+        "the same of the layers before the last, where another starts from what is nearly converged; null: patience",
+        at_least(1),
+    )  # fmt: skip
     min_delta: float = setting("stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE)
+
+    def patience_of(self, layer: int, num_layers: int) -> int | None:
+        """Of one of so many layers; of a network that is trained as a whole, the last one's."""
+        is_hidden = layer < num_layers - 1
+        return self.patience if self.hidden_patience is None or not is_hidden else self.hidden_patience
 
 
 @settings_dataclass

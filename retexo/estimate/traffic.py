@@ -245,7 +245,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
     `patience`. See retexo.training.loop.run_rounds.
     """
-    patience, limit = settings.stopping.patience, settings.num_rounds[layer]
+    patience, limit = settings.stopping.patience_of(layer, settings.model.num_layers), settings.num_rounds[layer]
     if patience is None:
         return 1
     return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

@@ -33,7 +33,7 @@ def run_rounds(
         layer,
         LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
-        EarlyStopping(patience_of(settings, objective.graph_info.num_train), settings.stopping.min_delta),
+        EarlyStopping(patience_of(settings, objective), settings.stopping.min_delta),
         flat.values.clone(),
     )
     if recovery and recovery.load_layer(layer, round_state.load_finished):

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from retexo.comm.traffic import WHOLE_RUN
 from retexo.config.settings import TrainSettings
 from retexo.nn.convolution import Inputs
 from retexo.nn.matrix import Matrix, RowIndex
@@ -30,9 +31,11 @@ def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
     return max(1, -(-AUTO_BATCH * own // total)) if _has_auto_batches(settings, total) else None
 
 
-def patience_of(settings: TrainSettings, total: int) -> int | None:
-    """Rounds without a better one after which a layer ends; of batch_size=auto more, by how noisy its steps are."""
-    patience = settings.stopping.patience
+def patience_of(settings: TrainSettings, objective: "Objective") -> int | None:
+    """Rounds without a better one after which it ends; of batch_size=auto more, by how noisy its steps are."""
+    num_layers, total = settings.model.num_layers, objective.graph_info.num_train
+    is_whole = objective.traffic_layer == WHOLE_RUN
+    patience = settings.stopping.patience_of(num_layers - 1 if is_whole else objective.layer, num_layers)
     if patience is None or not _has_auto_batches(settings, total):
         return patience
     return math.ceil(patience * math.sqrt(total / AUTO_BATCH))

@@ -122,7 +122,12 @@ CASES.append(Case("gcn", "int8", "sync-low-rank-int8", "sparse", 2, stored_degre
 """The last has what are the defaults."""
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
-PATIENCE = {EARLY: 1, BLIND: 2}
+HIDDEN = replace(EARLY, exchange="fp32")
+PATIENCE = {
+    EARLY: ("stopping.patience=1",),
+    BLIND: ("stopping.patience=2",),
+    HIDDEN: ("stopping.patience=3", "stopping.hidden_patience=1"),
+}
 
 
 def test_every_model_meets_every_value() -> None:
@@ -306,7 +311,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
     folder = tmp_path_factory.mktemp("estimated")
     cases = [*CASES, *PATIENCE]
     known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
-    unprojected = {case: ("num_rounds=[9]", f"stopping.patience={rounds}") for case, rounds in PATIENCE.items()}
+    unprojected = {case: ("num_rounds=[9]", *stopping) for case, stopping in PATIENCE.items()}
     runs = [
         Run(
             known[case.data],
@@ -387,8 +392,12 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
 
 
-@pytest.mark.parametrize(("case", "most"), [(EARLY, 9), (BLIND, 8)], ids=["early", "blind"])
-def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured], case: Case, most: int) -> None:
+@pytest.mark.parametrize(
+    ("case", "most"), [(EARLY, (9, 9)), (BLIND, (8, 8)), (HIDDEN, (9, 3))], ids=["early", "blind", "hidden"]
+)
+def test_counts_are_a_bound_where_a_layer_may_stop(
+    measured: dict[Case, Measured], case: Case, most: tuple[int, int]
+) -> None:
     """They go alone where a layer is over, and before that wherever it may be."""
     found = measured[case]
     counts = [entry for entry in found.estimated.entries if entry.kind == "metrics" and entry.layer is not None]
@@ -396,7 +405,7 @@ def test_counts_are_a_bound_where_a_layer_may_stop(measured: dict[Case, Measured
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
     for layer in (0, 1):
-        assert found.estimated.total(found.rounds, ["metrics"], layer) == most * alone
+        assert found.estimated.total(found.rounds, ["metrics"], layer) == most[layer] * alone
 
 
 def test_counts_go_more_than_once(measured: dict[Case, Measured]) -> None:

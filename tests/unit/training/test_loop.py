@@ -1,6 +1,7 @@
 """The rounds of a layer: which messages they take, and with which parameters they end."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
-from retexo.comm.traffic import KINDS
+from retexo.comm.traffic import KINDS, WHOLE_RUN
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.nn.conv.gcn import GCN
@@ -19,6 +20,7 @@ from retexo.nn.matrix import as_matrix
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Stage
 from retexo.training import reduction
+from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
 from retexo.training.message import Message
 from retexo.training.objective import AUTO_BATCH, LabelledNodes, LayerObjective, batch_size_of, patience_of
@@ -192,10 +194,30 @@ def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
     assert batch_size_of(auto, 60_000, 4 * AUTO_BATCH - 1) is None
     shares = [batch_size_of(auto, own, 100_000) for own in (0, 1, 25_000, 74_999)]
     assert shares == [1, 1, AUTO_BATCH // 4, 12_288]
-    assert [patience_of(auto, total) for total in (1_000, 4 * AUTO_BATCH, 100_000)] == [20, 40, 50]
-    assert patience_of(train_settings(), 100_000) == 20
     assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
     assert batch_size_of(train_settings(), 60_000, 100_000) is None
+
+
+class Sized(NamedTuple):
+    """As much of an objective as patience depends on."""
+
+    layer: int
+    traffic_layer: int
+    graph_info: GraphInfo
+
+
+def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> None:
+    def patience(layer: int, total: int, *overrides: str, whole: bool = False) -> int | None:
+        objective = Sized(layer, WHOLE_RUN if whole else layer, graph_info(num_train=total))
+        return patience_of(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
+
+    assert [patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 100_000)] == [20, 40, 50]
+    assert patience(0, 100_000) == 20
+    hidden = "stopping.hidden_patience=6"
+    assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
+    assert patience(0, 1_000, hidden, whole=True) == 20
+    assert patience(1, 4 * AUTO_BATCH, hidden, "batch_size=auto") == 12
+    assert [patience(layer, 1_000, hidden, "stopping.patience=null") for layer in range(3)] == [6, 6, None]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
