@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, row_pointers, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, occurring, row_pointers, taken
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -28,6 +28,9 @@ EXACT_LIMIT = 500_000
 MATCHING_LIMIT = 2_000_000
 GOOD_ENOUGH = 1.002
 """What a cover that is not exact weighs, in terms of the least, where that can be shown."""
+SIDE_ENOUGH = 1.01
+"""What one side alone may weigh, in terms of the least, of more edges than an exact solver takes. To show that it is
+within .2 % takes ten passes in place of four: .25 s for 7 million edges, in which a gigabit link sends 14 % of it."""
 ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
 OVERRELAXATION = (1, 3)
@@ -82,9 +85,7 @@ def minimum_cover(
     edges = _distinct(left, right, num_left, len(weight))
     residual = weight.copy()
     core, leaves, paid = _prune(edges, residual)
-    chosen = np.zeros(len(weight), dtype=np.bool_)
-    chosen[edges] = True
-    chosen &= residual == 0
+    chosen = occurring(edges.ravel(), len(weight)) & (residual == 0)
     core_bound = _solve_core(core, residual, chosen, exact_limit, matching_limit)
     for batch in reversed(leaves):
         chosen[batch.leaf] = ~chosen[batch.hub]
@@ -240,13 +241,15 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
     proportion to their prices, and each right vertex moves its price by what it can drain over what it was offered
     (Sinkhorn and Knopp 1967; overrelaxed as by Thibault et al. 2021). Cut off at the drains this is a flow, hence a
     lower bound; right vertices with low prices are the crowded ones, hence worth taking: the best threshold on the
-    price gives the cover, or one side does. Stops where the cover is GOOD_ENOUGH.
+    price gives the cover, or one side does. Stops where the cover is GOOD_ENOUGH, or one side is SIDE_ENOUGH.
     """
     best, bound = _one_side(left_weight, right_weight), 0
+    enough = SIDE_ENOUGH
     for step, (bound, price) in enumerate(islice(_flows(graph, left_weight, right_weight), rounds), start=1):
         if step % 10 == 0:
             best = min(best, _threshold_cover(graph, price, left_weight, right_weight), key=lambda cover: cover[2])
-        if best[2] <= GOOD_ENOUGH * bound:
+            enough = GOOD_ENOUGH
+        if best[2] <= enough * bound:
             break
     return best[0], best[1], bound
 
@@ -262,13 +265,15 @@ def _flows(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> I
     """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, float64 [R]."""
     pattern = graph.astype(np.float64)
     price, bound = np.ones(graph.shape[1]), 0
+    around: FloatArray | IntArray = np.diff(graph.indptr)  # the prices of a left vertex's neighbours together
     for exponent in cycle(OVERRELAXATION):
-        offered = price * (pattern.T @ (left_weight / (pattern @ price)))
+        offered = price * (pattern.T @ (left_weight / around))
         price *= np.clip(right_weight / offered, 1e-50, 1e50) ** exponent
         price = np.maximum(price / price.max(), 1e-150)
         # Rounded down by more than the sums can err, so that the bound stays one.
         bound = max(bound, int(np.minimum(offered, right_weight).sum() * (1 - 1e-9)))
         yield bound, price
+        around = pattern @ price
 
 
 def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution | None:
