@@ -325,7 +325,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         halo_index=ids[used] - bounds[owner],
         in_degree=torch.bincount(dst, None if weight is None else weight.double(), minlength=num_inner),
         out_degree=None if read.out_degree is None else read.out_degree[kept],
-        self_loops=read.self_loops + int((into_inner & loop).sum()),
+        self_loops=read.self_loops + int(torch.count_nonzero(into_inner & loop)),
         unresolved_halo=None,
         asked_for=None,
         links=None,

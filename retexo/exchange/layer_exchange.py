@@ -47,7 +47,7 @@ class EdgeSubset:
     targets: IntArray
     """[R']"""
     source: Int32Array
-    """[E'] in [0, L')."""
+    """[E'] in [0, L'); without the edges of rows that the receiver holds."""
     target: Int32Array
     """[E'] in [0, R')."""
     weight: WeightArray | None = None
@@ -164,7 +164,7 @@ class LayerExchange:
         """With a batch of peers, piece by piece."""
         messages, outgoing = [], []
         for peer, boundary in enumerate(self._plan.outgoing):
-            edges = self._edges(boundary, wave) if peer in receivers else EdgeSubset.empty()
+            edges = self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
             messages.append(self._make_message(edges, peer, wave))
             outgoing.append(edges.without_edges())
         incoming = [
@@ -182,11 +182,15 @@ class LayerExchange:
                 incoming, pieces, self._comm.all_to_all(to_peers, from_sizes, tag, consume=True)
             )  # with no name here, so that the consumer can release them
 
-    def _edges(self, boundary: Boundary, wave: int) -> EdgeSubset:
+    def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
         which = self._layer, wave, self._plan.num_layers
         targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
         count = np.diff(np.concatenate(([0], np.cumsum(edges, dtype=np.int32)))[boundary.row_ptr])
         rows = np.flatnonzero(count)  # while each target has an edge
+        held = self._held_there[peer]
+        if held.any():
+            edges &= np.repeat(~held, np.diff(boundary.row_ptr))
+            count[held] = 0
         source = np.repeat(np.arange(len(rows), dtype=np.int32), count[rows])
         target = taken(np.cumsum(targets, dtype=np.int32) - 1, np.compress(edges, boundary.target))
         return EdgeSubset(rows, np.flatnonzero(targets), source, target, picked(boundary.weight, edges))
@@ -201,13 +205,12 @@ class LayerExchange:
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
-        if not len(edges.source):
+        if not len(edges.rows):
             return Message.nothing(self._num_pieces)
         held, nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows].astype(np.int32)
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight)
         if self._plan.all_halo_rows:
             return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
-        cut = cut.of_edges(~taken(held, cut.source)) if held.any() else cut
         selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
         message = Message.of(self.local, selection, cut, self._num_pieces)
         if (

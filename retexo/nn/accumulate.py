@@ -18,7 +18,7 @@ from retexo.nn.matrix import as_matrix, row_sums
 SUMS_AT_ONCE = 1 << 16
 """Partial sums that are added at a time; these are copied."""
 ADDED_AT_ONCE = 2
-"""Received tables whose rows do not wait: a graph that is not large has no more, and its sums keep their bits."""
+"""Received tables whose rows do not wait where all edges are one chunk: so the sums of small graphs keep their bits."""
 MAX_WAITING_BYTES = 1 << 26
 """Of received rows that wait for others, since for each addition of rows all edges are looked at."""
 EVERYTHING = slice(None)
@@ -51,7 +51,8 @@ class Accumulator:
         self._scale = conv.source_scale(edges.out_degree)
         self._own = (rows if projected is None else projected).to(device)
         self._total = torch.zeros(len(nodes), self._own.shape[1], dtype=rows.dtype, device=device)
-        self._chunks, self._at_once = edges.chunks(nodes), ADDED_AT_ONCE
+        self._chunks = edges.chunks(nodes)
+        self._at_once = ADDED_AT_ONCE if len(self._chunks) == 1 else 0
         self._waiting: list[tuple[Tensor, Tensor]] = []
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
