@@ -12,7 +12,8 @@ from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import settings_digest, shared_settings, versions
 from retexo.apps.summary import baselines_of, byte_rows, link_rows, print_rows
 from retexo.cluster import launch
-from retexo.config.settings import ModelSettings, PredictSettings, Settings
+from retexo.config.app_settings import PredictSettings
+from retexo.config.settings import ModelSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits

@@ -12,7 +12,7 @@ from retexo.cluster.heartbeat import Progress
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.sockets import Streams
-from retexo.config.settings import PredictSettings
+from retexo.config.app_settings import PredictSettings
 from retexo.errors import TrainingError
 from retexo.exchange.plan import Use
 from retexo.outputs.checkpoint import Checkpoint

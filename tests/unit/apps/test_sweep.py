@@ -11,9 +11,10 @@ import pytest
 from partitioning.errors import InputError
 from partitioning.files import exclusive
 from retexo.apps import report, sweep
+from retexo.config.app_settings import SweepSettings
 from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
-from retexo.config.settings import Settings, SweepSettings
+from retexo.config.settings import Settings
 from retexo.errors import TrainingError
 
 SEEDS = "sweep.axes={seed: {s0: 'seed=0', s1: 'seed=1'}}"
