@@ -27,6 +27,7 @@ from retexo.exchange.selection import (
     CutEdges,
     LocalRows,
     MessageFormat,
+    Piece,
     Selection,
     Vectors,
     all_rows,
@@ -179,7 +180,7 @@ class LayerExchange:
         for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
             to_peers = [next(message.pieces) for message in messages]
             yield self._arrivals(
-                incoming, pieces, self._comm.all_to_all(to_peers, from_sizes, tag, consume=True)
+                incoming, announced, pieces, self._comm.all_to_all(to_peers, from_sizes, tag, consume=True)
             )  # with no name here, so that the consumer can release them
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
@@ -242,7 +243,7 @@ class LayerExchange:
         if self._plan.all_halo_rows:
             known = [_all_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
             pieces = [each.pieces(self._num_pieces) for each in known]
-            return [[int(piece.rows.sum()) * self._row_bytes for piece in each] for each in pieces], known
+            return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
         header = _header_format(self._num_pieces)
         headers = [_pack_header(header, *each, partial_sums) for each in zip(messages, outgoing, strict=True)]
@@ -252,12 +253,17 @@ class LayerExchange:
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
     def _arrivals(
-        self, incoming: list[EdgeSubset], selections: Sequence[Selection], received: list[Tensor]
+        self,
+        incoming: list[EdgeSubset],
+        selections: Sequence[Selection],
+        pieces: Sequence[Piece],
+        received: list[Tensor],
     ) -> list[ReceivedMessage]:
         arrivals = []
-        for peer, (edges, selection, message) in enumerate(zip(incoming, selections, received, strict=True)):
+        messages = zip(incoming, selections, pieces, received, strict=True)
+        for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
-            rows, targets = edges.rows[selection.rows], edges.targets[selection.sums]
+            rows, targets = edges.rows[some_rows], edges.targets[some_sums]
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
             row_format = selection.format.row_format(self.local.precision)
             read = partial(decode_into, buffer=message, row_format=row_format)

@@ -7,6 +7,7 @@ to be covered: L rows, R targets, E edges.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -22,6 +23,10 @@ from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, with
 
 CHUNK_CELLS = 1 << 22
 """Values of partial sums that are looked at at a time."""
+
+
+Piece = tuple[IntArray, IntArray]
+"""Places of some of the rows of a Selection, and of some of its sums."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +177,17 @@ class Selection:
     sums: Mask
     """[R] targets for which a partial sum is sent."""
 
-    def pieces(self, count: int) -> list[Self]:
+    def pieces(self, count: int) -> list[Piece]:
         """Its vectors, rows first, in so many runs of about equal length."""
-        sent = np.concatenate((self.rows, self.sums))
-        number = np.cumsum(sent) - 1
-        piece = number * count // max(1, int(sent.sum()))
-        masks = (sent & (piece == each) for each in range(count))
-        return [replace(self, rows=mask[: len(self.rows)], sums=mask[len(self.rows) :]) for mask in masks]
+        rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
+        bounds = _bounds(len(rows) + len(sums), count)
+        ends = zip(np.minimum(bounds, len(rows)), np.maximum(np.subtract(bounds, len(rows)), 0), strict=True)
+        return [(rows[a:b], sums[c:d]) for (a, c), (b, d) in pairwise(ends)]
+
+
+def _bounds(total: int, count: int) -> list[int]:
+    """Where each of so many pieces of a message begins, and the end."""
+    return [-(-total * number // count) for number in range(count + 1)]
 
 
 def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
@@ -284,9 +293,7 @@ class Vectors:
 
     def pieces(self, count: int) -> list[range]:
         """As Selection.pieces."""
-        total = len(self.nodes) + self.summing.shape[0]
-        bounds = [-(-total * number // count) for number in range(count + 1)]
-        return list(map(range, bounds[:-1], bounds[1:]))
+        return [range(*both) for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))]
 
     def size(self, piece: range) -> int:
         """Bytes of a piece."""

@@ -69,8 +69,10 @@ class Accumulator:
             values = vectors.values.to(self._device)
             if self._projects and not projected:
                 values = self._conv.project(as_matrix(values))
-            halo = (vectors.halo >= 0).nonzero()[:, 0]
-            rows, nodes = vectors.halo[halo], halo + len(self._edges.in_degree)
+            rows = nodes = vectors.sums[:0]
+            if len(values) > len(vectors.sums):
+                halo = (vectors.halo >= 0).nonzero()[:, 0]
+                rows, nodes = vectors.halo[halo], halo + len(self._edges.in_degree)
             if len(rows) and (self._at_once or len(rows) * values[:1].nbytes >= MAX_WAITING_BYTES):
                 self._add_rows(values, rows, nodes)
                 self._at_once = max(0, self._at_once - 1)

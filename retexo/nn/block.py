@@ -62,7 +62,9 @@ class HaloRows:
         if not arrivals:
             return self
         counts = [len(arrival.halo) + len(arrival.sum_dst) for arrival in arrivals]
-        halo, sums, end = self.halo.clone(), [self.sums], len(self.values)
+        halo, sums, end = self.halo, [self.sums], len(self.values)
+        if any(len(arrival.halo) for arrival in arrivals):
+            halo = halo.clone()
         values = self.values.new_empty(end + sum(counts), self.values.shape[1])
         values[:end] = self.values
         for arrival, count in zip(arrivals, counts, strict=True):
