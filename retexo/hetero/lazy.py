@@ -148,6 +148,7 @@ def make_objective(
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
         batch_size=batch_size,
+        val_step=context.val_step,
     )
 
 

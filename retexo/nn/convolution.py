@@ -73,6 +73,12 @@ class Inputs:
     bf16: bool = False
     """Whether dense products are in bfloat16."""
 
+    @property
+    def on_host(self) -> bool:
+        """Whether all matrices are dense and in the memory of the CPU, where some rows of one are no copy."""
+        matrices = (*self.matrices, *self.skips)
+        return all(isinstance(each, Tensor) and each.device.type == "cpu" for each in matrices)
+
     def in_bf16(self) -> "Inputs":
         """The same with dense matrices and products in bfloat16."""
 

@@ -22,7 +22,7 @@ from retexo.nn.block import InEdges
 from retexo.nn.convolution import Convolution
 from retexo.outputs.run_log import RunLog
 from retexo.training.graph_info import GraphInfo
-from retexo.training.objective import LayerObjective, batch_size_of
+from retexo.training.objective import LayerObjective, batch_size_of, val_step_of
 from retexo.training.recovery import Recovery
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
@@ -79,6 +79,11 @@ class RunContext:
     def batch_size(self) -> int | None:
         """Training nodes of this worker that a step is made from; None for all."""
         return batch_size_of(self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train)
+
+    @property
+    def val_step(self) -> int:
+        """See retexo.training.objective.val_step_of."""
+        return val_step_of(self.settings, self.graph_info.num_train, self.graph_info.num_val)
 
     @property
     def computed(self) -> Tensor:

@@ -156,6 +156,7 @@ def make_layer_objective(
         val=labelled(context.partition.val_mask),
         graph_info=context.graph_info,
         batch_size=context.batch_size,
+        val_step=context.val_step,
     )
 
 

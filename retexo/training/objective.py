@@ -19,9 +19,15 @@ from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
 from retexo.training.task import Task
 
+ROWS_AT_ONCE = 1 << 14
+"""Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
+and takes memory that is cleared anew each time."""
 AUTO_BATCH = 16_384
 """Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
 many: of fewer all are as good."""
+
+AUTO_SCORED = 8_192
+"""Validation nodes of all workers together, about, that score a round then."""
 
 
 def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
@@ -39,6 +45,14 @@ def patience_of(settings: TrainSettings, objective: "Objective") -> int | None:
     if patience is None or not _has_auto_batches(settings, total):
         return patience
     return math.ceil(patience * math.sqrt(total / AUTO_BATCH))
+
+
+def val_step_of(settings: TrainSettings, total: int, num_val: int) -> int:
+    """Of the validation nodes one in so many scores a round, the same ones in all rounds; 1 without batch_size=auto.
+
+    total: training nodes. Which round is the best is then chosen by fewer nodes, with as much noise as its steps have.
+    """
+    return max(1, num_val // AUTO_SCORED) if _has_auto_batches(settings, total) else 1
 
 
 def _has_auto_batches(settings: TrainSettings, total: int) -> bool:
@@ -104,11 +118,14 @@ class LabelledNodes:
     def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
         """With inputs that are made already; None without nodes."""
         step = batch_size or max(1, len(nodes))
+        if inputs is not None and inputs.on_host:
+            step = min(step, ROWS_AT_ONCE)
         chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
         def some(place: RowIndex) -> Inputs:
             assert inputs is not None
-            return inputs if isinstance(place, slice) and len(chunks) == 1 else inputs.at(place)
+            is_all = isinstance(place, slice) and place.step is None and len(chunks) == 1
+            return inputs if is_all else inputs.at(place)
 
         return cls(nodes, labels, some, chunks)
 
@@ -126,6 +143,8 @@ class LayerObjective:
     graph_info: GraphInfo
     batch_size: int | None = None
     """Training nodes per step; None for all."""
+    val_step: int = 1
+    """See val_step_of."""
     exchanges_rows = False
 
     @property
@@ -169,7 +188,13 @@ class LayerObjective:
     def val_counts(self) -> Tensor:
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
-        for place in self.val.chunks:
+        for place in self._scored():
             logits = self.stage.logits(self.val.inputs(place))
             counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1)
         return counts
+
+    def _scored(self) -> Iterable[slice]:
+        """Positions in `val`, as chunks."""
+        if self.val_step == 1:
+            return self.val.chunks
+        return (slice(place.start, place.stop, self.val_step) for place in self.val.chunks)

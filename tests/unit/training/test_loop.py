@@ -1,6 +1,6 @@
 """The rounds of a layer: which messages they take, and with which parameters they end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pytest
@@ -19,11 +19,20 @@ from retexo.nn.linear import NOT_PROJECTED
 from retexo.nn.matrix import as_matrix
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Stage
+from retexo.training import objective as objective_module
 from retexo.training import reduction
 from retexo.training.graph_info import GraphInfo
 from retexo.training.loop import run_rounds
 from retexo.training.message import Message
-from retexo.training.objective import AUTO_BATCH, LabelledNodes, LayerObjective, batch_size_of, patience_of
+from retexo.training.objective import (
+    AUTO_BATCH,
+    AUTO_SCORED,
+    LabelledNodes,
+    LayerObjective,
+    batch_size_of,
+    patience_of,
+    val_step_of,
+)
 from retexo.training.task import NodeClassification
 from retexo.training.update import LocalOptimizer
 
@@ -196,6 +205,36 @@ def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
     assert shares == [1, 1, AUTO_BATCH // 4, 12_288]
     assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
     assert batch_size_of(train_settings(), 60_000, 100_000) is None
+
+
+def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
+    auto = train_settings("batch_size=auto")
+    steps = [val_step_of(auto, 4 * AUTO_BATCH, num_val) for num_val in (0, AUTO_SCORED, 3 * AUTO_SCORED)]
+    assert steps == [1, 1, 3]
+    assert val_step_of(auto, 4 * AUTO_BATCH - 1, 3 * AUTO_SCORED) == 1
+    assert val_step_of(train_settings(), 4 * AUTO_BATCH, 3 * AUTO_SCORED) == 1
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_the_same_validation_nodes_score_every_round(batch_size: int | None, sparse: bool) -> None:
+    objective = replace(batch_objective(batch_size, sparse), val_step=3)
+    logits = objective.stage.eval().logits(objective.val.inputs(slice(0, 7)))
+    chosen = [0, 3, 6] if batch_size is None else [0, 3, 4]  # of 0 ... 3, and of 4 ... 6
+    expected = objective.task.counts(logits[chosen], objective.val.labels[chosen]).sum(dim=1)
+    assert torch.equal(objective.val_counts(), expected)
+    assert torch.equal(objective.val_counts(), expected)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_go_through_a_stage_in_pieces_where_they_are_many(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = batch_objective(None, sparse)
+    monkeypatch.setattr(objective_module, "ROWS_AT_ONCE", 8)
+    pieces = batch_objective(None, sparse)
+    assert len(list(pieces.losses())) == (1 if sparse else 4)  # of sparse rows some would be a copy
+    both = (float(sum(loss.detach() for loss in each.losses())) for each in (pieces, whole))
+    assert next(both) == pytest.approx(next(both), rel=1e-6)
+    assert torch.equal(pieces.val_counts(), whole.val_counts())
 
 
 class Sized(NamedTuple):
