@@ -81,8 +81,8 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
 
 
 def _load(case: Case, speed: Speed) -> float:
-    """Three int64 an edge, and the features."""
-    part = 24 * case.edges / case.workers + FLOAT * case.inner * case.features
+    """The two int32 ends of an edge, and the features."""
+    part = 8 * case.edges / case.workers + FLOAT * case.inner * case.features
     return case.per_node * part / (case.disk * 1e9) + 4 * part * speed.one["copy_byte"] / speed.many
 
 
@@ -92,7 +92,13 @@ def _plan(case: Case, speed: Speed) -> float:
     coded = one["sort_edge"] + one["write_edge"] + one["read_edge"] + 3 * one["renumber_end"]
     work = needed_cut_edges(case) * coded + (case.workers - 1 + case.layers) * edges * one["scan_edge"]
     copies = 32 * edges * one["copy_byte"]
-    return work / speed.single + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
+    pages = 80 * needed_cut_edges(case) * one["page_byte"]  # keys, their two halves and places, of both ends of an edge
+    return (
+        (work + pages) / speed.single
+        + copies / speed.many
+        + speed.out * sent(case)["setup"] / case.workers
+        + 3 * speed.hop
+    )
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
@@ -109,6 +115,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     work += peers * (wave.open_edges - wave.by_rows) * partial
     work += case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     message = peers * wave.num_bytes
+    work += message * (3 * one["page_byte"] + one["log_byte"])  # as it is made, comes, and is read
     copies = message * (one["code_byte"] * (not wave.leaves_zeros_out) + one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out
     return work / speed.single + copies / speed.many + speed.out * message + 2 * pieces(case, num_in)[0] * speed.hop
@@ -119,9 +126,10 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
     one, peers, (num_in, num_out) = speed.one, case.workers - 1, case.widths(wave.layer)
     added = min(num_in, num_out) if wave.embed else num_in
     edges = case.edges / case.workers * wave.edges
-    tables = min(4, 2 + pieces(case, num_in)[0] * wave.embed)  # then edges are found by halo node
+    tables = 2  # own rows, and all that came
     by_rows = edges * (1 - case.cut) + peers * wave.by_rows
     work = by_rows * (one["bag_edge"] + added * one["bag_value"]) + tables * edges * one["index_edge"]
+    work += case.inner * wave.nodes * added * FLOAT * one["page_byte"]
     return (work + peers * wave.sums * added * one["sum_value"]) / speed.many
 
 
@@ -142,4 +150,5 @@ def _embed(case: Case, wave: Wave, speed: Speed) -> float:
     """The product and the norm of all nodes that the layer works for."""
     hidden = case.hidden * (wave.layer < case.layers - 1)
     values = case.inner * (wave.nodes + case.labelled) * hidden * speed.one["norm_forward_value"]
-    return (operations(case, wave.layer)[1] * speed.one["flop"] + values) / speed.many
+    output = FLOAT * case.inner * case.widths(wave.layer)[1] * speed.one["page_byte"]
+    return (operations(case, wave.layer)[1] * speed.one["flop"] + values + output) / speed.many

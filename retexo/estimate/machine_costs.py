@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import compact
+from retexo.arrays import ByteArray, compact
+from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
@@ -23,6 +25,7 @@ from retexo.nn.block import InEdges
 from retexo.nn.matrix import dense, drop, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
+from retexo.training.objective import ROWS_AT_ONCE
 from retexo.training.task import NodeClassification
 
 UnitCosts = dict[str, float]
@@ -37,7 +40,7 @@ def measure(process: int = 0) -> UnitCosts:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
-    return {**_rounds(rows), **_sums_of_neighbours(rows, rng), **_plan(rng), **_messages(rows)}
+    return {**_rounds(rows[:ROWS_AT_ONCE]), **_sums_of_neighbours(rows, rng), **_plan(rng), **_messages(rows)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
@@ -49,7 +52,7 @@ def _rounds(rows: Tensor) -> UnitCosts:
     with torch.no_grad():
         forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
     return {
-        "flop": _each(2 * 20_000 * WIDTH**2, lambda: rows[:20_000] @ weight),
+        "flop": _each(2 * rows.numel() * WIDTH, lambda: rows @ weight),
         "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
         "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
         "dropout_value": _each(rows.numel(), lambda: drop(rows, 0.5)),
@@ -122,7 +125,18 @@ def _messages(rows: Tensor) -> UnitCosts:
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1),
         "code_byte": _each(rows.nbytes, lambda: decode_into(rows, encode(rows, plain), plain)),
+        "page_byte": _each(
+            1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)
+        ),  # more than is kept when it is freed
+        "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
     }
+
+
+def _log_of(rows: ByteArray) -> float:
+    """Seconds a byte of what comes, to be kept for a run that goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = ReplayLog(Path(folder) / "log", "00")
+        return _each(rows.nbytes, lambda: log.append(checksum([rows]), [rows]))
 
 
 def _to_itself(message: memoryview) -> None:
@@ -142,7 +156,8 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     """Seconds an edge for a cover of a random boundary; rows weigh 500 and up to `spread` more, sums,
     unless all are alike, twice as much."""
     count = num_edges // 6
-    left, right = np.divmod(np.sort(rng.integers(count**2, size=num_edges)), count)  # in the order of a plan
+    ends = np.divmod(np.sort(rng.integers(count**2, size=num_edges)), count)
+    left, right = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     weights = 500 + rng.integers(spread, size=count), (500 if spread == 1 else 1000) + rng.integers(spread, size=count)
     return _each(num_edges, lambda: minimum_cover(left, right, *weights), 1)
 

@@ -88,6 +88,10 @@ def test_defaults() -> None:
     assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
     assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == ("sync", "none", "fp32")
     assert (exact.exchange.mode, exact.exchange.precision) == ("exact", ("fp32", "fp32"))
+    fast = compose(["+experiment=fast"]).train
+    assert (fast.exchange, fast.gradient, fast.batch_size) == (exact.exchange, exact.gradient, "auto")
+    assert (fast.stopping.patience, fast.stopping.hidden_patience) == (20, 10)
+    assert (fast.cluster.backend, fast.checkpoint.keep) == ("sockets", False)
     assert (train.measure_dv, train.sleep_time) == (False, 0.0)
     cluster = train.cluster
     assert (cluster.backend, cluster.master_addr, cluster.master_port) == ("gloo", "127.0.0.1", 10011)

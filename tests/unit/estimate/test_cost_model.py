@@ -26,7 +26,7 @@ sys.path.append(str(ROOT / "scripts"))
 NAMES = (
     "flop copy_byte socket_byte dropout_value norm_value norm_forward_value loss_value count_value round index_edge "
     "bag_edge bag_value sum_value partial_edge partial_value sort_edge renumber_end scan_edge write_edge read_edge "
-    "cover_small cover_flow cover_large size_value sparse_value code_byte"
+    "cover_small cover_flow cover_large size_value sparse_value code_byte page_byte log_byte"
 )
 CONSTANTS = dict.fromkeys(NAMES.split(), 1e-9)
 CASE = random_graph.Case(
