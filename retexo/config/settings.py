@@ -127,12 +127,12 @@ class StoppingSettings(Checked):
         "rounds without a better validation metric that end a layer; null, or stopping=none: it has all its rounds",
         at_least(1), earlier=30,
     )  # fmt: skip
+    min_delta: float = setting("stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE)
     hidden_patience: int | None = setting(
         "stopping.hidden_patience", None,
-        "the same of the layers before the last, where another starts from what is nearly converged; null: patience",
+        "patience of the layers before the last, which the next one starts from when nearly converged; null: the same",
         at_least(1),
     )  # fmt: skip
-    min_delta: float = setting("stopping.min_delta", 0.0, "by which a metric has to be better", at_least(0), FINITE)
 
     def patience_of(self, layer: int, num_layers: int) -> int | None:
         """Of one of so many layers; of a network that is trained as a whole, the last one's."""
