@@ -269,8 +269,8 @@ class TrainSettings(Checked):
     compute: ComputeSettings
     batch_size: int | str | None = setting(
         "batch_size", None,
-        "training nodes of a worker that a step is made from, drawn anew each time; null: all; auto: 16,384 of all "
-        "workers together, each its share, of graphs with 65,536 training nodes or more, and of many validation nodes "
+        "training nodes of a worker that a step is made from, drawn anew each time; null: all; auto: 32,768 of all "
+        "workers together, each its share, of graphs with 131,072 training nodes or more, and of many validation nodes "
         "8,192 score a round; of others all",
         number_or("auto", 1),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from retexo.training.task import Task
 ROWS_AT_ONCE = 1 << 14
 """Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
 and takes memory that is cleared anew each time."""
-AUTO_BATCH = 16_384
+AUTO_BATCH = 32_768
 """Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
 many: of fewer all are as good."""
 
@@ -38,11 +38,15 @@ def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
 
 
 def patience_of(settings: TrainSettings, objective: "Objective") -> int | None:
-    """Rounds without a better one after which it ends; of batch_size=auto more, by how noisy its steps are."""
-    num_layers, total = settings.model.num_layers, objective.graph_info.num_train
-    is_whole = objective.traffic_layer == WHOLE_RUN
-    patience = settings.stopping.patience_of(num_layers - 1 if is_whole else objective.layer, num_layers)
-    if patience is None or not _has_auto_batches(settings, total):
+    """Rounds without a better one after which it ends; of batch_size=auto more, by how noisy its steps are.
+
+    But for hidden layers with a patience of their own: they need not be done.
+    """
+    stopping, num_layers = settings.stopping, settings.model.num_layers
+    layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
+    patience, total = stopping.patience_of(layer, num_layers), objective.graph_info.num_train
+    has_own = layer < num_layers - 1 and stopping.hidden_patience is not None
+    if patience is None or has_own or not _has_auto_batches(settings, total):
         return patience
     return math.ceil(patience * math.sqrt(total / AUTO_BATCH))
 

@@ -201,10 +201,10 @@ def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObject
 def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes() -> None:
     auto = train_settings("batch_size=auto")
     assert batch_size_of(auto, 60_000, 4 * AUTO_BATCH - 1) is None
-    shares = [batch_size_of(auto, own, 100_000) for own in (0, 1, 25_000, 74_999)]
-    assert shares == [1, 1, AUTO_BATCH // 4, 12_288]
+    shares = [batch_size_of(auto, own, 200_000) for own in (0, 1, 50_000, 149_999)]
+    assert shares == [1, 1, AUTO_BATCH // 4, 24_576]
     assert batch_size_of(train_settings("batch_size=7"), 60_000, 100_000) == 7
-    assert batch_size_of(train_settings(), 60_000, 100_000) is None
+    assert batch_size_of(train_settings(), 60_000, 200_000) is None
 
 
 def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
@@ -250,12 +250,12 @@ def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> 
         objective = Sized(layer, WHOLE_RUN if whole else layer, graph_info(num_train=total))
         return patience_of(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
 
-    assert [patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 100_000)] == [20, 40, 50]
-    assert patience(0, 100_000) == 20
+    assert [patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 200_000)] == [20, 40, 50]
+    assert patience(0, 200_000) == 20
     hidden = "stopping.hidden_patience=6"
     assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
     assert patience(0, 1_000, hidden, whole=True) == 20
-    assert patience(1, 4 * AUTO_BATCH, hidden, "batch_size=auto") == 12
+    assert [patience(layer, 4 * AUTO_BATCH, hidden, "batch_size=auto") for layer in range(3)] == [6, 6, 40]
     assert [patience(layer, 1_000, hidden, "stopping.patience=null") for layer in range(3)] == [6, 6, None]
 
 
