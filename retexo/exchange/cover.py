@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, occurring, row_pointers, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, row_pointers, taken
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -84,8 +84,9 @@ def minimum_cover(
     weight = np.concatenate([left_weight, right_weight]).astype(np.int64)
     edges = _distinct(left, right, num_left, len(weight))
     residual = weight.copy()
-    core, leaves, paid = _prune(edges, residual)
-    chosen = occurring(edges.ravel(), len(weight)) & (residual == 0)
+    degree = counted(edges.ravel(), len(weight))
+    core, leaves, paid = _prune(edges, residual, degree)
+    chosen = (degree > 0) & (residual == 0)
     core_bound = _solve_core(core, residual, chosen, exact_limit, matching_limit)
     for batch in reversed(leaves):
         chosen[batch.leaf] = ~chosen[batch.hub]
@@ -114,16 +115,16 @@ def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: 
     return np.stack(np.divmod(key[first], max(num_vertices, 1)), dtype=dtype, casting="unsafe")
 
 
-def _prune(edges: IndexArray, residual: IntArray) -> tuple[IndexArray, list[_Leaves], int]:
+def _prune(edges: IndexArray, residual: IntArray, degree: IntArray) -> tuple[IndexArray, list[_Leaves], int]:
     """Settle what costs nothing or has one way out; return the edges that remain, the leaves, and the weight paid.
 
     A vertex whose residual weight is zero is taken. The edge to a leaf is paid for at once: each of its ends gives up
     the smaller of their weights, which no cover can avoid, and the leaf is then needed only if its hub is not taken
     (local ratio, Bar-Yehuda and Even 1985; exact here, because it leaves one choice). Changes residual int64 [V].
+    degree: int64 [V] at the start.
     """
     batches: list[_Leaves] = []
     paid = 0
-    degree = counted(edges.ravel(), len(residual))
     if int((degree == 1).sum()) <= edges.shape[1] // 100 and bool((residual[degree > 0] > 0).all()):
         return edges, batches, paid
     while True:

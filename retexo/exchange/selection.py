@@ -283,12 +283,13 @@ class Vectors:
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
         """The selected rows, then the selected sums."""
-        kept = taken(selection.sums, edges.target) & ~taken(selection.rows, edges.source)
-        edges = edges.of_edges(kept)
-        place = np.cumsum(selection.sums, dtype=np.int32) - 1
-        summing = local.summing(
-            taken(edges.nodes, edges.source), taken(place, edges.target), int(selection.sums.sum()), edges.weight
-        )
+        target = edges.target
+        if selection.rows.any() or not selection.sums.all():  # else all is summed, where it is
+            kept = taken(selection.sums, edges.target) & ~taken(selection.rows, edges.source)
+            edges = edges.of_edges(kept)
+            target = taken(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
+        sources = taken(edges.nodes, edges.source)
+        summing = local.summing(sources, target, int(selection.sums.sum()), edges.weight)
         return cls(local, selection.format, edges.nodes[selection.rows], summing)
 
     def pieces(self, count: int) -> list[range]:
