@@ -239,3 +239,16 @@ def test_a_side_is_taken_where_hardly_less_would_do(monkeypatch: pytest.MonkeyPa
     assert found.right_mask.sum() == found.weight
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)))
+
+
+def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.integers(10_000, size=110_000), rng.integers(9_900, size=110_000)
+    graph = left, right, np.ones(10_000, np.int64), np.ones(9_900, np.int64)
+    least = minimum_cover(*graph).weight
+    monkeypatch.setattr(cover_module, "_threshold_cover", None)  # which is made after ten passes
+    found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
+    assert found.right_mask.sum() == found.weight == len(np.unique(right))
+    assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
+    with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
+        minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
