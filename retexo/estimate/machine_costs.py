@@ -125,9 +125,8 @@ def _messages(rows: Tensor) -> UnitCosts:
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1),
         "code_byte": _each(rows.nbytes, lambda: decode_into(rows, encode(rows, plain), plain)),
-        "page_byte": _each(
-            1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)
-        ),  # more than is kept when it is freed
+        # As much as the C library does not keep when it is freed.
+        "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
     }
 
