@@ -3,6 +3,7 @@
 How a definition reads is in partitioning/setting_fields.py; adding one is shown in CONTRIBUTING.md.
 """
 
+import math
 from typing import Any
 
 from partitioning.errors import InputError
@@ -134,10 +135,11 @@ class StoppingSettings(Checked):
         at_least(1),
     )  # fmt: skip
 
-    def patience_of(self, layer: int, num_layers: int) -> int | None:
-        """Of one of so many layers; of a network that is trained as a whole, the last one's."""
-        is_hidden = layer < num_layers - 1
-        return self.patience if self.hidden_patience is None or not is_hidden else self.hidden_patience
+    def patience_of(self, layer: int, num_layers: int, factor: float = 1) -> int | None:
+        """Of one of so many layers. factor: by which `patience` is longer; hidden_patience is taken as it is."""
+        if layer < num_layers - 1 and self.hidden_patience is not None:
+            return self.hidden_patience
+        return None if self.patience is None else math.ceil(factor * self.patience)
 
 
 @settings_dataclass

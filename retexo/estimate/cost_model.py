@@ -92,13 +92,8 @@ def _plan(case: Case, speed: Speed) -> float:
     coded = one["sort_edge"] + one["write_edge"] + one["read_edge"] + 3 * one["renumber_end"]
     work = needed_cut_edges(case) * coded + (case.workers - 1 + case.layers) * edges * one["scan_edge"]
     copies = 32 * edges * one["copy_byte"]
-    pages = 80 * needed_cut_edges(case) * one["page_byte"]  # keys, their two halves and places, of both ends of an edge
-    return (
-        (work + pages) / speed.single
-        + copies / speed.many
-        + speed.out * sent(case)["setup"] / case.workers
-        + 3 * speed.hop
-    )
+    work += 80 * needed_cut_edges(case) * one["page_byte"]  # keys, their two halves and places, of both ends of an edge
+    return work / speed.single + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:

@@ -74,7 +74,7 @@ class Inputs:
     """Whether dense products are in bfloat16."""
 
     @property
-    def on_host(self) -> bool:
+    def dense_on_host(self) -> bool:
         """Whether all matrices are dense and in the memory of the CPU, where some rows of one are no copy."""
         matrices = (*self.matrices, *self.skips)
         return all(isinstance(each, Tensor) and each.device.type == "cpu" for each in matrices)

@@ -25,7 +25,6 @@ and takes memory that is cleared anew each time."""
 AUTO_BATCH = 32_768
 """Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
 many: of fewer all are as good."""
-
 AUTO_SCORED = 8_192
 """Validation nodes of all workers together, about, that score a round then."""
 
@@ -38,17 +37,14 @@ def batch_size_of(settings: TrainSettings, own: int, total: int) -> int | None:
 
 
 def patience_of(settings: TrainSettings, objective: "Objective") -> int | None:
-    """Rounds without a better one after which it ends; of batch_size=auto more, by how noisy its steps are.
+    """Rounds without a better one after which it ends, of a whole network as of a last layer.
 
-    But for hidden layers with a patience of their own: they need not be done.
+    Of batch_size=auto they are more, by how noisy its steps are.
     """
-    stopping, num_layers = settings.stopping, settings.model.num_layers
+    num_layers, total = settings.model.num_layers, objective.graph_info.num_train
     layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
-    patience, total = stopping.patience_of(layer, num_layers), objective.graph_info.num_train
-    has_own = layer < num_layers - 1 and stopping.hidden_patience is not None
-    if patience is None or has_own or not _has_auto_batches(settings, total):
-        return patience
-    return math.ceil(patience * math.sqrt(total / AUTO_BATCH))
+    factor = math.sqrt(total / AUTO_BATCH) if _has_auto_batches(settings, total) else 1
+    return settings.stopping.patience_of(layer, num_layers, factor)
 
 
 def val_step_of(settings: TrainSettings, total: int, num_val: int) -> int:
@@ -122,13 +118,13 @@ class LabelledNodes:
     def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
         """With inputs that are made already; None without nodes."""
         step = batch_size or max(1, len(nodes))
-        if inputs is not None and inputs.on_host:
+        if inputs is not None and inputs.dense_on_host:
             step = min(step, ROWS_AT_ONCE)
         chunks = tuple(slice(first, first + step) for first in range(0, len(nodes), step))
 
         def some(place: RowIndex) -> Inputs:
             assert inputs is not None
-            is_all = isinstance(place, slice) and place.step is None and len(chunks) == 1
+            is_all = isinstance(place, slice) and place.step in (None, 1) and len(chunks) == 1
             return inputs if is_all else inputs.at(place)
 
         return cls(nodes, labels, some, chunks)
@@ -192,13 +188,8 @@ class LayerObjective:
     def val_counts(self) -> Tensor:
         self.stage.eval()
         counts = torch.zeros(3, dtype=torch.int64)
-        for place in self._scored():
+        for chunk in self.val.chunks:
+            place = slice(chunk.start, chunk.stop, self.val_step)
             logits = self.stage.logits(self.val.inputs(place))
             counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1)
         return counts
-
-    def _scored(self) -> Iterable[slice]:
-        """Positions in `val`, as chunks."""
-        if self.val_step == 1:
-            return self.val.chunks
-        return (slice(place.start, place.stop, self.val_step) for place in self.val.chunks)
