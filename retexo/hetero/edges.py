@@ -21,7 +21,7 @@ from retexo.exchange.plan import ExchangePlan, PlanOptions, plan_of, request_hal
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import Block, InEdges, NumberedEdges, Sources
 from retexo.nn.conv.sage import SAGEMean
-from retexo.nn.matrix import as_matrix, dense
+from retexo.nn.matrix import as_matrix, dense, product
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class RelationMeans:
             return
         if weight is not None:
             conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
-            own = dense(as_matrix(rows) @ weight.cpu())
+            own = product(as_matrix(rows), weight.cpu())
         self._sums = Accumulator(conv, out.edges, torch.cat(list(self._pairs.values())), rows, own, device)
 
     def add(self, sources: Sources) -> None:

@@ -27,7 +27,7 @@ from retexo.nn.block import NumberedEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.hetero import TypedLayer, projected_width, projections
 from retexo.nn.linear import NOT_PROJECTED
-from retexo.nn.matrix import Matrix, as_matrix, dense
+from retexo.nn.matrix import Matrix, as_matrix, dense, product
 from retexo.nn.stage import Answer, Stage
 from retexo.trainers import lazy
 from retexo.trainers.answer import InferenceResult, apply_answer
@@ -111,7 +111,7 @@ def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: Het
         if name in unread and context.settings.model.num_layers > 1:
 
             def project(rows: Matrix, name: str = name) -> Tensor:
-                return dense(rows @ projections(stage, schema, layer)[name].cpu())
+                return product(rows, projections(stage, schema, layer)[name].cpu())
 
             local = LocalRows(rows, None, project, projected_width(stage), precision)
         exchanges[name] = LayerExchange(context.plans[name], layer, local, context.comm)
@@ -231,7 +231,7 @@ def _passed(
     elif inputs.blocks:
         pairs = zip(inputs.blocks, brought, strict=True)
         brought = [edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs]
-    products = [rows.to(weights[name[0]]) @ weights[name[0]] for name, rows in zip(last, brought, strict=True)]
+    products = [product(rows.to(weights[name[0]]), weights[name[0]]) for name, rows in zip(last, brought, strict=True)]
     return torch.stack(products).sum(dim=0)
 
 

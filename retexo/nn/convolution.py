@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from retexo.config.settings import ModelSettings
 from retexo.nn.block import Block
-from retexo.nn.matrix import Matrix, RowIndex, dropout, take
+from retexo.nn.matrix import Matrix, RowIndex, dropout, product, take
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Convolution(nn.Module):
 
     def project(self, rows: Matrix) -> Tensor:
         """A neighbour's row after that weight, without dropout: [n, F] -> [n, D]."""
-        return rows @ self.neighbour_weight
+        return product(rows, self.neighbour_weight)
 
     @property
     def projected_width(self) -> int:

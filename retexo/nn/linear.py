@@ -98,4 +98,4 @@ class LinearConvolution(Convolution):
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor:
         """A(HW) = (AH)W"""
-        return inputs.projected if len(inputs.projected) else inputs.matrices[-1] @ self.neighbour_weight
+        return inputs.projected if len(inputs.projected) else product(inputs.matrices[-1], self.neighbour_weight)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from retexo.nn.convolution import Convolution, Inputs, RelationInput, xavier
-from retexo.nn.matrix import Matrix
+from retexo.nn.matrix import Matrix, product
 
 Groups = Sequence[Sequence[RelationInput]]
 
@@ -71,7 +71,7 @@ class RelationalConvolution(Convolution):
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
-                self.dropped(next(each), relation.dropout) @ self.weight_of(group, place)
+                product(self.dropped(next(each), relation.dropout), self.weight_of(group, place))
                 for place, relation in enumerate(relations)
             ]
             sums.append(self.added(parts, num_rows))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
-from retexo.nn.matrix import dropout
+from retexo.nn.matrix import dropout, product
 from retexo.nn.registry import build_convolution, check_model, find
 from retexo.nn.scorer import Scorer
 
@@ -176,7 +176,7 @@ class Stage(nn.Module):
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
-        parts = [dropout(rows, rate, self.training) @ weight for rows, rate, weight in skips]
+        parts = [product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else torch.relu_(self.norm(out))
@@ -184,8 +184,8 @@ class Stage(nn.Module):
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.head is None:
             return hidden
-        logits: Tensor = self.head(dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden)
-        return logits
+        read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
+        return product(read, self.head.weight.T, self.head.bias)
 
     def _whole(self, out: Tensor) -> Tensor:
         """In the precision of the parameters."""

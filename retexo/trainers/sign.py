@@ -18,7 +18,7 @@ from retexo.config.settings import ModelSettings, TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.convolution import normalisation, xavier
 from retexo.nn.linear import LinearConvolution
-from retexo.nn.matrix import Matrix, as_matrix, dense, dropout
+from retexo.nn.matrix import Matrix, as_matrix, dense, dropout, product
 from retexo.nn.stage import Stage
 from retexo.trainers import checks, end_to_end, layerwise
 from retexo.trainers.context import Context, RunContext, TrainResult
@@ -53,12 +53,11 @@ class SIGN(nn.Module):
 
     def forward(self, hops: Sequence[Matrix]) -> Tensor:
         parts = [
-            dropout(rows, self.input_rate, self.training) @ weight
+            product(dropout(rows, self.input_rate, self.training), weight)
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
         hidden = torch.relu(self.norm(torch.cat(parts, dim=1) + self.bias))
-        logits: Tensor = self.head(dropout(hidden, self.rate, self.training))
-        return logits
+        return product(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

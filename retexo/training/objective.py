@@ -19,7 +19,7 @@ from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
 from retexo.training.task import Task
 
-ROWS_AT_ONCE = 1 << 14
+ROWS_AT_ONCE = 1 << 12
 """Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
 and takes memory that is cleared anew each time."""
 AUTO_BATCH = 32_768

@@ -23,7 +23,7 @@ from partitioning.setting_fields import Checked, one_of, setting, settings_datac
 from retexo.nn.aggregate import edge_softmax, edge_sum, head_sums
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
-from retexo.nn.matrix import Matrix, as_matrix
+from retexo.nn.matrix import Matrix, as_matrix, product
 
 NEGATIVE_SLOPE = 0.2
 
@@ -99,7 +99,7 @@ class GAT(Convolution):
             alpha = self._attention(block, score_src, score_dst).to(rows.dtype)
             merged = (head_sums(block, rows, alpha) @ weight.transpose(0, 1)).to(weight.dtype).transpose(0, 1)
         else:
-            z = (rows @ self.weight).to(weight.dtype)
+            z = product(rows, self.weight).to(weight.dtype)
             z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
             z = z.view(-1, *weight.shape[1:])
             score_src, score_dst = (z * self.attention_src).sum(-1), (z[: inputs.num_rows] * self.attention_dst).sum(-1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from retexo.nn.convolution import Inputs, LayerShape, NoOptions, normalisation, xavier
 from retexo.nn.linear import LinearConvolution
+from retexo.nn.matrix import product
 
 Options = NoOptions
 
@@ -46,7 +47,7 @@ class GIN(LinearConvolution):
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
         hidden = self.weighted(aggregate, inputs.projected, self.bias_in)
-        return torch.relu(self.norm(hidden)) @ self.weight_out + self.bias_out
+        return product(torch.relu(self.norm(hidden)), self.weight_out, self.bias_out)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

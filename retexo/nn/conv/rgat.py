@@ -17,7 +17,7 @@ from retexo.nn.aggregate import edge_softmax, edge_sum
 from retexo.nn.block import Block
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
 from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
-from retexo.nn.matrix import Matrix
+from retexo.nn.matrix import Matrix, product
 from retexo.nn.relational import Groups, RelationalConvolution
 
 Options = NoOptions
@@ -64,7 +64,7 @@ class RelationalAttention(RelationalConvolution):
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """[N_dst, D] of one relation."""
         rate = self.groups[-1][place].dropout
-        z = (self.dropped(rows, rate) @ self.weight_of(len(self.groups) - 1, place)).to(self.bias.dtype)
+        z = product(self.dropped(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(self.bias.dtype)
         z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)
         score = (z * self.attention_src[place]).sum(dim=-1).index_select(0, block.src)
         if own is not None:

@@ -61,7 +61,7 @@ class SAGEMean(LinearConvolution):
 
     def forward(self, inputs: Inputs) -> Tensor:
         *own, mean = inputs.matrices
-        roots = [self.dropped(rows) @ self.weight_self for rows in own]
+        roots = [product(self.dropped(rows), self.weight_self) for rows in own]
         return sum(roots, start=self.weighted(mean, inputs.projected, self.bias))
 
     @property
@@ -101,10 +101,10 @@ class SAGEPool(Convolution):
         if len(inputs.projected):
             messages = torch.cat((messages, inputs.projected))
         pooled = edge_max(inputs.block, messages)
-        return self.dropped(own) @ self.weight_self + product(pooled, self.weight_neigh, self.bias)
+        return product(self.dropped(own), self.weight_self) + product(pooled, self.weight_neigh, self.bias)
 
     def project(self, rows: Matrix) -> Tensor:
-        return torch.relu(rows @ self.weight_pool + self.bias_pool)
+        return torch.relu(product(rows, self.weight_pool, self.bias_pool))
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
