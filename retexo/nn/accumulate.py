@@ -6,11 +6,13 @@ rows of all halo nodes. Either the layer's input is summed, or projected rows ar
 I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.nn.block import HaloRows, InEdges, Sources
+from retexo.nn.block import EDGES_AT_ONCE, HaloRows, InEdges, Sources
 from retexo.nn.convolution import Inputs
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import as_matrix, row_sums
@@ -57,8 +59,7 @@ class Accumulator:
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
         self._place[nodes] = torch.arange(len(nodes))
-        own = torch.arange(len(self._own))
-        self._add_rows(self._own, own, own)
+        self._add_own()
 
     def add(self, sources: Sources) -> None:
         """Add what was received; an edge of a halo node may be covered once, over all calls."""
@@ -77,7 +78,7 @@ class Accumulator:
                 self._add_rows(values, rows, nodes)
                 self._at_once = max(0, self._at_once - 1)
             elif len(rows):
-                self._waiting.append((values[rows.to(self._device)], nodes))
+                self._waiting.append((values.index_select(0, rows.to(self._device)), nodes))
             self._add_sums(values, vectors)
             if sum(waiting.nbytes for waiting, _ in self._waiting) >= MAX_WAITING_BYTES:
                 self._add_waiting()
@@ -91,7 +92,7 @@ class Accumulator:
         if (scale := conv.destination_scale(in_degree)) is not None:
             total = total * scale[:, None].to(self._device)
         if (scale := conv.self_loop_scale(in_degree, edges.out_degree[nodes])) is not None:
-            own_rows = self._own[nodes.to(self._device)]
+            own_rows = self._own.index_select(0, nodes.to(self._device))
             own_rows *= scale[:, None].to(self._device)
             total = own_rows.add_(total)
         own = None if self._rows is None else self._rows[nodes].to(self._device)
@@ -110,34 +111,65 @@ class Accumulator:
         """Add some rows of values, [n, K], along the edges of their nodes; both int64 [m], nodes as local ids."""
         row_of = torch.full((len(self._edges.out_degree),), -1, dtype=torch.int32)
         row_of[nodes] = rows.int()
+        scale = None
+        if self._scale is not None:
+            scale = self._scale.new_zeros(len(values))
+            scale[rows] = self._scale[nodes]
+
+        def row_of_edges(src: Tensor) -> tuple[Tensor, Tensor]:
+            row = row_of.index_select(0, src)  # of int32, by far faster than []
+            return row, row >= 0
+
+        self._add_along(values, row_of_edges, scale)
+
+    def _add_own(self) -> None:
+        """Add the rows of the inner nodes."""
+        num_own = len(self._own)
+        scale = None if self._scale is None else self._scale[:num_own]
+        self._add_along(self._own, lambda src: (src, src < num_own), scale)
+
+    def _add_along(
+        self, values: Tensor, row_of: Callable[[Tensor], tuple[Tensor, Tensor]], scale: Tensor | None
+    ) -> None:
+        """Add rows of values, [n, K], each times its entry of scale, [n], along the edges that have one.
+
+        row_of: of the sources of some edges, int32 [E'], the row of each, int32 [E'], and whether there is one, bool.
+        """
         first = 0
         for chunk in self._chunks:
-            edge, row_ptr = self._edges.in_edges(chunk)
-            src = self._edges.src.index_select(0, edge)
-            row = row_of.index_select(0, src)  # of int32, by far faster than []; and so is numpy's compress
-            received = row >= 0
+            edge, row_ptr = self._in_edges(chunk)
+            row, received = row_of(self._edges.src[edge])
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
-            numbers = (row, src) if self._edges.weight is None else (row, src, edge)
-            row, *of_edge = (torch.from_numpy(np.compress(received.numpy(), each.numpy())) for each in numbers)
-            self._total[first : first + len(chunk)] += self._row_sums(values, row, kept[row_ptr], *of_edge)
+            row = _compressed(row, received)
+            weight = None if scale is None else scale.index_select(0, row)
+            if self._edges.weight is not None:
+                of_edge = _compressed(self._edges.weight[edge], received)
+                weight = of_edge if weight is None else weight.mul_(of_edge)
+            weight = None if weight is None else weight.to(self._device)
+            sums = row_sums(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
+            if len(sums) > len(chunk):
+                sums = sums.index_select(0, (chunk - chunk[0]).to(self._device))
+            self._total[first : first + len(chunk)] += sums
             first += len(chunk)
 
-    def _row_sums(
-        self, values: Tensor, row: Tensor, row_ptr: Tensor, src: Tensor, edge: Tensor | None = None
-    ) -> Tensor:
-        """Sums of rows of values; row, src: int32 [E'] the row and the local id of each edge's source; edge: [E'] its
-        place, which a graph with weights needs."""
-        weight = None if self._scale is None else self._scale.index_select(0, src)
-        if self._edges.weight is not None:
-            assert edge is not None
-            own = self._edges.weight.index_select(0, edge)
-            weight = own if weight is None else weight * own
-        weight = None if weight is None else weight.to(self._device)
-        return row_sums(values, row.to(self._device), row_ptr.to(self._device), weight)
+    def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
+        """The in-edges of nodes, as InEdges.in_edges; of all nodes from the first to the last where most are among
+        them, since their edges need no numbers."""
+        first, last = int(nodes[0]), int(nodes[-1])
+        row_ptr = self._edges.row_ptr[first : last + 2]
+        begin, end = int(row_ptr[0]), int(row_ptr[-1])
+        if last - first < 2 * len(nodes) and end - begin <= 2 * EDGES_AT_ONCE:
+            return slice(begin, end), row_ptr - begin
+        return self._edges.in_edges(nodes)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
         target = self._place[vectors.sum_dst]
         wanted = target >= 0
         pieces = (torch.split(ends[wanted].to(self._device), SUMS_AT_ONCE) for ends in (target, vectors.sums))
         for target, sums in zip(*pieces, strict=True):
-            self._total.index_add_(0, target, values[sums])
+            self._total.index_add_(0, target, values.index_select(0, sums))
+
+
+def _compressed(values: Tensor, mask: Tensor) -> Tensor:
+    """values[mask], by numpy's compress in less time; both [n] on the host."""
+    return torch.from_numpy(np.compress(mask.numpy(), values.numpy()))

@@ -222,7 +222,7 @@ def _embed(
         for some, inputs in chain(labelled, inputs_of):
             found = stage.outputs(inputs) if both else (stage.embed(inputs),)
             for output, values in zip(outputs, found, strict=True):
-                output[some] = values.cpu()
+                output.numpy()[some.numpy()] = values.cpu().numpy()  # in half the time of torch
     return LayerOutput(outputs[0], outputs[-1] if logits else None)
 
 

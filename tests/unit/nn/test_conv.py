@@ -198,7 +198,7 @@ def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[
 
 
 @pytest.mark.parametrize("waiting", [1, 1200, 1 << 20], ids=["none waits", "some wait", "all wait"])
-@pytest.mark.parametrize("chosen", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("chosen", [0.0, 0.2, 0.7, 1.0])
 @pytest.mark.parametrize("name", ["gcn", "sage-mean"])
 def test_rows_that_wait_for_others_add_up_to_the_same(
     name: str, chosen: float, waiting: int, monkeypatch: pytest.MonkeyPatch
