@@ -22,7 +22,7 @@ from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_size
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import InEdges
-from retexo.nn.matrix import dense, drop, row_sums
+from retexo.nn.matrix import dense, drop, product, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.training.objective import ROWS_AT_ONCE
@@ -52,7 +52,7 @@ def _rounds(rows: Tensor) -> UnitCosts:
     with torch.no_grad():
         forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
     return {
-        "flop": _each(2 * rows.numel() * WIDTH, lambda: rows @ weight),
+        "flop": _each(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
         "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
         "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
         "dropout_value": _each(rows.numel(), lambda: drop(rows, 0.5)),

@@ -105,13 +105,17 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
     width = rows.shape[1]
     # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
     present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
-    counts = np.count_nonzero(present, axis=1)
-    ones = np.count_nonzero((rows.numpy() == 1) & present, axis=1)
-    binary = (counts > 0) & (ones == counts)
+    counts, is_one = _row_counts(present), rows.numpy() == 1
+    binary = (counts > 0) & (_row_counts(is_one & present) == counts) if is_one.any() else np.zeros(len(counts), bool)
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
     whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
     present[whole] = True
     return _Chunk(codes, scales, torch.from_numpy(present), np.where(whole, width, counts), binary)
+
+
+def _row_counts(mask: Mask) -> IntArray:
+    """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero, which adds up int64, takes twice as long."""
+    return mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
 
 
 def _index(counts: IntArray, width: int) -> _Index:
