@@ -114,8 +114,9 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
 
 
 def _row_counts(mask: Mask) -> IntArray:
-    """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero, which adds up int64, takes twice as long."""
-    return mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
+    """How many of each row are true, int64 [R] of [R, D]; np.count_nonzero adds up int64, in twice the time."""
+    counts: IntArray = mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.int64)
+    return counts
 
 
 def _index(counts: IntArray, width: int) -> _Index:
