@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(f"{common.machine()}; threads {options.threads}; oneDNN in float32: {'yes' if HAS_ONEDNN else 'no'}")
+    print(f"{common.machine()}; oneDNN in float32: {'yes' if HAS_ONEDNN else 'no'}")
     print("  rows      widths     torch product ratio   with gradients, likewise")
     for num_in, num_out in WIDTHS:
         for num_rows in ROWS:

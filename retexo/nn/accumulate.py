@@ -6,8 +6,6 @@ rows of all halo nodes. Either the layer's input is summed, or projected rows ar
 I inner nodes, H halo nodes, F input width, D width of a projected row; n nodes, K = D or F the width that is summed.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -59,7 +57,7 @@ class Accumulator:
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
         self._place[nodes] = torch.arange(len(nodes))
-        self._add_own()
+        self._add_rows(self._own, None, None if self._scale is None else self._scale[: len(self._own)])
 
     def add(self, sources: Sources) -> None:
         """Add what was received; an edge of a halo node may be covered once, over all calls."""
@@ -75,7 +73,7 @@ class Accumulator:
                 halo = (vectors.halo >= 0).nonzero()[:, 0]
                 rows, nodes = vectors.halo[halo], halo + len(self._edges.in_degree)
             if len(rows) and (self._at_once or len(rows) * values[:1].nbytes >= MAX_WAITING_BYTES):
-                self._add_rows(values, rows, nodes)
+                self._add_received(values, rows, nodes)
                 self._at_once = max(0, self._at_once - 1)
             elif len(rows):
                 self._waiting.append((values.index_select(0, rows.to(self._device)), nodes))
@@ -105,45 +103,37 @@ class Accumulator:
             return
         values, nodes = map(torch.cat, zip(*self._waiting, strict=True))
         self._waiting.clear()
-        self._add_rows(values, torch.arange(len(values)), nodes)
+        self._add_received(values, torch.arange(len(values)), nodes)
 
-    def _add_rows(self, values: Tensor, rows: Tensor, nodes: Tensor) -> None:
+    def _add_received(self, values: Tensor, rows: Tensor, nodes: Tensor) -> None:
         """Add some rows of values, [n, K], along the edges of their nodes; both int64 [m], nodes as local ids."""
-        row_of = torch.full((len(self._edges.out_degree),), -1, dtype=torch.int32)
+        row_of = torch.full((len(self._edges.out_degree),), len(values), dtype=torch.int32)
         row_of[nodes] = rows.int()
         scale = None
         if self._scale is not None:
             scale = self._scale.new_zeros(len(values))
             scale[rows] = self._scale[nodes]
+        self._add_rows(values, row_of, scale)
 
-        def row_of_edges(src: Tensor) -> tuple[Tensor, Tensor]:
-            row = row_of.index_select(0, src)  # of int32, by far faster than []
-            return row, row >= 0
+    def _add_rows(self, values: Tensor, row_of: Tensor | None, scale: Tensor | None) -> None:
+        """Add rows of values, [n, K], along the edges of their nodes.
 
-        self._add_along(values, row_of_edges, scale)
-
-    def _add_own(self) -> None:
-        """Add the rows of the inner nodes."""
-        num_own = len(self._own)
-        scale = None if self._scale is None else self._scale[:num_own]
-        self._add_along(self._own, lambda src: (src, src < num_own), scale)
-
-    def _add_along(
-        self, values: Tensor, row_of: Callable[[Tensor], tuple[Tensor, Tensor]], scale: Tensor | None
-    ) -> None:
-        """Add rows of values, [n, K], each times its entry of scale, [n], along the edges that have one.
-
-        row_of: of the sources of some edges, int32 [E'], the row of each, int32 [E'], and whether there is one, bool.
+        Args:
+            row_of: int32 [I + H] the row of each node by its local id, n where it has none; None: row v is of node v.
+            scale: [n] what each row is multiplied with; None for ones.
         """
         first = 0
         for chunk in self._chunks:
             edge, row_ptr = self._in_edges(chunk)
-            row, received = row_of(self._edges.src[edge])
+            row = _chosen(self._edges.src, edge)
+            if row_of is not None:
+                row = row_of.index_select(0, row)  # of int32, by far faster than []
+            received = row < len(values)
             kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
             row = _compressed(row, received)
             weight = None if scale is None else scale.index_select(0, row)
             if self._edges.weight is not None:
-                of_edge = _compressed(self._edges.weight[edge], received)
+                of_edge = _compressed(_chosen(self._edges.weight, edge), received)
                 weight = of_edge if weight is None else weight.mul_(of_edge)
             weight = None if weight is None else weight.to(self._device)
             sums = row_sums(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
@@ -168,6 +158,11 @@ class Accumulator:
         pieces = (torch.split(ends[wanted].to(self._device), SUMS_AT_ONCE) for ends in (target, vectors.sums))
         for target, sums in zip(*pieces, strict=True):
             self._total.index_add_(0, target, values.index_select(0, sums))
+
+
+def _chosen(values: Tensor, places: slice | Tensor) -> Tensor:
+    """values[places], [n]; of int64 places by index_select, in less time."""
+    return values[places] if isinstance(places, slice) else values.index_select(0, places)
 
 
 def _compressed(values: Tensor, mask: Tensor) -> Tensor:

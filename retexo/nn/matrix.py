@@ -137,11 +137,11 @@ def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     oneDNN, which takes a quarter to a half of the time there. A dilation does nothing to a kernel of one, but without
     it torch would not take oneDNN in a process of one thread.
     """
-    num_rows, num_columns = weight.shape[0], weight.shape[1]
-    pixels = matrix.reshape(1, len(matrix), 1, num_rows).permute(0, 3, 1, 2)  # channels last, as the rows lie
-    kernel = weight.T.reshape(num_columns, num_rows, 1, 1)
+    num_rows, (num_in, num_out) = len(matrix), weight.shape
+    pixels = matrix.reshape(1, num_rows, 1, num_in).permute(0, 3, 1, 2)  # channels last, as the rows lie
+    kernel = weight.T.reshape(num_out, num_in, 1, 1)
     out = torch.nn.functional.conv2d(pixels, kernel, bias, dilation=2)
-    return out.permute(0, 2, 3, 1).reshape(len(matrix), num_columns)
+    return out.permute(0, 2, 3, 1).reshape(num_rows, num_out)
 
 
 def take(matrix: Matrix, rows: RowIndex) -> Matrix:
