@@ -35,9 +35,9 @@ def counted(ids: IndexArray, count: int = 0) -> IntArray:
     return number
 
 
-def row_pointers(rows: IndexArray) -> IntArray:
-    """Where each row begins, int64 [L + 1], of ascending rows of which each of 0 ... L - 1 occurs."""
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counted(rows))))
+def pointers(counts: IntArray) -> IntArray:
+    """Where each of L rows of so many entries begins, and the end, int64 [L + 1]."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
 
 
 def occurring(ids: IndexArray, count: int) -> Mask:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, row_pointers, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, pointers, taken
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -167,7 +167,7 @@ def _solve_core(edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: 
     left, left_index = compact(edges[0], edges.dtype)
     right, right_index = compact(edges[1], edges.dtype)
     ones = np.ones(edges.shape[1], dtype=np.int32)
-    row_ptr = row_pointers(left_index).astype(edges.dtype)
+    row_ptr = pointers(counted(left_index)).astype(edges.dtype)
     graph = csr_array((ones, right_index, row_ptr), shape=(len(left), len(right)))
     unit = int(np.gcd(np.gcd.reduce(weight[left]), np.gcd.reduce(weight[right])))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit

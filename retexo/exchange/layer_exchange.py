@@ -6,11 +6,13 @@ inner nodes, H halo nodes of this worker, F width of a row, D width of a row aft
 """
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +37,8 @@ from retexo.exchange.selection import (
 )
 from retexo.nn.block import HaloRows, ReceivedMessage, Sources
 
-MAX_BATCH_BYTES = 1 << 26
+T = TypeVar("T")
+MAX_BATCH_BYTES = 1 << 25
 """Bytes of vectors, as they are before they are written and once they are read, of a batch; at least a vector's."""
 
 
@@ -94,6 +97,16 @@ class Message:
         return cls(Selection(DENSE, none, none), [0] * count, iter([torch.empty(0, dtype=torch.uint8)] * count))
 
 
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """What is exchanged with some peers, by rank; with the others nothing."""
+
+    messages: list[Message]
+    outgoing: list[EdgeSubset]
+    """What the messages are chosen for; and what those that come are."""
+    incoming: list[EdgeSubset]
+
+
 class LayerExchange:
     """The exchange of one layer; both ends of a boundary remember which rows the receiver holds."""
 
@@ -128,7 +141,7 @@ class LayerExchange:
 
     def run(self, wave: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
-        self._sources = self._sources.extended([arrival for batch in self._batches(wave) for arrival in batch])
+        self._sources = self._sources.extended([arrival for piece in self._arriving(wave) for arrival in piece])
         return self._sources
 
     def stream(self, wave: int) -> Iterator[Sources]:
@@ -141,14 +154,41 @@ class LayerExchange:
 
     def _stream(self, wave: int) -> Iterator[Sources]:
         yield self._sources
-        for batch in self._batches(wave):
-            sources = self._no_sources.extended(batch)
-            batch.clear()
+        for piece in self._arriving(wave):
+            sources = self._no_sources.extended(piece)
+            piece.clear()
             yield sources
             del sources
 
-    def _batches(self, wave: int) -> Iterator[list[ReceivedMessage]]:
-        """Send and receive, a batch of peers at a time."""
+    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
+        """What comes in a wave, piece by piece; each while the next is on its way."""
+        started: deque[Callable[[], list[ReceivedMessage]]] = deque()
+        for piece in self._started(wave):
+            started.append(piece)
+            if len(started) > 1:
+                yield started.popleft()()  # with no name here, so that the consumer can release it
+        while started:
+            yield started.popleft()()
+
+    def _started(self, wave: int) -> Iterator[Callable[[], list[ReceivedMessage]]]:
+        """Start to send and receive; each item waits for a piece from all peers of a batch.
+
+        A piece is made while the one before is on its way, and the messages to a batch while those before are sent.
+        """
+        for batch in ahead(self._batches(wave)):
+            sizes, announced = self._exchange_headers(batch)
+            for held, edges, message in zip(self._held_there, batch.outgoing, batch.messages, strict=True):
+                held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
+            tag = MessageTag(self._kind, self._traffic_layer, wave)
+            cut = (selection.pieces(self._num_pieces) for selection in announced)
+            for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
+                to_peers = [next(message.pieces) for message in batch.messages]
+                received = self._comm.start_all_to_all(to_peers, from_sizes, tag)
+                yield partial(self._arrivals, batch.incoming, announced, pieces, received)
+                del received  # it holds what came
+
+    def _batches(self, wave: int) -> Iterator[_Batch]:
+        """What goes to some peers and comes from some, a batch after the other."""
         if wave not in self._plan.waves:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
@@ -157,31 +197,16 @@ class LayerExchange:
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
             senders = {(rank - distance) % world_size for distance in distances}
-            yield from self._exchange(wave, receivers, senders)
-
-    def _exchange(
-        self, wave: int, receivers: Collection[int], senders: Collection[int]
-    ) -> Iterator[list[ReceivedMessage]]:
-        """With a batch of peers, piece by piece."""
-        messages, outgoing = [], []
-        for peer, boundary in enumerate(self._plan.outgoing):
-            edges = self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
-            messages.append(self._make_message(edges, peer, wave))
-            outgoing.append(edges.without_edges())
-        incoming = [
-            self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
-            for peer, boundary in enumerate(self._plan.incoming)
-        ]
-        sizes, announced = self._exchange_headers(messages, outgoing, incoming)
-        for held, edges, message in zip(self._held_there, outgoing, messages, strict=True):
-            held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
-        tag = MessageTag(self._kind, self._traffic_layer, wave)
-        cut = (selection.pieces(self._num_pieces) for selection in announced)
-        for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
-            to_peers = [next(message.pieces) for message in messages]
-            yield self._arrivals(
-                incoming, announced, pieces, self._comm.all_to_all(to_peers, from_sizes, tag, consume=True)
-            )  # with no name here, so that the consumer can release them
+            messages, outgoing = [], []
+            for peer, boundary in enumerate(self._plan.outgoing):
+                edges = self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
+                messages.append(self._make_message(edges, peer, wave))
+                outgoing.append(edges.without_edges())
+            incoming = [
+                self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
+                for peer, boundary in enumerate(self._plan.incoming)
+            ]
+            yield _Batch(messages, outgoing, incoming)
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
         which = self._layer, wave, self._plan.num_layers
@@ -231,25 +256,25 @@ class LayerExchange:
         """K"""
         return pieces_per_message(self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize)
 
-    def _exchange_headers(
-        self, messages: list[Message], outgoing: list[EdgeSubset], incoming: list[EdgeSubset]
-    ) -> tuple[list[list[int]], list[Selection]]:
+    def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
         """Tell every peer what is coming to it; the bytes [K] that come from each, and what it selected.
 
         A header, and where partial sums may be sent a bit for each row and each target of the wave, also for rows that
         are held: so its size does not depend on values. With exchange=plain all is known.
         """
-        held = [mask[edges.rows] for mask, edges in zip(self._held_here, incoming, strict=True)]
+        held = [mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)]
         if self._plan.all_halo_rows:
-            known = [_all_not_held(DENSE, *known) for known in zip(held, incoming, strict=True)]
+            known = [_all_not_held(DENSE, *known) for known in zip(held, batch.incoming, strict=True)]
             pieces = [each.pieces(self._num_pieces) for each in known]
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
         header = _header_format(self._num_pieces)
-        headers = [_pack_header(header, *each, partial_sums) for each in zip(messages, outgoing, strict=True)]
-        sizes = [_header_size(header, edges, partial_sums) for edges in incoming]
-        received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
-        unpacked = [_unpack_header(header, *each, partial_sums) for each in zip(received, held, incoming, strict=True)]
+        told = zip(batch.messages, batch.outgoing, strict=True)
+        headers = [_pack_header(header, *each, partial_sums) for each in told]
+        sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
+        received = self._comm.start_all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))()
+        arrived = zip(received, held, batch.incoming, strict=True)
+        unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
     def _arrivals(
@@ -257,10 +282,11 @@ class LayerExchange:
         incoming: list[EdgeSubset],
         selections: Sequence[Selection],
         pieces: Sequence[Piece],
-        received: list[Tensor],
+        received: Callable[[], list[Tensor]],
     ) -> list[ReceivedMessage]:
+        """Of a piece, once it is here."""
         arrivals = []
-        messages = zip(incoming, selections, pieces, received, strict=True)
+        messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
             rows, targets = edges.rows[some_rows], edges.targets[some_sums]
@@ -281,8 +307,17 @@ class KnownHalo(LayerExchange):
         known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
         self._sources = replace(self._no_sources, unprojected=known)
 
-    def _batches(self, wave: int) -> Iterator[list[ReceivedMessage]]:
+    def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
         return iter(())
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made in a thread while the one before is used."""
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(next, items, None)
+        while (item := made.result()) is not None:
+            made = pool.submit(next, items, None)
+            yield item
 
 
 def peers_per_batch(largest_part: int, row_bytes: int) -> int:

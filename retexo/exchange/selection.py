@@ -5,6 +5,7 @@ to be covered: L rows, R targets, E edges.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -83,8 +84,9 @@ class LocalRows:
         """
         step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
-        sizes = [row_sizes(self._without_nan(place), SPARSE.row_format(self.precision)) for place in places]
-        return np.concatenate([np.zeros(0, np.int64), *sizes])
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy counts in one
+            sizes = pool.map(lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)), places)
+            return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def projected_is_shorter(self, nodes: IntArray) -> bool:
         """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
@@ -98,10 +100,10 @@ class LocalRows:
         assert len(self.projected) == len(self.sparse_sizes)  # which are made here at the latest
         self.rows = without_memory(self.rows)
 
-    def _without_nan(self, place: slice) -> Rows:
-        """Copies of some rows."""
+    def _countable(self, place: slice) -> Rows:
+        """Some rows, without NaN where the precision has no code for it."""
         if self.sparse is None:
-            return self.rows[place].nan_to_num()
+            return self.rows[place] if self.precision == "full" else self.rows[place].nan_to_num()
         rows = self.sparse[place]
         rows.data[np.isnan(rows.data)] = 0
         return rows
