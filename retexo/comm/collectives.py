@@ -6,8 +6,7 @@ All of them are made of one primitive, the all-to-all: what a worker sends to ea
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,6 @@ class Communicator:
         self.masks: PairwiseMasks | None = None
         """With them every sum hides its shares (gradient.secure)."""
         self._transport, self._sleep_time = transport, sleep_time
-        self._background = ThreadPoolExecutor(1, "messages")  # its thread begins with the first task
 
     @property
     def sent_again(self) -> int:
@@ -68,42 +66,17 @@ class Communicator:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
         Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
-        list to_peers, so that large messages are let go once they are sent.
+        list to_peers once it is copied into one block, so that large messages are not there twice.
         """
-        outgoing, incoming, received = self._messages(to_peers, from_sizes)
+        assert to_peers[self.rank].numel() == from_sizes[self.rank], "a message of another size than announced"
+        outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
+        received = list(torch.split(torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)))
+        received[self.rank].copy_(to_peers[self.rank].detach())
         if consume:
             to_peers.clear()
+        incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
         self._swap(outgoing, incoming, tag)
         return received
-
-    def start_all_to_all(
-        self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag
-    ) -> Callable[[], list[Tensor]]:
-        """The same in the background, and to_peers is emptied; what is returned waits for what comes, and returns it.
-
-        What is started meanwhile is sent afterwards; nothing is sent in any other way before all has come.
-        """
-        outgoing, incoming, received = self._messages(to_peers, from_sizes)
-        to_peers.clear()
-        swap = self._background.submit(self._swap, outgoing, incoming, tag)
-
-        def wait() -> list[Tensor]:
-            swap.result()
-            return received
-
-        return wait
-
-    def _messages(
-        self, to_peers: Sequence[Tensor], from_sizes: Sequence[int]
-    ) -> tuple[list[Pieces], list[Pieces], list[Tensor]]:
-        """What is sent, where what comes belongs, and this as tensors, all by peer; what a worker has for itself is
-        there."""
-        own = to_peers[self.rank]
-        assert own.numel() == from_sizes[self.rank], "a message of another size than announced"
-        received = list(torch.split(torch.empty(sum(from_sizes), dtype=own.dtype), list(from_sizes)))
-        received[self.rank].copy_(own.detach())
-        outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
-        return outgoing, [[wire.bytes_of(tensor)] for tensor in received], received
 
     def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
         """Count and send messages, and write those that come, or came in an earlier process, where they belong.

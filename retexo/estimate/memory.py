@@ -275,10 +275,9 @@ class _Layer:
     def _exchange(self, come: int, kept: int) -> None:
         """`come` bytes are received, and as many sent, in pieces; `kept` bytes of vectors are there in the end."""
         message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._pieces
-        cover = [self.work.boundary_of_peer] * 8  # its edges numbered, and covered
-        self.memory.use(message, *cover)
-        self.memory.use(message, message)  # what comes meanwhile
-        self.memory.use(message, kept)  # read into its place
+        cover = [self.work.boundary_of_peer] * 8  # the edges of the next peer numbered, and covered
+        self.memory.use(*[message] * 3, *cover)  # one is on its way, there and back, while the next is made
+        self.memory.use(*[message] * 3, kept)  # or what came before is read into its place
 
     def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
         """Hold what the convolution reads: sums, or the graph and the rows. rows, projected: bytes of the sources."""

@@ -8,7 +8,7 @@ inner nodes, H halo nodes of this worker, F width of a row, D width of a row aft
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -163,27 +163,28 @@ class LayerExchange:
     def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
         """What comes in a wave, piece by piece; each while the next is on its way."""
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
-        for piece in self._started(wave):
-            started.append(piece)
-            if len(started) > 1:
-                yield started.popleft()()  # with no name here, so that the consumer can release it
-        while started:
-            yield started.popleft()()
+        with ThreadPoolExecutor(1) as line:  # alone sends until all has come
+            for piece in self._started(wave, line):
+                started.append(piece)
+                if len(started) > 1:
+                    yield started.popleft()()  # with no name here, so that the consumer can release it
+            while started:
+                yield started.popleft()()
 
-    def _started(self, wave: int) -> Iterator[Callable[[], list[ReceivedMessage]]]:
+    def _started(self, wave: int, line: Executor) -> Iterator[Callable[[], list[ReceivedMessage]]]:
         """Start to send and receive; each item waits for a piece from all peers of a batch.
 
         A piece is made while the one before is on its way, and the messages to a batch while those before are sent.
         """
         for batch in ahead(self._batches(wave)):
-            sizes, announced = self._exchange_headers(batch)
+            sizes, announced = line.submit(self._exchange_headers, batch).result()
             for held, edges, message in zip(self._held_there, batch.outgoing, batch.messages, strict=True):
                 held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
             tag = MessageTag(self._kind, self._traffic_layer, wave)
             cut = (selection.pieces(self._num_pieces) for selection in announced)
             for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
                 to_peers = [next(message.pieces) for message in batch.messages]
-                received = self._comm.start_all_to_all(to_peers, from_sizes, tag)
+                received = line.submit(self._comm.all_to_all, to_peers, from_sizes, tag, consume=True).result
                 yield partial(self._arrivals, batch.incoming, announced, pieces, received)
                 del received  # it holds what came
 
@@ -272,7 +273,7 @@ class LayerExchange:
         told = zip(batch.messages, batch.outgoing, strict=True)
         headers = [_pack_header(header, *each, partial_sums) for each in told]
         sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
-        received = self._comm.start_all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))()
+        received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
         arrived = zip(received, held, batch.incoming, strict=True)
         unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import threading
 import unittest.mock
 import weakref
 from collections.abc import Callable, Iterable
@@ -317,6 +318,46 @@ def test_messages_in_pieces_are_the_whole_ones(
             assert len(one.pieces) == 1 + PIECES * (num_parts - 1) * (not plain)
             for peer, unsplit in enumerate(other.pieces[1:]):
                 assert_pieces_of(unsplit, one.pieces[1 + PIECES * peer :][:PIECES])
+
+
+def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
+    """A graph, its rows and a layer, of which each worker sends a message a wave to one peer after the other."""
+    monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
+    whole = Whole(*np.nonzero(~np.eye(12, dtype=bool)), np.arange(12) % 4, np.arange(12) // 4, 3)
+    return whole, features("dense", 12, 8), Layer(convolution("gcn", 8, 2))
+
+
+def test_the_next_messages_are_chosen_while_some_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, batches, all_to_all = [threading.Event() for _ in range(3)], LayerExchange._batches, Communicator.all_to_all
+
+    def noting(exchange: LayerExchange, wave: int) -> Any:
+        for number, batch in enumerate(batches(exchange, wave)):
+            if (wave, number) == (INFER_WAVE, 1):
+                chosen[exchange._comm.rank].set()
+            yield batch
+
+    def waiting(comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any) -> Any:
+        if tag.wave == INFER_WAVE:
+            assert chosen[comm.rank].wait(20), "the first messages arrive before the next are chosen"
+        return all_to_all(comm, to_peers, from_sizes, tag, **options)
+
+    case = three_parts(monkeypatch)
+    monkeypatch.setattr(LayerExchange, "_batches", noting)
+    monkeypatch.setattr(Communicator, "all_to_all", waiting)
+    assert all(side.pieces for side in exchanged(*case, stream=True))
+
+
+def test_an_error_while_messages_are_chosen_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, make_message = three_parts(monkeypatch), LayerExchange._make_message
+
+    def failing(exchange: LayerExchange, edges: Any, peer: int, wave: int) -> Any:
+        if (exchange._comm.rank, peer) == (0, 2):
+            raise MemoryError("of rank 0, for the second peer")
+        return make_message(exchange, edges, peer, wave)
+
+    monkeypatch.setattr(LayerExchange, "_make_message", failing)
+    with pytest.raises(MemoryError, match="for the second peer"):
+        exchanged(*case)
 
 
 def with_longer_headers(

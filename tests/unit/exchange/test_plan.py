@@ -1,6 +1,6 @@
 """Who needs what of whom: both ends know the same edges, needs against the whole graph, bytes by hand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from retexo.exchange.plan import (
     ExchangePlan,
     PlanOptions,
     Use,
+    _incoming,
     global_out_degree,
     make_plan,
 )
@@ -293,6 +294,22 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
         if not (plan_options.all_halo_rows or plan_options.all_nodes or plan_options.use == "predict"):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
+
+
+@quickly
+@given(wholes(), st.booleans())
+def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool) -> None:
+    """In a directory they are sorted by destination; weights go with their edges."""
+    for part in range(whole.num_parts):
+        partition = whole.partition(part)
+        partition = replace(partition, edge_weight=torch.arange(len(partition.src), dtype=torch.float32))
+        order = torch.argsort(partition.dst, stable=True)
+        edges = {name: getattr(partition, name)[order] for name in ("src", "dst", "edge_weight")}
+        required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
+        both = (_incoming(each, required, sums) for each in (partition, replace(partition, **edges)))
+        for drawn, ordered in zip(*both, strict=True):
+            for name, values in vars(drawn).items():
+                np.testing.assert_array_equal(values, getattr(ordered, name))
 
 
 @quickly
