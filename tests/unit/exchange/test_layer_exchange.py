@@ -321,8 +321,9 @@ def test_messages_in_pieces_are_the_whole_ones(
 
 
 def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
-    """A graph, its rows and a layer, of which each worker sends a message a wave to one peer after the other."""
+    """A graph, its rows and a layer, of which each worker sends its peers messages of two pieces, one after the other."""
     monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
+    monkeypatch.setattr(layer_exchange, "pieces_per_message", lambda *sizes: 2)
     whole = Whole(*np.nonzero(~np.eye(12, dtype=bool)), np.arange(12) % 4, np.arange(12) // 4, 3)
     return whole, features("dense", 12, 8), Layer(convolution("gcn", 8, 2))
 
@@ -338,7 +339,7 @@ def test_the_next_messages_are_chosen_while_some_are_on_their_way(monkeypatch: p
 
     def waiting(comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any) -> Any:
         if tag.wave == INFER_WAVE:
-            assert chosen[comm.rank].wait(20), "the first messages arrive before the next are chosen"
+            assert chosen[comm.rank].wait(20), "a piece waits for the next messages"
         return all_to_all(comm, to_peers, from_sizes, tag, **options)
 
     case = three_parts(monkeypatch)
