@@ -321,7 +321,7 @@ def test_messages_in_pieces_are_the_whole_ones(
 
 
 def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
-    """A graph, its rows and a layer, of which each worker sends its peers messages of two pieces, one after the other."""
+    """A graph, its rows and a layer, whose messages are of two pieces and go to one peer after the other."""
     monkeypatch.setattr(layer_exchange, "peers_per_batch", lambda *sizes: 1)
     monkeypatch.setattr(layer_exchange, "pieces_per_message", lambda *sizes: 2)
     whole = Whole(*np.nonzero(~np.eye(12, dtype=bool)), np.arange(12) % 4, np.arange(12) // 4, 3)
