@@ -89,9 +89,12 @@ def test_equal_weights_are_a_matching(graph: Graph, weight: int) -> None:
     assert found.weight == found.lower_bound == maximum_flow_value(equal)
 
 
-@given(graphs(), st.booleans())
-def test_fallback_keeps_its_bound(graph: Graph, equal: bool) -> None:
+@given(graphs(), st.booleans(), st.booleans())
+def test_fallback_keeps_its_bound(graph: Graph, equal: bool, ascending: bool) -> None:
     left, right, left_weight, right_weight = graph
+    if ascending:
+        order = np.lexsort((right, left))
+        graph = left, right, *_ = left[order], right[order], left_weight, right_weight
     if equal:
         graph = left, right, left_weight, right_weight = left, right, left_weight * 0 + 7, right_weight * 0 + 7
     found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
@@ -110,6 +113,21 @@ def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: in
     assert exact.weight == exact.lower_bound == maximum_flow_value(graph)
     assert near.lower_bound <= exact.weight <= near.weight <= 1.01 * exact.weight
     assert near.weight <= 1.02 * near.lower_bound
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (400, 300)])
+def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[int, int]) -> None:
+    """Few targets with an edge from each of many rows, some without any."""
+    rng = np.random.default_rng(0)
+    left, right = np.divmod(np.sort(rng.choice(10**7, 60_000, replace=False)), 1000)
+    graph = left, right, np.full(10_001, weights[0]), np.full(1001, weights[1])
+    found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
+    assert_consistent(graph, found)
+    assert found.weight == 1000 * weights[1]
+    assert not found.left_mask.any()
+    assert found.right_mask.tolist() == [True] * 1000 + [False]
+    assert found.weight <= cover_module.SIDE_ENOUGH * found.lower_bound
+    assert found.lower_bound <= minimum_cover(*graph).weight
 
 
 def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
