@@ -45,9 +45,11 @@ class ReduceInput:
 class Communicator:
     """The collectives of this worker, over any transport. Tensors on a GPU travel by way of the host."""
 
-    def __init__(self, transport: Transport, sleep_time: float = 0.0) -> None:
+    def __init__(self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False) -> None:
         """sleep_time: seconds that every message waits before it is sent."""
         self.rank, self.world_size = transport.rank, transport.world_size
+        self.between_nodes = between_nodes
+        """Whether some peers are on other machines, so that large messages leave time for other work."""
         self.meter = TrafficMeter(self.world_size)
         self.replay_log: ReplayLog | None = None
         """Keeps the messages outside the rounds; those that it holds already are counted, not sent again."""

@@ -8,11 +8,11 @@ inner nodes, H halo nodes of this worker, F width of a row, D width of a row aft
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -161,30 +161,40 @@ class LayerExchange:
             del sources
 
     def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
-        """What comes in a wave, piece by piece; each while the next is on its way."""
+        """What comes in a wave, piece by piece; of several machines each while the next is on its way.
+
+        Then a piece is made while the one before is on its way, and the messages to a batch of peers while those before
+        are sent. Workers of one machine would take the cores from each other, and a tenth more time.
+        """
+        if not self._comm.between_nodes:
+            for piece in self._started(wave, self._batches(wave), _now):
+                yield piece()  # with no name here, so that the consumer can release it
+            return
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
         with ThreadPoolExecutor(1) as line:  # alone sends until all has come
-            for piece in self._started(wave, line):
+            for piece in self._started(wave, ahead(self._batches(wave)), lambda *call: line.submit(*call).result):
                 started.append(piece)
                 if len(started) > 1:
-                    yield started.popleft()()  # with no name here, so that the consumer can release it
+                    yield started.popleft()()
             while started:
                 yield started.popleft()()
 
-    def _started(self, wave: int, line: Executor) -> Iterator[Callable[[], list[ReceivedMessage]]]:
-        """Start to send and receive; each item waits for a piece from all peers of a batch.
+    def _started(
+        self, wave: int, batches: Iterator[_Batch], start: Callable[..., Callable[[], Any]]
+    ) -> Iterator[Callable[[], list[ReceivedMessage]]]:
+        """Send and receive; each item waits for a piece from all peers of a batch.
 
-        A piece is made while the one before is on its way, and the messages to a batch while those before are sent.
+        start: calls a function with arguments, sooner or later; what it returns waits for the result.
         """
-        for batch in ahead(self._batches(wave)):
-            sizes, announced = line.submit(self._exchange_headers, batch).result()
+        tag = MessageTag(self._kind, self._traffic_layer, wave)
+        all_to_all = partial(self._comm.all_to_all, consume=True)
+        for batch in batches:
+            sizes, announced = start(self._exchange_headers, batch)()
             for held, edges, message in zip(self._held_there, batch.outgoing, batch.messages, strict=True):
                 held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
-            tag = MessageTag(self._kind, self._traffic_layer, wave)
             cut = (selection.pieces(self._num_pieces) for selection in announced)
             for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
-                to_peers = [next(message.pieces) for message in batch.messages]
-                received = line.submit(self._comm.all_to_all, to_peers, from_sizes, tag, consume=True).result
+                received = start(all_to_all, [next(message.pieces) for message in batch.messages], from_sizes, tag)
                 yield partial(self._arrivals, batch.incoming, announced, pieces, received)
                 del received  # it holds what came
 
@@ -319,6 +329,11 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
         while (item := made.result()) is not None:
             made = pool.submit(next, items, None)
             yield item
+
+
+def _now(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Call a function; what is returned returns the result, once."""
+    return [function(*arguments)].pop
 
 
 def peers_per_batch(largest_part: int, row_bytes: int) -> int:

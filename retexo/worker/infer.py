@@ -57,7 +57,9 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(job, Communicator(transport, job.settings.sleep_time)) as disclosure,
+        disclosing(
+            job, Communicator(transport, job.settings.sleep_time, between_nodes=job.settings.cluster.num_nodes > 1)
+        ) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm

@@ -27,7 +27,7 @@ from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped, TrainingError
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Of malloc.h."""
 KEPT, LARGEST_IN_HEAP = 1 << 28, 1 << 25
 """Bytes. What is larger than the second goes back to the kernel at once."""
@@ -87,6 +87,7 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)  # where glibc moves it to by itself, until the other is set
         mallopt(M_TRIM_THRESHOLD, KEPT)
+        mallopt(M_ARENA_MAX, 1)  # other threads' arenas keep nothing
 
 
 def num_threads(cluster: ClusterSettings) -> int:

@@ -66,7 +66,9 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(job, Communicator(transport, settings.sleep_time)) as disclosure,
+        disclosing(
+            job, Communicator(transport, settings.sleep_time, between_nodes=settings.cluster.num_nodes > 1)
+        ) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm

@@ -147,11 +147,14 @@ class Side:
         )
 
 
-def exchanged(whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False) -> list[Side]:
+def exchanged(
+    whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False, between_nodes: bool = False
+) -> list[Side]:
     linear = case.conv.linear_aggregation
     plan_options = whole.plan_options(case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use)
 
     def work(comm: Communicator) -> Side:
+        comm.between_nodes = between_nodes
         part = whole.partition(comm.rank, rows)
         plan = make_plan(part, plan_options, comm)
         edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
@@ -309,7 +312,7 @@ def test_messages_in_pieces_are_the_whole_ones(
         before = [exchanged(whole, rows, case, stream=stream) for stream in streams]
         with monkeypatch.context() as patch:
             patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * 8 * width // PIECES))
-            after = [exchanged(whole, rows, case, stream=stream) for stream in streams]
+            after = [exchanged(whole, rows, case, stream=stream, between_nodes=True) for stream in streams]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
             for wave in (TRAIN_WAVE, INFER_WAVE):
                 assert_same_sources(one.waves[wave], other.waves[wave])
@@ -345,10 +348,13 @@ def test_the_next_messages_are_chosen_while_some_are_on_their_way(monkeypatch: p
     case = three_parts(monkeypatch)
     monkeypatch.setattr(LayerExchange, "_batches", noting)
     monkeypatch.setattr(Communicator, "all_to_all", waiting)
-    assert all(side.pieces for side in exchanged(*case, stream=True))
+    assert all(side.pieces for side in exchanged(*case, stream=True, between_nodes=True))
 
 
-def test_an_error_while_messages_are_chosen_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("between_nodes", [False, True])
+def test_an_error_while_messages_are_chosen_ends_the_worker(
+    between_nodes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, make_message = three_parts(monkeypatch), LayerExchange._make_message
 
     def failing(exchange: LayerExchange, edges: Any, peer: int, wave: int) -> Any:
@@ -358,7 +364,7 @@ def test_an_error_while_messages_are_chosen_ends_the_worker(monkeypatch: pytest.
 
     monkeypatch.setattr(LayerExchange, "_make_message", failing)
     with pytest.raises(MemoryError, match="for the second peer"):
-        exchanged(*case)
+        exchanged(*case, between_nodes=between_nodes)
 
 
 def with_longer_headers(
