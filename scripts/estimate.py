@@ -33,7 +33,9 @@ from retexo.estimate.random_graph import Case, sent
 def estimate(case: Case, one: UnitCosts) -> dict[str, float]:
     """All that is printed, by its name."""
     flops = sum(
-        rounds * operations(case, layer)[0] + operations(case, layer)[1] for layer, rounds in enumerate(case.rounds)
+        rounds * (train + score) + embed
+        for layer, rounds in enumerate(case.rounds)
+        for train, score, embed in [operations(case, layer)]
     )
     kinds, phases = sent(case), seconds(case, one)
     return {

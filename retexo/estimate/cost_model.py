@@ -3,8 +3,8 @@
 The letters are those of retexo.estimate.random_graph, P parameters of a stage and R rounds besides.
 
 Seconds are those of one worker, all of them alike: work times a constant (retexo.estimate.machine_costs), over the
-cores that a worker has; what NumPy and SciPy do runs on one. What leaves a node goes at the bandwidth; nothing
-overlaps.
+cores that a worker has; what NumPy and SciPy do runs on one. What leaves a node goes at the bandwidth; nothing but
+the exchange overlaps.
 """
 
 import math
@@ -17,14 +17,14 @@ from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
 
-def operations(case: Case, layer: int) -> tuple[float, float]:
-    """Floating-point operations of a worker in one round, and in the embedding, of one layer."""
+def operations(case: Case, layer: int) -> tuple[float, float, float]:
+    """Floating-point operations of a worker in one layer: in a round to train and to score, and in the embedding."""
     num_in, num_out = case.widths(layer)
     train, val = case.inner * case.train, case.inner * case.val
     head = num_out * case.classes * (layer < case.layers - 1)
     product = num_in * num_out * case.num_inputs
     nodes = sum(wave.nodes for wave in waves(case) if wave.layer == layer) * case.inner
-    return 2 * product * (2 * train + val) + 2 * head * (3 * train + val), 2 * product * nodes
+    return 2 * train * (2 * product + 3 * head), 2 * val * (product + head), 2 * product * nodes
 
 
 def memory(case: Case) -> float:
@@ -87,33 +87,49 @@ def _load(case: Case, speed: Speed) -> float:
 
 
 def _plan(case: Case, speed: Speed) -> float:
-    """Look at all edges for each peer; sort, number, write and read those that are cut; send them."""
+    """Look at all edges once a layer; sort, number, write and read those that are cut; send them."""
     one, edges = speed.one, case.edges / case.workers
-    coded = one["sort_edge"] + one["write_edge"] + one["read_edge"] + 3 * one["renumber_end"]
-    work = needed_cut_edges(case) * coded + (case.workers - 1 + case.layers) * edges * one["scan_edge"]
+    coded = one["sort_edge"] + one["renumber_end"] + one["write_edge"] + one["read_edge"]
+    work = needed_cut_edges(case) * coded + (case.layers + 1) * edges * one["scan_edge"]
     copies = 32 * edges * one["copy_byte"]
-    work += 80 * needed_cut_edges(case) * one["page_byte"]  # keys, their two halves and places, of both ends of an edge
     return work / speed.single + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
-    """Number the edges of the wave, cover them, add up sums, write, send and read."""
+    """Number the edges of the wave, cover them, add up sums, write, send and read.
+
+    Between nodes the messages to one batch of peers are chosen while those before are on their way, and the next piece
+    of one is written and the one before is read.
+    """
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
     cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
     in_wave = case.edges / case.workers * case.cut * wave.edges
-    work = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
-    work += peers * wave.open_edges * cover
-    partial = one["partial_edge"] + (min(case.widths(wave.layer)) if wave.embed else num_in) * one["partial_value"]
+    choose = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
+    choose += peers * wave.open_edges * cover
+    width = min(case.widths(wave.layer)) if wave.embed else num_in
+    summed, in_threads = (
+        peers * (wave.open_edges - wave.by_rows),
+        case.inner * num_in * (not wave.embed),
+    )  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
-        work += peers * (wave.open_edges * (partial + weighted) + wave.targets * num_in * one["size_value"])
-    work += peers * (wave.open_edges - wave.by_rows) * partial
-    work += case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
+        choose += peers * wave.open_edges * (one["partial_edge"] + weighted)
+        choose += peers * wave.open_edges * width * one["partial_value"] / speed.many * speed.single
+        in_threads += peers * wave.targets * num_in
+    choose += summed * one["partial_edge"] + in_threads * one["size_value"] / speed.many * speed.single
     message = peers * wave.num_bytes
-    work += message * (3 * one["page_byte"] + one["log_byte"])  # as it is made, comes, and is read
     copies = message * (one["code_byte"] * (not wave.leaves_zeros_out) + one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out
-    return work / speed.single + copies / speed.many + speed.out * message + 2 * pieces(case, num_in)[0] * speed.hop
+    copies += summed * width * one["partial_value"]
+    chosen = choose / speed.single
+    written = 3 * message * one["page_byte"] / speed.single + copies / speed.many  # as it is made, comes, and is read
+    noted = message * one["log_byte"] / speed.single
+    batches, group = pieces(case, num_in)
+    hops = 2 * batches * speed.hop
+    if case.per_node == case.workers:
+        return chosen + written + noted + hops
+    first = chosen * min(1.0, group / max(1, peers))
+    return first + max(chosen - first + written, speed.out * message + noted) + hops
 
 
 def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
@@ -129,14 +145,15 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
 
 
 def _round(case: Case, layer: int, speed: Speed) -> float:
-    """Products, dropout, norm, loss; the message and the optimiser; and what a round of no nodes takes."""
+    """Steps and scores; the message and the optimiser; and what a round of no nodes takes."""
     one, (num_in, num_out), size = speed.one, case.widths(layer), FLOAT * case.parameters(layer)
     train, val, hidden = case.inner * case.train, case.inner * case.val, num_out * (layer < case.layers - 1)
-    values = train * (num_in * case.num_inputs * one["dropout_value"] + hidden * one["norm_value"])
-    values += val * hidden * one["norm_forward_value"]
-    values += case.classes * (train * one["loss_value"] + val * one["count_value"])
+    trained, scored, _ = operations(case, layer)
+    value = one["hidden_value" if hidden else "last_value"]
+    work = (trained + scored) * one["flop"] + train * (num_in * case.num_inputs + hidden + case.classes) * value
+    work += val * (hidden * one["norm_forward_value"] + case.classes * one["count_value"])
     message = 2 * (case.workers - 1) / case.workers * size
-    work = operations(case, layer)[0] * one["flop"] + values + message * one["socket_byte"]
+    work += message * one["socket_byte"]
     work += (4 * message + 12 * size) * one["copy_byte"]  # cut, added up and put together; the optimiser
     return one["round"] / speed.single + work / speed.many + speed.out * message + 2 * speed.hop
 
@@ -146,4 +163,4 @@ def _embed(case: Case, wave: Wave, speed: Speed) -> float:
     hidden = case.hidden * (wave.layer < case.layers - 1)
     values = case.inner * (wave.nodes + case.labelled) * hidden * speed.one["norm_forward_value"]
     output = FLOAT * case.inner * case.widths(wave.layer)[1] * speed.one["page_byte"]
-    return (operations(case, wave.layer)[1] * speed.one["flop"] + values + output) / speed.many
+    return (operations(case, wave.layer)[2] * speed.one["flop"] + values + output) / speed.many

@@ -15,22 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import ByteArray, compact
+from partitioning.directory.types import Partition
+from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.exchange.coding.elias_fano import read_ascending, write_ascending
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
+from retexo.exchange.plan import Boundary, BoundaryCode, edges_by_halo
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import InEdges
+from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import dense, drop, product, row_sums
 from retexo.nn.registry import default_model
-from retexo.nn.stage import Architecture, build_stages
-from retexo.training.objective import ROWS_AT_ONCE
+from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
 from retexo.training.task import NodeClassification
 
 UnitCosts = dict[str, float]
 """CPU seconds of one core for one unit of each kind of work, by its name."""
 WIDTH, EDGES = 256, 1_000_000
+MANY = 8
+"""Times as many edges where what is made is as large as the C library does not keep when it is freed."""
+ROWS = 12 * ROWS_AT_ONCE
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
 
@@ -40,27 +45,47 @@ def measure(process: int = 0) -> UnitCosts:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
-    return {**_rounds(rows[:ROWS_AT_ONCE]), **_sums_of_neighbours(rows, rng), **_plan(rng), **_messages(rows)}
+    found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
+    return {**found, **_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
-    """Products, dropout, norm and loss; copies, and the socket."""
+    """Products, norm and scores; copies, and the socket."""
     weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
-    norm, loss, task = torch.nn.LayerNorm(WIDTH), torch.nn.functional.cross_entropy, NodeClassification(47, False)
-    hidden, logits = rows.clone().requires_grad_(), torch.randn(len(rows), 47, requires_grad=True)
-    ones = torch.ones_like(rows)
+    norm, task, logits = torch.nn.LayerNorm(WIDTH), NodeClassification(47, False), torch.randn(len(rows), 47)
     with torch.no_grad():
         forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
     return {
         "flop": _each(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
         "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
         "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
-        "dropout_value": _each(rows.numel(), lambda: drop(rows, 0.5)),
-        "norm_value": _each(rows.numel(), lambda: torch.relu(norm(hidden + 1)).backward(ones)),  # type: ignore[no-untyped-call]
         "norm_forward_value": forward,
-        "loss_value": _each(logits.numel(), lambda: loss(logits, labels).backward()),  # type: ignore[no-untyped-call]
-        "count_value": _each(logits.numel(), lambda: task.counts(logits.detach(), labels)),
+        "count_value": _each(logits.numel(), lambda: task.counts(logits, labels)),
         "round": _round_of_few_rows(),
+    }
+
+
+def _training(flop: float) -> UnitCosts:
+    """Steps of many rows in a hidden stage and in the last: of each value that is dropped, normalised or compared with
+    a label, what its products at `flop` leave."""
+    task, labels = NodeClassification(47, False), torch.randint(47, (ROWS,))
+    hidden, last = build_stages(Architecture(default_model("gcn", 2, WIDTH), 100, 47), 0)
+
+    def step(stage: Stage, width: int) -> float:
+        """Seconds a row."""
+        assert isinstance(stage.conv, LinearConvolution)
+        inputs = stage.conv.inputs(None, torch.randn(ROWS, width), NOT_PROJECTED)
+        nodes = LabelledNodes.of(torch.arange(ROWS), labels, inputs)
+
+        def all_chunks() -> None:
+            for place in nodes.chunks:
+                task.loss_sum(stage.logits(nodes.inputs(place)), labels[place]).backward()  # type: ignore[no-untyped-call]
+
+        return _each(ROWS, all_chunks, 3)
+
+    return {
+        "hidden_value": (step(hidden, 100) - flop * 2 * (2 * 100 * WIDTH + 3 * WIDTH * 47)) / (100 + WIDTH + 47),
+        "last_value": (step(last, WIDTH) - flop * 2 * 2 * WIDTH * 47) / (WIDTH + 47),
     }
 
 
@@ -100,22 +125,49 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
 
 
 def _plan(rng: np.random.Generator) -> UnitCosts:
-    """A million edges of a boundary sorted, numbered, looked at, written and read; and covers."""
-    source, target = rng.integers(200_000, size=EDGES), np.sort(rng.integers(40_000, size=EDGES))
-    limit, used = 200_000 * 40_000, np.ones(40_000, np.uint8)
-    unsorted = rng.integers(limit, size=EDGES)
-    keys = np.sort(unsorted)
-    code = write_ascending(keys, limit)
+    """Edges of a boundary sorted, written and read; looked at and numbered; and covers."""
+    num_halo, num_inner, num_edges = MANY * EDGES // 5, MANY * EDGES // 25, MANY * EDGES
+    ends = num_inner + rng.integers(num_halo, size=num_edges), np.sort(rng.integers(num_inner, size=num_edges))
+    part, required = _part(num_inner, num_halo, *ends), np.ones(num_inner, np.uint8)
+    row_ptr, target, _ = edges_by_halo(part, required)
+    occupied = np.flatnonzero(np.diff(row_ptr))
+    boundary = Boundary(occupied, np.arange(num_inner), required, np.unique(row_ptr).astype(np.int64), target)
+    code, numbers = BoundaryCode(num_edges, num_inner, num_halo, 2), np.arange(num_halo)
+    written = code.write(boundary, numbers)
     return {
-        "sort_edge": _each(EDGES, lambda: np.divmod(np.sort(unsorted), 40_000)),
-        "renumber_end": _each(EDGES, lambda: compact(source)),
-        "scan_edge": _each(EDGES, lambda: np.flatnonzero((source >= 9) & (source < 99) & (used[target] > 0))),
-        "write_edge": _each(EDGES, lambda: write_ascending(keys, limit), 1),
-        "read_edge": _each(EDGES, lambda: read_ascending(code, EDGES, limit), 1),
+        "sort_edge": _each(num_edges, lambda: edges_by_halo(part, required), 1),
+        "renumber_end": _each(num_edges, lambda: compact(target), 3),
+        "scan_edge": _each(num_edges, lambda: np.flatnonzero((target >= 9) & (target < 99)), 3),
+        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1),
+        "read_edge": _each(num_edges, lambda: code.read(written), 1),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
         "cover_large": _cover(rng, MATCHING_LIMIT + 400_000, 1),
     }
+
+
+def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partition:
+    """Of which only the edges matter."""
+    none, nodes = torch.zeros(0, dtype=torch.int64), torch.zeros(num_inner, dtype=torch.int64)
+    return Partition(
+        rank=0,
+        num_parts=1,
+        num_inner=num_inner,
+        num_halo=num_halo,
+        src=torch.from_numpy(src.astype(np.int32)),
+        dst=torch.from_numpy(dst.astype(np.int32)),
+        features=torch.zeros(num_inner, 0),
+        labels=nodes,
+        train_mask=nodes.bool(),
+        val_mask=nodes.bool(),
+        test_mask=nodes.bool(),
+        node_ids=nodes,
+        halo_owner=none,
+        halo_index=none,
+        in_degree=nodes,
+        out_degree=None,
+        self_loops=0,
+    )
 
 
 def _messages(rows: Tensor) -> UnitCosts:
@@ -152,13 +204,14 @@ def _to_itself(message: memoryview) -> None:
 
 
 def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
-    """Seconds an edge for a cover of a random boundary; rows weigh 500 and up to `spread` more, sums,
-    unless all are alike, twice as much."""
-    count = num_edges // 6
-    ends = np.divmod(np.sort(rng.integers(count**2, size=num_edges)), count)
+    """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums; rows weigh 500 and up
+    to `spread` more, sums, unless all are alike, twice as much."""
+    count = num_edges // 11
+    ends = np.divmod(np.sort(rng.integers(count * (count * 9 // 10), size=num_edges)), count * 9 // 10)
     left, right = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
-    weights = 500 + rng.integers(spread, size=count), (500 if spread == 1 else 1000) + rng.integers(spread, size=count)
-    return _each(num_edges, lambda: minimum_cover(left, right, *weights), 1)
+    rows = 500 + rng.integers(spread, size=count)
+    sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
+    return _each(num_edges, lambda: minimum_cover(left, right, rows, sums), 1)
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:

@@ -33,7 +33,7 @@ SIDE_ENOUGH = 1.01
 within .2 % takes ten passes in place of four, .2 s for 7 million edges; a gigabit link sends 1 % of such a message, of
 220 MB, in .02 s."""
 SIDE_PASSES = 4
-"""In which to show that; random graphs whose vertices are alike need two, those with degrees as of ogbn-products four."""
+"""In which to show that; random graphs whose vertices are alike need two, with degrees as in ogbn-products four."""
 ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
 OVERRELAXATION = (1, 3)

@@ -164,13 +164,13 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     sizes = [torch.tensor([len(boundary.target), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
     requests = [
-        _BoundaryCode(len(boundary.target), len(boundary.targets), num_inner, options.num_layers).write(
+        BoundaryCode(len(boundary.target), len(boundary.targets), num_inner, options.num_layers).write(
             boundary, partition.halo_index.numpy()
         )
         for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
     ]
     num_rows = options.part_sizes[comm.rank]
-    codes = [_BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
+    codes = [BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
     outgoing = [code.read(request) for code, request in zip(codes, received, strict=True)]
     if partition.asked_for is not None:
@@ -254,7 +254,7 @@ def exchange_ascending(
 
 def _incoming(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
     """The required edges from each peer, sorted by row, then target."""
-    row_ptr, dst, weight = (_edges_by_halo if partial_sums else _layers_by_halo)(partition, required_layers)
+    row_ptr, dst, weight = (edges_by_halo if partial_sums else _layers_by_halo)(partition, required_layers)
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     boundaries = []
     for first, end in pairwise(first_halo):
@@ -271,7 +271,7 @@ _ByHalo = tuple[IndexArray, IndexArray, WeightArray | None]
 """Where the edges of each halo node begin, [H + 1]; the targets, ascending for each node, and weights of edges, [E]."""
 
 
-def _edges_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
+def edges_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
     """All required edges from halo nodes, to inner nodes."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
     required = (src >= partition.num_inner) & taken(required_layers > 0, dst)
@@ -356,7 +356,7 @@ def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexA
 
 
 @dataclass(frozen=True)
-class _BoundaryCode:
+class BoundaryCode:
     """How the owner of its rows is told of a boundary: the edges as ascending numbers, then targets' required layers.
 
     The latter take as many bits as their largest, L + 1, has.

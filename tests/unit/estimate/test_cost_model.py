@@ -24,7 +24,7 @@ from retexo.exchange.cover import minimum_cover
 
 sys.path.append(str(ROOT / "scripts"))
 NAMES = (
-    "flop copy_byte socket_byte dropout_value norm_value norm_forward_value loss_value count_value round index_edge "
+    "flop copy_byte socket_byte norm_forward_value count_value round hidden_value last_value index_edge "
     "bag_edge bag_value sum_value partial_edge partial_value sort_edge renumber_end scan_edge write_edge read_edge "
     "cover_small cover_flow cover_large size_value sparse_value code_byte page_byte log_byte"
 )
@@ -68,8 +68,9 @@ def test_gradients_by_hand() -> None:
 def test_one_round_by_hand() -> None:
     # Of 250 nodes, 12.5 train and 12.5 validate. A product takes 2 F D a row; its weights' gradient as much; the head's
     # input has a gradient, too.
-    each, embed = cost_model.operations(CASE, 0)
-    assert each == pytest.approx(2 * 30 * (2 * 12.5 + 12.5) + 2 * 15 * (3 * 12.5 + 12.5))
+    train, score, embed = cost_model.operations(CASE, 0)
+    assert train == pytest.approx(2 * 12.5 * (2 * 30 + 3 * 15))
+    assert score == pytest.approx(2 * 12.5 * (30 + 15))
     assert embed == pytest.approx(2 * 30 * 250)
 
 
