@@ -18,9 +18,9 @@ from torch import Tensor
 from partitioning.directory.types import Partition
 from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
+from retexo.exchange.boundary import Boundary, BoundaryCode, edges_by_halo
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
-from retexo.exchange.plan import Boundary, BoundaryCode, edges_by_halo
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import InEdges
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution

@@ -22,7 +22,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import GradientSettings, TrainSettings
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.hetero import lazy as hetero_lazy
 from retexo.hetero.context import HeteroContext, of_target, schema_of
 from retexo.nn.hetero import AnyArchitecture, HeteroArchitecture, build_network, projected_width

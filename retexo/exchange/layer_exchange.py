@@ -21,9 +21,10 @@ from torch import Tensor
 from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
+from retexo.exchange.boundary import INFER_WAVE, Boundary
 from retexo.exchange.coding.rows import decode_into
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.plan import INFER_WAVE, Boundary, ExchangePlan
+from retexo.exchange.plan import ExchangePlan
 from retexo.exchange.selection import (
     DENSE,
     CutEdges,

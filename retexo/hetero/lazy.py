@@ -14,8 +14,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.edges import Means, RelationMeans

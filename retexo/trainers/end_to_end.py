@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from retexo.comm.traffic import WHOLE_RUN
 from retexo.config.settings import TrainSettings
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, ExchangePlan, PlanOptions, make_plan
+from retexo.exchange.plan import ExchangePlan, PlanOptions, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.matrix import Matrix

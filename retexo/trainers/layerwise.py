@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHalo, LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import NumberedEdges, Sources, rows_of

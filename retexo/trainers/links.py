@@ -13,8 +13,9 @@ from torch import Tensor
 
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.autograd import make_halo_exchange
+from retexo.exchange.boundary import TRAIN_WAVE
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import TRAIN_WAVE, ExchangePlan, plan_of
+from retexo.exchange.plan import ExchangePlan, plan_of
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import Sources
 from retexo.nn.convolution import Inputs

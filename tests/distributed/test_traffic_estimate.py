@@ -24,9 +24,9 @@ from retexo.comm.traffic import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.config.settings import TrainSettings
 from retexo.estimate.traffic import WAVES, Entry, TrafficEstimate, estimate_traffic
 from retexo.exchange import layer_exchange
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.rows import RowFormat, encode
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE
 from retexo.nn.stage import Stage
 from retexo.trainers import layerwise, lazy
 from retexo.trainers.context import Context
@@ -236,7 +236,7 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train, "configure"),
         patch(train, "build_network", build_alone),
         patch(train, "connected", lambda *_: contextlib.nullcontext()),
-        patch(train, "Communicator", lambda *_: noted.comm),
+        patch(train, "Communicator", lambda *_, **__: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         patch(lazy, "train", _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments))),
         patch(layerwise, "_embed", _noting(layerwise._embed, lambda _, output: noted.outputs.append(output))),

@@ -42,7 +42,7 @@ from retexo.comm.threads import run_threads
 from retexo.config.compose import compose
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
-from retexo.exchange.plan import INFER_WAVE
+from retexo.exchange.boundary import INFER_WAVE
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model

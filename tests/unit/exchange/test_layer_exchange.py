@@ -26,10 +26,11 @@ from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP, MessageTag
 from retexo.config.settings import TrainSettings
 from retexo.exchange import layer_exchange
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import LayerExchange
-from retexo.exchange.plan import INFER_WAVE, TRAIN_WAVE, Use, make_plan
+from retexo.exchange.plan import Use, make_plan
 from retexo.exchange.selection import LocalRows
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import Block, InEdges, Sources, rows_of

@@ -17,18 +17,9 @@ from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, incoming_boundaries
 from retexo.exchange.coding.elias_fano import code_size
-from retexo.exchange.plan import (
-    INFER_WAVE,
-    TRAIN_WAVE,
-    Boundary,
-    ExchangePlan,
-    PlanOptions,
-    Use,
-    _incoming,
-    global_out_degree,
-    make_plan,
-)
+from retexo.exchange.plan import ExchangePlan, PlanOptions, Use, global_out_degree, make_plan
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -306,7 +297,7 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool) ->
         order = torch.argsort(partition.dst, stable=True)
         edges = {name: getattr(partition, name)[order] for name in ("src", "dst", "edge_weight")}
         required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
-        both = (_incoming(each, required, sums) for each in (partition, replace(partition, **edges)))
+        both = (incoming_boundaries(each, required, sums) for each in (partition, replace(partition, **edges)))
         for drawn, ordered in zip(*both, strict=True):
             for name, values in vars(drawn).items():
                 np.testing.assert_array_equal(values, getattr(ordered, name))

@@ -8,7 +8,8 @@ import torch
 
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
-from retexo.exchange.plan import Boundary, _check_asked_for
+from retexo.exchange.boundary import Boundary
+from retexo.exchange.plan import _check_asked_for
 from retexo.sites.ledger import LEDGER, check_limit
 
 NAMES = ["east", "south"]
