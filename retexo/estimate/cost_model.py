@@ -107,10 +107,8 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     choose = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
     choose += peers * wave.open_edges * cover
     width = min(case.widths(wave.layer)) if wave.embed else num_in
-    summed, in_threads = (
-        peers * (wave.open_edges - wave.by_rows),
-        case.inner * num_in * (not wave.embed),
-    )  # once a layer
+    summed = peers * (wave.open_edges - wave.by_rows)
+    in_threads = case.inner * num_in * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
         choose += peers * wave.open_edges * (one["partial_edge"] + weighted)

@@ -28,13 +28,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import (
-    IntArray,
-    Mask,
-    counted,
-    occurring,
-    taken,
-)
+from retexo.arrays import IntArray, Mask, counted, occurring, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
