@@ -5,8 +5,7 @@
 A run as users start it (Cora and GCN, 4 random parts and workers, so many rounds a layer without stopping), but
 for workers that note the time of the functions named in profiled_worker.py, of each without that of others within
 it. Means over the workers: seconds on the wall and of the CPU (gloo's own threads not included); of what a round
-repeats, milliseconds a round. Messages of the exchange, and what is made for the next, are in the background of the
-rest.
+repeats, milliseconds a round.
 """
 
 # Not profile.py: that would take the place of the standard library's module, which torch imports by way of cProfile.

@@ -35,22 +35,23 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
 }
 
 
-class Stopwatch(threading.local):
-    """Seconds of a thread's named calls, without those of other named calls within them: on the wall, and of its CPU.
+class Stopwatch:
+    """Seconds of named calls, without those of other named calls within them: on the wall, and of this thread's CPU."""
 
-    What threads in the background do, while others wait for it or do not, counts under its name, too.
-    """
-
-    def __init__(self, wall: defaultdict[str, float], cpu: defaultdict[str, float]) -> None:
-        self._wall, self._cpu = wall, cpu
-        self._running = ["rest" if threading.current_thread() is threading.main_thread() else "in the background"]
+    def __init__(self) -> None:
+        self.wall: defaultdict[str, float] = defaultdict(float)
+        self.cpu: defaultdict[str, float] = defaultdict(float)
+        self._running = ["rest"]
         self._since = time.perf_counter(), time.thread_time()
+        self._thread = threading.get_ident()
 
     def timed(self, name: str, function: Any) -> Any:
-        """The function, whose calls are counted under the name."""
+        """The function, whose calls by this thread are counted under the name."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return function(*args, **kwargs)
             self._note()
             self._running.append(name)
             try:
@@ -63,25 +64,21 @@ class Stopwatch(threading.local):
 
     def _note(self) -> None:
         now = time.perf_counter(), time.thread_time()
-        if self._running[-1] != "in the background":
-            self._wall[self._running[-1]] += now[0] - self._since[0]
-            self._cpu[self._running[-1]] += now[1] - self._since[1]
+        self.wall[self._running[-1]] += now[0] - self._since[0]
+        self.cpu[self._running[-1]] += now[1] - self._since[1]
         self._since = now
 
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """As retexo.worker.train.main; writes profile-RANK.json into the run directory."""
-    started, run = time.time(), train.run
-    wall: defaultdict[str, float] = defaultdict(float)
-    cpu: defaultdict[str, float] = defaultdict(float)
-    watch = Stopwatch(wall, cpu)
+    started, watch, run = time.time(), Stopwatch(), train.run
     for name, places in WATCHED.items():
         for owner, attribute in places:
             setattr(owner, attribute, watch.timed(name, getattr(owner, attribute)))
 
     def noting(*args: Any) -> dict[str, Any]:
         result = run(*args)
-        content = {"started": started, "wall": wall, "cpu": cpu}
+        content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
         (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content))
         return result
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from retexo.estimate.memory import FLOAT, peak_memory
-from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, waves
+from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, step_of_row, waves
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
@@ -24,7 +24,11 @@ def operations(case: Case, layer: int) -> tuple[float, float, float]:
     head = num_out * case.classes * (layer < case.layers - 1)
     product = num_in * num_out * case.num_inputs
     nodes = sum(wave.nodes for wave in waves(case) if wave.layer == layer) * case.inner
-    return 2 * train * (2 * product + 3 * head), 2 * val * (product + head), 2 * product * nodes
+    return train * _step_of_row(case, layer)[0], 2 * val * (product + head), 2 * product * nodes
+
+
+def _step_of_row(case: Case, layer: int) -> tuple[int, int]:
+    return step_of_row(*case.widths(layer), case.classes, case.num_inputs, is_last=layer == case.layers - 1)
 
 
 def memory(case: Case) -> float:
@@ -89,7 +93,7 @@ def _load(case: Case, speed: Speed) -> float:
 def _plan(case: Case, speed: Speed) -> float:
     """Look at all edges once a layer; sort, number, write and read those that are cut; send them."""
     one, edges = speed.one, case.edges / case.workers
-    coded = one["sort_edge"] + one["renumber_end"] + one["write_edge"] + one["read_edge"]
+    coded = one["sort_edge"] + one["write_edge"] + one["read_edge"]
     work = needed_cut_edges(case) * coded + (case.layers + 1) * edges * one["scan_edge"]
     copies = 32 * edges * one["copy_byte"]
     return work / speed.single + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
@@ -104,22 +108,19 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
     cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
     in_wave = case.edges / case.workers * case.cut * wave.edges
-    choose = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
-    choose += peers * wave.open_edges * cover
-    width = min(case.widths(wave.layer)) if wave.embed else num_in
-    summed = peers * (wave.open_edges - wave.by_rows)
-    in_threads = case.inner * num_in * (not wave.embed)  # once a layer
+    summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
+    alone = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
+    alone += peers * wave.open_edges * cover + summed * one["partial_edge"]
+    shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
-        choose += peers * wave.open_edges * (one["partial_edge"] + weighted)
-        choose += peers * wave.open_edges * width * one["partial_value"] / speed.many * speed.single
-        in_threads += peers * wave.targets * num_in
-    choose += summed * one["partial_edge"] + in_threads * one["size_value"] / speed.many * speed.single
+        alone += peers * wave.open_edges * (one["partial_edge"] + weighted)
+        shared += peers * (wave.open_edges * width * one["partial_value"] + wave.targets * num_in * one["size_value"])
+    chosen = alone / speed.single + shared / speed.many
     message = peers * wave.num_bytes
     copies = message * (one["code_byte"] * (not wave.leaves_zeros_out) + one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out
     copies += summed * width * one["partial_value"]
-    chosen = choose / speed.single
     written = 3 * message * one["page_byte"] / speed.single + copies / speed.many  # as it is made, comes, and is read
     noted = message * one["log_byte"] / speed.single
     batches, group = pieces(case, num_in)
@@ -144,11 +145,11 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
 
 def _round(case: Case, layer: int, speed: Speed) -> float:
     """Steps and scores; the message and the optimiser; and what a round of no nodes takes."""
-    one, (num_in, num_out), size = speed.one, case.widths(layer), FLOAT * case.parameters(layer)
+    one, num_out, size = speed.one, case.widths(layer)[1], FLOAT * case.parameters(layer)
     train, val, hidden = case.inner * case.train, case.inner * case.val, num_out * (layer < case.layers - 1)
     trained, scored, _ = operations(case, layer)
-    value = one["hidden_value" if hidden else "last_value"]
-    work = (trained + scored) * one["flop"] + train * (num_in * case.num_inputs + hidden + case.classes) * value
+    work = (trained + scored) * one["flop"]
+    work += train * _step_of_row(case, layer)[1] * one["hidden_value" if hidden else "last_value"]
     work += val * (hidden * one["norm_forward_value"] + case.classes * one["count_value"])
     message = 2 * (case.workers - 1) / case.workers * size
     work += message * one["socket_byte"]

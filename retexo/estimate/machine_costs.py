@@ -18,7 +18,8 @@ from torch import Tensor
 from partitioning.directory.types import Partition
 from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.exchange.boundary import Boundary, BoundaryCode, edges_by_halo
+from retexo.estimate.random_graph import step_of_row
+from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.selection import LocalRows
@@ -71,8 +72,8 @@ def _training(flop: float) -> UnitCosts:
     task, labels = NodeClassification(47, False), torch.randint(47, (ROWS,))
     hidden, last = build_stages(Architecture(default_model("gcn", 2, WIDTH), 100, 47), 0)
 
-    def step(stage: Stage, width: int) -> float:
-        """Seconds a row."""
+    def value(stage: Stage, width: int) -> float:
+        """Seconds."""
         assert isinstance(stage.conv, LinearConvolution)
         inputs = stage.conv.inputs(None, torch.randn(ROWS, width), NOT_PROJECTED)
         nodes = LabelledNodes.of(torch.arange(ROWS), labels, inputs)
@@ -81,12 +82,10 @@ def _training(flop: float) -> UnitCosts:
             for place in nodes.chunks:
                 task.loss_sum(stage.logits(nodes.inputs(place)), labels[place]).backward()  # type: ignore[no-untyped-call]
 
-        return _each(ROWS, all_chunks, 3)
+        operations, values = step_of_row(width, stage.output_dim, 47, is_last=stage.is_last)
+        return (_each(ROWS, all_chunks, 3) - flop * operations) / values
 
-    return {
-        "hidden_value": (step(hidden, 100) - flop * 2 * (2 * 100 * WIDTH + 3 * WIDTH * 47)) / (100 + WIDTH + 47),
-        "last_value": (step(last, WIDTH) - flop * 2 * 2 * WIDTH * 47) / (WIDTH + 47),
-    }
+    return {"hidden_value": value(hidden, 100), "last_value": value(last, WIDTH)}
 
 
 def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
@@ -129,13 +128,12 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     num_halo, num_inner, num_edges = MANY * EDGES // 5, MANY * EDGES // 25, MANY * EDGES
     ends = num_inner + rng.integers(num_halo, size=num_edges), np.sort(rng.integers(num_inner, size=num_edges))
     part, required = _part(num_inner, num_halo, *ends), np.ones(num_inner, np.uint8)
-    row_ptr, target, _ = edges_by_halo(part, required)
-    occupied = np.flatnonzero(np.diff(row_ptr))
-    boundary = Boundary(occupied, np.arange(num_inner), required, np.unique(row_ptr).astype(np.int64), target)
-    code, numbers = BoundaryCode(num_edges, num_inner, num_halo, 2), np.arange(num_halo)
+    (boundary,) = incoming_boundaries(part, required, True)
+    target = boundary.target
+    code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
-        "sort_edge": _each(num_edges, lambda: edges_by_halo(part, required), 1),
+        "sort_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1),
         "renumber_end": _each(num_edges, lambda: compact(target), 3),
         "scan_edge": _each(num_edges, lambda: np.flatnonzero((target >= 9) & (target < 99)), 3),
         "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1),
@@ -147,8 +145,8 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
 
 
 def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partition:
-    """Of which only the edges matter."""
-    none, nodes = torch.zeros(0, dtype=torch.int64), torch.zeros(num_inner, dtype=torch.int64)
+    """Of which only the edges matter, with one owner of all halo nodes."""
+    nodes, halo = (torch.zeros(count, dtype=torch.int64) for count in (num_inner, num_halo))
     return Partition(
         rank=0,
         num_parts=1,
@@ -162,8 +160,8 @@ def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partit
         val_mask=nodes.bool(),
         test_mask=nodes.bool(),
         node_ids=nodes,
-        halo_owner=none,
-        halo_index=none,
+        halo_owner=halo,
+        halo_index=halo,
         in_degree=nodes,
         out_degree=None,
         self_loops=0,

@@ -120,6 +120,13 @@ class Case:
         return x / (share @ x), share
 
 
+def step_of_row(num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool) -> tuple[int, int]:
+    """Floating-point operations of a training row's products, forward and backward, and the values that are dropped,
+    normalised or compared with a label; the head's input has a gradient, too."""
+    hidden = 0 if is_last else num_out
+    return 2 * (2 * num_in * num_out * num_inputs + 3 * hidden * classes), num_in * num_inputs + hidden + classes
+
+
 # --- what crosses the network ----------------------------------------------------------------------------------------
 
 

@@ -54,16 +54,16 @@ class Boundary:
 
 def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
     """The required edges from each peer, sorted by row, then target."""
-    row_ptr, dst, weight = (edges_by_halo if partial_sums else _layers_by_halo)(partition, required_layers)
+    row_ptr, dst, weight = (_edges_by_halo if partial_sums else _layers_by_halo)(partition, required_layers)
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     boundaries = []
     for first, end in pairwise(first_halo):
-        counts, edges = np.diff(row_ptr[first : end + 1]), slice(row_ptr[first], row_ptr[end])
-        rows = np.flatnonzero(counts)
+        edges = slice(row_ptr[first], row_ptr[end])
+        rows, own_row_ptr = _with_edge(np.diff(row_ptr[first : end + 1]))
         targets, target = compact(dst[edges])
         shared = np.full(len(targets), -1), targets.astype(np.uint8)
         ids, layers = (targets, required_layers[targets]) if partial_sums else shared
-        boundaries.append(Boundary(rows + first, ids, layers, pointers(counts[rows]), target, picked(weight, edges)))
+        boundaries.append(Boundary(rows + first, ids, layers, own_row_ptr, target, picked(weight, edges)))
     return boundaries
 
 
@@ -71,7 +71,7 @@ _ByHalo = tuple[IndexArray, IndexArray, WeightArray | None]
 """Where the edges of each halo node begin, [H + 1]; the targets, ascending for each node, and weights of edges, [E]."""
 
 
-def edges_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
+def _edges_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
     """All required edges from halo nodes, to inner nodes."""
     src, dst = partition.src.numpy(), partition.dst.numpy()
     required = (src >= partition.num_inner) & taken(required_layers > 0, dst)
@@ -96,6 +96,12 @@ def _layers_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo
     found[:, 0] = False
     halo, layers = np.nonzero(found)
     return pointers(counted(halo, partition.num_halo)), layers, None
+
+
+def _with_edge(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Of rows with so many edges those that have any, [L], and where the edges of each begin, [L + 1]."""
+    rows = np.flatnonzero(counts)
+    return rows, pointers(counts[rows])
 
 
 def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
@@ -144,9 +150,8 @@ class BoundaryCode:
         edges = code_size(self.num_edges, self._universe)
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
         node, target = _row_and_target(key, self.num_targets)
-        counts = counted(node)
-        rows = np.flatnonzero(counts)
+        rows, row_ptr = _with_edge(counted(node))
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
-        return Boundary(rows, np.full(self.num_targets, -1), required_layers, pointers(counts[rows]), target)
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, row_ptr, target)

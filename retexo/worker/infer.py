@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from retexo.cluster.heartbeat import Progress
-from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import connected
 from retexo.comm.sockets import Streams
 from retexo.config.app_settings import PredictSettings
@@ -57,9 +56,7 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
-        disclosing(
-            job, Communicator(transport, job.settings.sleep_time, between_nodes=job.settings.cluster.num_nodes > 1)
-        ) as disclosure,
+        disclosing(job, job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm

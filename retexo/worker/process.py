@@ -21,8 +21,9 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.cluster.cores import usable_cores
 from retexo.cluster.heartbeat import ParentPipe, Progress
+from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous
-from retexo.comm.transport import PeerLost
+from retexo.comm.transport import PeerLost, Transport
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped, TrainingError
@@ -43,6 +44,11 @@ class Job:
     rendezvous: Rendezvous
     settings_digest: str
     """sha256 (hex) of the settings that have to be the same on every node."""
+
+    def communicator(self, transport: Transport) -> Communicator:
+        """The worker's end."""
+        several = self.settings.cluster.num_nodes > 1
+        return Communicator(transport, self.settings.sleep_time, between_nodes=several)
 
 
 def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:

@@ -66,9 +66,7 @@ def run(
     with (
         connected(job.rendezvous, rank, streams) as transport,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        disclosing(
-            job, Communicator(transport, settings.sleep_time, between_nodes=settings.cluster.num_nodes > 1)
-        ) as disclosure,
+        disclosing(job, job.communicator(transport)) as disclosure,
     ):
         start = time.perf_counter()
         comm = disclosure.comm

@@ -236,7 +236,7 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train, "configure"),
         patch(train, "build_network", build_alone),
         patch(train, "connected", lambda *_: contextlib.nullcontext()),
-        patch(train, "Communicator", lambda *_, **__: noted.comm),
+        patch(train.TrainJob, "communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         patch(lazy, "train", _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments))),
         patch(layerwise, "_embed", _noting(layerwise._embed, lambda _, output: noted.outputs.append(output))),
