@@ -22,7 +22,7 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
     "read the part": [(train, "read_graph")],
     "plan": [(context, "make_plan")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
-    "exchange: decode": [(layer_exchange, "decode_into"), (accumulate.Accumulator, "add")],
+    "exchange: decode": [(layer_exchange, "decode"), (accumulate.Accumulator, "add")],
     "aggregate": [(layerwise, "make_layer_objective")],
     "embed": [(layerwise, "_embed")],
     "round: gradient": [(update.SynchronousSGD, "compute"), (update.LocalSGD, "compute")],

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ NODE_TENSORS = ("feat", "label", "orig_id", *MASKS, "in_deg", "out_deg")
 """What node_feat.dgl held."""
 CHUNK = 1 << 20
 """Rows of a tensor that are hashed at a time."""
+
+
+def _is_intact(path: Path, checksum: str) -> bool:
+    return path.is_file() and file_checksum(path) == checksum
 
 
 def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str, Tensor]) -> str:
@@ -88,12 +93,12 @@ class Meta:
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
         """The first file, of those whose path in the directory begins and ends so, that is missing or was changed."""
-        for file, checksum in self.checksums.items():
-            path = directory / file
-            concerned = file.startswith(begin) and file.endswith(end)
-            if concerned and not (path.is_file() and file_checksum(path) == checksum):
-                return path
-        return None
+        concerned = {file: checksum for file, checksum in self.checksums.items()
+                     if file.startswith(begin) and file.endswith(end)}  # fmt: skip
+        paths = [directory / file for file in concerned]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib computes in many at a time
+            intact = pool.map(_is_intact, paths, concerned.values())
+            return next((path for path, is_intact in zip(paths, intact, strict=True) if not is_intact), None)
 
     def check(self) -> None:
         """ValueError for what does not fit together."""

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from retexo.arrays import ByteArray
 from retexo.comm.transport import Pieces, fill
 from retexo.errors import TrainingError
 
 HEADER = struct.Struct("<QII")
-"""Of a record: bytes that follow, their CRC-32, and the CRC-32 of what this worker sent."""
+"""Of a record: bytes that follow, their checksum, and that of what this worker sent."""
+BLOCK = 1 << 12
+"""Bytes that are one word of what the CRC-32 of a checksum is taken of."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
 
@@ -46,7 +49,7 @@ class ReplayLog:
             length = self.path.stat().st_size
             while len(header := file.read(HEADER.size)) == HEADER.size:
                 size, expected, _ = HEADER.unpack(header)
-                if size > length - file.tell() or zlib.crc32(file.read(size)) != expected:
+                if size > length - file.tell() or checksum([np.frombuffer(file.read(size), np.uint8)]) != expected:
                     break
                 ends.append(file.tell())
         return ends
@@ -96,8 +99,13 @@ class ReplayLog:
 
 
 def checksum(pieces: Pieces) -> int:
-    """CRC-32 of a message."""
-    value = 0
+    """CRC-32 of a message's length and of the sum of 64-bit words of each BLOCK, wherever the message is cut.
+
+    A CRC-32 of all its bytes would take six times as long.
+    """
+    value, rest = sum(map(len, pieces)) % (1 << 32), np.zeros(0, np.uint8)
     for piece in pieces:
-        value = zlib.crc32(piece.data, value)
-    return value
+        content: ByteArray = np.concatenate((rest, piece)) if len(rest) else piece
+        blocks, rest = np.split(content, [len(content) // BLOCK * BLOCK])
+        value = zlib.crc32(blocks.view(np.uint64).reshape(-1, BLOCK // 8).sum(axis=1), value)
+    return zlib.crc32(rest.data, value)

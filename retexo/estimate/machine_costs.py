@@ -20,7 +20,7 @@ from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.random_graph import step_of_row
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
-from retexo.exchange.coding.rows import RowFormat, decode_into, encode, row_sizes
+from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 from retexo.exchange.selection import LocalRows
 from retexo.nn.block import InEdges
@@ -171,10 +171,11 @@ def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partit
 def _messages(rows: Tensor) -> UnitCosts:
     """Rows written as bytes, and read."""
     embedded, plain, zeros = rows.relu(), RowFormat(), RowFormat("sparse")
+    like = ((len(rows), WIDTH), rows.dtype)
     return {
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
-        "sparse_value": _each(rows.numel(), lambda: decode_into(rows, encode(embedded, zeros), zeros), 1),
-        "code_byte": _each(rows.nbytes, lambda: decode_into(rows, encode(rows, plain), plain)),
+        "sparse_value": _each(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
+        "code_byte": _each(rows.nbytes, lambda: decode(encode(rows, plain), *like, plain)),
         # As much as the C library does not keep when it is freed.
         "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),

@@ -8,6 +8,7 @@ I inner nodes; of one layer n rows that this worker has, K vectors that it sends
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def make_halo_exchange(
         halo, targets = (
             torch.from_numpy(ids) for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
-        arrivals.append(ReceivedMessage(halo, targets, read=lambda values: None))
+        arrivals.append(ReceivedMessage(halo, targets, read=partial(like.new_empty, len(halo) + len(targets), 0)))
     message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
     message.sort_indices()
     return HaloExchange(

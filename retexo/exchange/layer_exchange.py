@@ -22,7 +22,7 @@ from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.boundary import INFER_WAVE, Boundary
-from retexo.exchange.coding.rows import decode_into
+from retexo.exchange.coding.rows import decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import ExchangePlan
 from retexo.exchange.selection import (
@@ -301,10 +301,14 @@ class LayerExchange:
         messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
+            count = len(some_rows) + len(some_sums)
+            if not count:
+                continue
             rows, targets = edges.rows[some_rows], edges.targets[some_sums]
             halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
             row_format = selection.format.row_format(self.local.precision)
-            read = partial(decode_into, buffer=message, row_format=row_format)
+            width = self.local.projected_width if projected else self.local.rows.shape[1]
+            read = partial(decode, message, (count, width), self.local.rows.dtype, row_format)
             arrivals.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return arrivals

@@ -134,12 +134,15 @@ class LocalRows:
         if not isinstance(values, Tensor):
             both: list[sp.csr_array] = [values[nodes], summing @ values]
             return sp.csr_array(sp.vstack(both, format="csr"))
-        made = values.new_empty(len(nodes) + summing.shape[0], values.shape[1])
-        torch.index_select(values, 0, torch.from_numpy(nodes), out=made[: len(nodes)])
         rows, row_ptr = (
             torch.from_numpy(each.astype(np.int32, copy=False)) for each in (summing.indices, summing.indptr)
         )
-        made[len(nodes) :] = row_sums(values, rows, row_ptr, torch.from_numpy(summing.data))
+        sums = row_sums(values, rows, row_ptr, torch.from_numpy(summing.data))
+        if not len(nodes):
+            return sums
+        made = values.new_empty(len(nodes) + len(sums), values.shape[1])
+        torch.index_select(values, 0, torch.from_numpy(nodes), out=made[: len(nodes)])
+        made[len(nodes) :] = sums
         return made
 
 

@@ -153,9 +153,17 @@ class Accumulator:
         return self._edges.in_edges(nodes)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
-        target = self._place[vectors.sum_dst]
+        target, sums = self._place[vectors.sum_dst], vectors.sums
         wanted = target >= 0
-        pieces = (torch.split(ends[wanted].to(self._device), SUMS_AT_ONCE) for ends in (target, vectors.sums))
+        if not wanted.all():
+            target, sums = target[wanted], sums[wanted]
+        if not len(sums):
+            return
+        first, end = int(sums[0]), int(sums[-1]) + 1
+        if end - first == len(sums):  # they ascend: all that come in one message
+            self._total.index_add_(0, target.to(self._device), values[first:end])
+            return
+        pieces = (torch.split(places.to(self._device), SUMS_AT_ONCE) for places in (target, sums))
         for target, sums in zip(*pieces, strict=True):
             self._total.index_add_(0, target, values.index_select(0, sums))
 

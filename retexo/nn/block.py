@@ -32,8 +32,8 @@ class ReceivedMessage:
     """int64 [R] the halo node of each row, in [0, H)."""
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
-    read: Callable[[Tensor], None]
-    """Decodes the vectors into a given tensor [R + S, F], so that they are never held twice."""
+    read: Callable[[], Tensor]
+    """Decodes the vectors, [R + S, F], which then may be the memory of the message itself."""
     projected: bool = False
     """Whether the sender multiplied them with the layer's weights; then they are D wide."""
 
@@ -65,12 +65,15 @@ class HaloRows:
         halo, sums, end = self.halo, [self.sums], len(self.values)
         if any(len(arrival.halo) for arrival in arrivals):
             halo = halo.clone()
-        values = self.values.new_empty(end + sum(counts), self.values.shape[1])
-        values[:end] = self.values
+        is_all = not end and len(arrivals) == 1
+        values = arrivals[0].read() if is_all else self.values.new_empty(end + sum(counts), self.values.shape[1])
+        if not is_all:
+            values[:end] = self.values
         for arrival, count in zip(arrivals, counts, strict=True):
             first_sum = end + len(arrival.halo)
             halo[arrival.halo] = torch.arange(end, first_sum)
-            arrival.read(values[end : end + count])
+            if not is_all:
+                values[end : end + count] = arrival.read()
             end += count
             sums.append(torch.arange(first_sum, end))
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])

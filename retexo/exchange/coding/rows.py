@@ -30,6 +30,7 @@ that the error is at most scale / 2. Neither takes what is not finite.
 Shape letters: R rows, D width, n count of columns written in a row.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -97,23 +98,17 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
 def decode(buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat) -> torch.Tensor:
     """Return the rows that `encode` wrote, dtype [R, D]; shape is (R, D) and dtype that of the rows encoded.
 
-    buffer: uint8 [B], not trusted. Raises ValueError where it is not exactly one block of such rows.
+    buffer: uint8 [B], not trusted; its memory may become that of the rows. Raises ValueError where it is not exactly
+    one block of such rows.
     """
-    rows = torch.empty(shape, dtype=dtype)
-    decode_into(rows, buffer, row_format)
-    return rows
-
-
-def decode_into(rows: torch.Tensor, buffer: torch.Tensor, row_format: RowFormat) -> None:
-    """The same, into a tensor that is there, [R, D]."""
-    as_they_are = row_format == RowFormat() and rows.is_contiguous() and buffer.dtype == torch.uint8
-    if as_they_are and buffer.shape == (rows.numel() * rows.itemsize,):
-        as_bytes(rows).copy_(buffer)
-        return
-    start = 0
-    for chunk in _read_chunks(buffer, (rows.shape[0], rows.shape[1]), rows.dtype, row_format):
+    as_they_are = row_format == RowFormat() and buffer.dtype == torch.uint8 and buffer.is_contiguous()
+    if as_they_are and buffer.shape == (math.prod(shape) * dtype.itemsize,):
+        return (buffer if buffer.data_ptr() % dtype.itemsize == 0 else buffer.clone()).view(dtype).view(shape)
+    rows, start = torch.empty(shape, dtype=dtype), 0
+    for chunk in _read_chunks(buffer, shape, dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)
+    return rows
 
 
 def _write_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
