@@ -81,7 +81,7 @@ class Message:
 
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Sparse pieces are made for their sizes, which a header tells, and but for the first once more to be sent."""
+        """Sparse sums are made for their sizes, which a header tells, and but for the first once more to be sent."""
         vectors = Vectors.of(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]

@@ -260,16 +260,11 @@ def _candidates(
 
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
-    order = np.argsort(edges.target, kind="stable")
-    nodes, target, weight = edges.nodes[edges.source[order]], edges.target[order], picked(edges.weight, order)
+    summing = local.summing(taken(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight)
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
-        end = min(first + step, edges.num_targets)
-        part = slice(*np.searchsorted(target, (first, end)))
-        own = picked(weight, part)
-        summing = local.summing(nodes[part], target[part] - first, end - first, own)
-        sums = local.vectors(nodes[:0], summing, projected=False)
+        sums = local.vectors(edges.nodes[:0], summing[first : first + step], projected=False)
         sizes.append(row_sizes(sums, SPARSE.row_format(local.precision)))
     return np.concatenate(sizes)
 
@@ -302,9 +297,10 @@ class Vectors:
         return [range(*both) for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))]
 
     def size(self, piece: range) -> int:
-        """Bytes of a piece."""
+        """Bytes of a piece; sums are made for it where their zeros count."""
         if self.format.sparse:
-            return len(self.write(piece))
+            rows = self.nodes[piece.start : piece.stop]
+            return int(self.local.sparse_sizes[rows].sum()) + len(self.write(piece[len(rows) :]))
         width = self.local.projected_width if self.format.projected else self.local.rows.shape[1]
         return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
 
