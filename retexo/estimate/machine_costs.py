@@ -129,13 +129,13 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     ends = num_inner + rng.integers(num_halo, size=num_edges), np.sort(rng.integers(num_inner, size=num_edges))
     part, required = _part(num_inner, num_halo, *ends), np.ones(num_inner, np.uint8)
     (boundary,) = incoming_boundaries(part, required, True)
-    target = boundary.target
+    source = boundary.source
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
         "sort_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1),
-        "renumber_end": _each(num_edges, lambda: compact(target), 3),
-        "scan_edge": _each(num_edges, lambda: np.flatnonzero((target >= 9) & (target < 99)), 3),
+        "renumber_end": _each(num_edges, lambda: compact(source), 3),
+        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), 3),
         "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1),
         "read_edge": _each(num_edges, lambda: code.read(written), 1),
         "cover_small": _cover(rng, 300_000, 1),

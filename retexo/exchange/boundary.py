@@ -4,12 +4,12 @@ I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (n
 receiver), R targets (see retexo.exchange.plan), E edges between them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from partitioning.directory.types import Partition
@@ -30,21 +30,26 @@ class Boundary:
     """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
     required_layers: ByteArray
     """[R] see ExchangePlan.required_layers."""
-    row_ptr: IntArray
-    """[L + 1] row i has the edges row_ptr[i] ... row_ptr[i + 1] - 1, at least one."""
-    target: IndexArray
-    """int32 [E] in [0, R)."""
+    target_ptr: IntArray
+    """[R + 1] target i has the edges target_ptr[i] ... target_ptr[i + 1] - 1, at least one."""
+    source: IndexArray
+    """int32 [E] in [0, L), ascending for each target."""
     weight: WeightArray | None = None
     """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
 
     @property
-    def source(self) -> IndexArray:
-        """int32 [E] in [0, L); made anew."""
-        return np.repeat(np.arange(len(self.rows), dtype=np.int32), np.diff(self.row_ptr))
+    def num_sources(self) -> IntArray:
+        """Edges of each target, [R]."""
+        return np.diff(self.target_ptr)
+
+    @property
+    def target(self) -> IndexArray:
+        """int32 [E] in [0, R), ascending; made anew."""
+        return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_sources)
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""
-        return taken(self.targets_in_wave(layer, wave, num_layers), self.target)
+        return np.repeat(self.targets_in_wave(layer, wave, num_layers), self.num_sources)
 
     def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether a target, and so each of its edges, counts, bool [R]."""
@@ -53,63 +58,72 @@ class Boundary:
 
 
 def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
-    """The required edges from each peer, sorted by row, then target."""
-    row_ptr, dst, weight = (_edges_by_halo if partial_sums else _layers_by_halo)(partition, required_layers)
+    """The required edges from each peer, sorted by target, then row."""
+    find = (_required_edges if partial_sums else _required_layers)(partition, required_layers)
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     boundaries = []
-    for first, end in pairwise(first_halo):
-        edges = slice(row_ptr[first], row_ptr[end])
-        rows, own_row_ptr = _with_edge(np.diff(row_ptr[first : end + 1]))
-        targets, target = compact(dst[edges])
+    for first, end in pairwise(first_halo.tolist()):
+        halo, target, weight = find(first, end)
+        rows, source = compact(halo)
+        targets, target_ptr = _with_edge(counted(target))
         shared = np.full(len(targets), -1), targets.astype(np.uint8)
         ids, layers = (targets, required_layers[targets]) if partial_sums else shared
-        boundaries.append(Boundary(rows + first, ids, layers, own_row_ptr, target, picked(weight, edges)))
+        boundaries.append(Boundary(rows + first, ids, layers, target_ptr, source, weight))
     return boundaries
 
 
-_ByHalo = tuple[IndexArray, IndexArray, WeightArray | None]
-"""Where the edges of each halo node begin, [H + 1]; the targets, ascending for each node, and weights of edges, [E]."""
+_Edges = tuple[IndexArray, IndexArray, WeightArray | None]
+"""Halo nodes counted from the first of their owner, and targets, ascending; weights; all [E]."""
 
 
-def _edges_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
-    """All required edges from halo nodes, to inner nodes."""
-    src, dst = partition.src.numpy(), partition.dst.numpy()
-    required = (src >= partition.num_inner) & taken(required_layers > 0, dst)
-    halo, dst = np.compress(required, src) - partition.num_inner, np.compress(required, dst)
-    weight = picked(None if partition.edge_weight is None else partition.edge_weight.numpy(), required)
-    if (dst[1:] < dst[:-1]).any():  # in a directory they ascend
-        order = np.argsort(dst, kind="stable")
-        halo, dst, weight = halo[order], dst[order], picked(weight, order)
-    # A transposed matrix is one sort in linear time, of all peers at once: halo nodes are in the order of their owners.
-    values = np.ones(len(dst), np.int8) if weight is None else weight
-    by_target = values, halo, pointers(counted(dst, partition.num_inner))
-    by_halo = csr_array(by_target, shape=(partition.num_inner, partition.num_halo)).tocsc()
-    return by_halo.indptr, by_halo.indices, None if weight is None else by_halo.data
+def _required_edges(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
+    """Finds the required edges from a range of halo nodes, to inner nodes."""
+    src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
+    weight = None if partition.edge_weight is None else partition.edge_weight.numpy()
+    required = None if required_layers.all() else taken(required_layers > 0, dst)
+
+    def find(first: int, end: int) -> _Edges:
+        edges = (src >= num_inner + first) & (src < num_inner + end)
+        if required is not None:
+            edges &= required
+        halo, target, of_edges = np.compress(edges, src), np.compress(edges, dst), picked(weight, edges)
+        halo -= num_inner + first
+        falls = (target[1:] == target[:-1]) & (halo[1:] < halo[:-1])
+        if falls.any() or (target[1:] < target[:-1]).any():  # in a directory they ascend
+            order = np.lexsort((halo, target))
+            halo, target, of_edges = halo[order], target[order], picked(of_edges, order)
+        return halo, target, of_edges
+
+    return find
 
 
-def _layers_by_halo(partition: Partition, required_layers: ByteArray) -> _ByHalo:
-    """For how many layers each halo node is required, as targets that destinations share."""
+def _required_layers(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
+    """Finds for how many layers a range of halo nodes is required, as targets that destinations share."""
     src, required = partition.src.numpy(), taken(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
     found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
     found[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
     found[:, 0] = False
-    halo, layers = np.nonzero(found)
-    return pointers(counted(halo, partition.num_halo)), layers, None
+
+    def find(first: int, end: int) -> _Edges:
+        layers, halo = np.nonzero(found[first:end].T)
+        return halo, layers, None
+
+    return find
 
 
 def _with_edge(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Of rows with so many edges those that have any, [L], and where the edges of each begin, [L + 1]."""
-    rows = np.flatnonzero(counts)
-    return rows, pointers(counts[rows])
+    """Of targets with so many edges those that have any, [R], and where the edges of each begin, [R + 1]."""
+    targets = np.flatnonzero(counts)
+    return targets, pointers(counts[targets])
 
 
-def _row_and_target(key: IntArray, num_targets: int) -> tuple[IndexArray, IndexArray]:
-    """int32 row and target of each number row * num_targets + target."""
-    number = key // max(num_targets, 1)
-    row = number.astype(np.int32)
-    number *= num_targets
-    return row, np.subtract(key, number, out=number).astype(np.int32)
+def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
+    """int32 target and node of each number target * num_nodes + node."""
+    number = key // max(num_nodes, 1)
+    target = number.astype(np.int32)
+    number *= num_nodes
+    return target, np.subtract(key, number, out=number).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -140,7 +154,9 @@ class BoundaryCode:
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
-        key = np.repeat(halo_index[boundary.rows] * self.num_targets, np.diff(boundary.row_ptr)) + boundary.target
+        first = np.arange(self.num_targets) * self.num_inner
+        key = np.repeat(first, boundary.num_sources)
+        key += taken(halo_index[boundary.rows], boundary.source)
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
         code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
@@ -149,9 +165,10 @@ class BoundaryCode:
         """The boundary as the owner sees it. Raises ValueError for an invalid code."""
         edges = code_size(self.num_edges, self._universe)
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
-        node, target = _row_and_target(key, self.num_targets)
-        rows, row_ptr = _with_edge(counted(node))
+        target, node = _target_and_node(key, self.num_inner)
+        rows, source = compact(node)
+        target_ptr = pointers(counted(target, self.num_targets))
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
-        return Boundary(rows, np.full(self.num_targets, -1), required_layers, row_ptr, target)
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, target_ptr, source)

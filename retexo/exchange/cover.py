@@ -1,11 +1,11 @@
 """The cheapest set of rows and partial sums for the edges between two partitions: a minimum-weight vertex cover.
 
-One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the inner nodes of p
-that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, an edge is covered
+One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the destinations in q,
+on the right the inner nodes of p that are sources of edges into q. For an aggregator that adds up, an edge is covered
 by the source row, or by the sender's part of the destination's sum. What is sent is therefore a vertex cover of that
 graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
 
-Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
+Shape letters: E edges, L left vertices (destinations' sums), R right vertices (source rows), V = L + R.
 """
 
 from collections.abc import Iterator
@@ -43,9 +43,9 @@ _INT32_MAX = int(np.iinfo(np.int32).max)
 
 @dataclass(frozen=True)
 class Cover:
-    """Which rows to send, what they weigh, and what any cover weighs at least.
+    """Which sums and rows to send, what they weigh, and what any cover weighs at least.
 
-    left_mask bool [L]: send this source row. right_mask bool [R]: send the partial sum for this destination row.
+    left_mask bool [L]: send the partial sum for this destination. right_mask bool [R]: send this source row.
     weight: weight of the rows taken. lower_bound: no cover weighs less; equal to weight where the cover is exact.
     """
 
@@ -284,7 +284,7 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
 def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     """All of the side that weighs less, int64 [L] and [R]; no bound."""
     left, right = int(left_weight.sum()), int(right_weight.sum())
-    is_left = left <= right
+    is_left = left < right
     return np.full(len(left_weight), is_left), np.full(len(right_weight), not is_left), min(left, right)
 
 

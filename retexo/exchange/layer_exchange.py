@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, picked, taken
+from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, occurring, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.boundary import INFER_WAVE, Boundary
@@ -54,7 +54,7 @@ class EdgeSubset:
     source: Int32Array
     """[E'] in [0, L'); without the edges of rows that the receiver holds."""
     target: Int32Array
-    """[E'] in [0, R')."""
+    """[E'] in [0, R'), ascending."""
     weight: WeightArray | None = None
     """[E'] as Boundary.weight."""
 
@@ -221,24 +221,24 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        which = self._layer, wave, self._plan.num_layers
-        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
-        count = np.diff(np.concatenate(([0], np.cumsum(edges, dtype=np.int32)))[boundary.row_ptr])
-        rows = np.flatnonzero(count)  # while each target has an edge
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        edges, counts = np.repeat(targets, boundary.num_sources), boundary.num_sources[targets]
+        source, weight = np.compress(edges, boundary.source), picked(boundary.weight, edges)
+        target = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        rows = occurring(source, len(boundary.rows))
         held = self._held_there[peer]
         if held.any():
-            edges &= np.repeat(~held, np.diff(boundary.row_ptr))
-            count[held] = 0
-        source = np.repeat(np.arange(len(rows), dtype=np.int32), count[rows])
-        target = taken(np.cumsum(targets, dtype=np.int32) - 1, np.compress(edges, boundary.target))
-        return EdgeSubset(rows, np.flatnonzero(targets), source, target, picked(boundary.weight, edges))
+            missing = ~taken(held, source)
+            source, target = np.compress(missing, source), np.compress(missing, target)
+            weight = picked(weight, missing)
+        source = taken(np.cumsum(rows, dtype=np.int32) - 1, source)
+        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), source, target, weight)
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        which = self._layer, wave, self._plan.num_layers
-        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
-        rows = np.logical_or.reduceat(edges, boundary.row_ptr[:-1]) if len(edges) else edges
-        none = np.zeros(0, np.int32)
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        source = np.compress(np.repeat(targets, boundary.num_sources), boundary.source)
+        rows, none = occurring(source, len(boundary.rows)), np.zeros(0, np.int32)
         return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:

@@ -9,11 +9,12 @@ Layer l of L needs its output at the labelled and test nodes, and at all nodes t
 layers after it; nothing is sent for other nodes. With a trained network there are no rounds: all goes in INFER_WAVE,
 for the nodes with a label to compare with (evaluate) or for every node (predict).
 
-A part holds the in-edges of its own nodes. So it tells each owner the edges that come from there, as ascending numbers
-row * R + target. What a target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a
-partial sum for a destination: each destination is a target; in a graph with weights the owner is told those of the
-edges that it may sum, where that is expected to save more than it takes. Where only rows are sent (attention, pooling,
-exchange=plain) all destinations that are required by as many layers are one target.
+A part holds the in-edges of its own nodes, sorted by destination; all that is made of them keeps that order. So it
+tells each owner the edges that come from there, as ascending numbers target * I + node, with the owner's I. What a
+target is depends on what can be sent for it. Where an aggregator adds up, the owner may send a partial sum for a
+destination: each destination is a target; in a graph with weights the owner is told those of the edges that it may sum,
+where that is expected to save more than it takes. Where only rows are sent (attention, pooling, exchange=plain) all
+destinations that are required by as many layers are one target.
 
 W workers, I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (nodes of the sender with an
 edge into the receiver), R targets, E edges between them.
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import IntArray, Mask, counted, occurring, taken
+from retexo.arrays import IntArray, Mask, occurring
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
@@ -115,10 +116,10 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = incoming_boundaries(partition, required_layers.numpy(), partial_sums)
-    sizes = [torch.tensor([len(boundary.target), len(boundary.targets)]) for boundary in incoming]
+    sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
     requests = [
-        BoundaryCode(len(boundary.target), len(boundary.targets), num_inner, options.num_layers).write(
+        BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers).write(
             boundary, partition.halo_index.numpy()
         )
         for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
@@ -224,7 +225,7 @@ def _tell_weights(
     announced = comm.all_to_all([torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP)
     received = comm.all_to_all(codes, [int(size) for size in announced], SETUP)
     for peer, (boundary, code) in enumerate(zip(outgoing, received, strict=True)):
-        weight = np.full(len(boundary.target), np.nan, np.float32)
+        weight = np.full(len(boundary.source), np.nan, np.float32)
         if len(code):
             told = _may_be_summed(boundary)
             weight[told] = read_weights(code.numpy(), int(told.sum()))
@@ -234,7 +235,7 @@ def _tell_weights(
 
 def _may_be_summed(boundary: Boundary) -> Mask:
     """Edges of a target with several, bool [E]."""
-    return taken(counted(boundary.target) > 1, boundary.target)
+    return np.repeat(boundary.num_sources > 1, boundary.num_sources)
 
 
 def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
@@ -246,11 +247,11 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
         left = needed & ~held[source]
         forced = occurring(source[left & ~told], len(held))
         left &= ~forced[source]
-        ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
-        cover = minimum_cover(source[left], target[left], *ones)
+        ones = np.ones(len(boundary.targets), np.int64), np.ones(len(held), np.int64)
+        cover = minimum_cover(target[left], source[left], *ones)
         rows = occurring(source[needed], len(held)) & ~rows_held
         saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
-        held |= forced | cover.left_mask
+        held |= forced | cover.right_mask
         rows_held |= rows
     return saved
 

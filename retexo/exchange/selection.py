@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, occurring, picked, taken
+from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, counted, occurring, picked, pointers, taken
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
@@ -121,12 +121,13 @@ class LocalRows:
     def summing(
         self, nodes: Int32Array, target: Int32Array, num_targets: int, edge_weight: WeightArray | None = None
     ) -> sp.csr_array:
-        """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E]."""
+        """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E] ascending."""
         dtype = self.rows.numpy().dtype
         scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
         weight = np.ones(len(nodes), dtype) if scale is None else taken(scale, nodes)
         weight = weight if edge_weight is None else weight * edge_weight
-        return sp.csr_array((weight, (target, nodes)), shape=(num_targets, len(self.rows)))
+        row_ptr = pointers(counted(target, num_targets))
+        return sp.csr_array((weight, nodes, row_ptr), shape=(num_targets, len(self.rows)))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
         """The rows of nodes [k], then the sums, [k + num_targets, F], or D wide."""
@@ -155,7 +156,7 @@ class CutEdges:
     source: Int32Array
     """[E] in [0, L)."""
     target: Int32Array
-    """[E] in [0, R)."""
+    """[E] in [0, R), ascending."""
     num_targets: int
     """R"""
     weight: WeightArray | None = None
@@ -213,10 +214,10 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     candidates = _candidates(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
-    covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
+    covers = [minimum_cover(edges.target, edges.source, each.sum_sizes, each.row_sizes) for each in candidates]
     totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
     best = int(np.argmin(totals))
-    return Selection(candidates[best].format, covers[best].left_mask | forced, covers[best].right_mask)
+    return Selection(candidates[best].format, covers[best].right_mask | forced, covers[best].left_mask)
 
 
 @dataclass(frozen=True, eq=False)
