@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retexo.arrays import ByteArray
 from retexo.comm.transport import Pieces, fill
+from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
 
 HEADER = struct.Struct("<QII")

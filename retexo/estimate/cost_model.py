@@ -91,12 +91,14 @@ def _load(case: Case, speed: Speed) -> float:
 
 
 def _plan(case: Case, speed: Speed) -> float:
-    """Look at all edges once a layer; sort, number, write and read those that are cut; send them."""
+    """Look at all edges once a layer and once a peer; find, number, write and read those that are cut; send them."""
     one, edges = speed.one, case.edges / case.workers
-    coded = one["sort_edge"] + one["write_edge"] + one["read_edge"]
-    work = needed_cut_edges(case) * coded + (case.layers + 1) * edges * one["scan_edge"]
+    coded = one["find_edge"] + one["write_edge"] + one["read_edge"]
+    of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
+    work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
+    work += (case.layers + 1) * edges * one["scan_edge"] / speed.single
     copies = 32 * edges * one["copy_byte"]
-    return work / speed.single + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
+    return work + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
@@ -109,19 +111,20 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
     in_wave = case.edges / case.workers * case.cut * wave.edges
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
+    added = one["bag_edge"] + width * one["bag_value"]
     alone = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
     alone += peers * wave.open_edges * cover + summed * one["partial_edge"]
     shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
         alone += peers * wave.open_edges * (one["partial_edge"] + weighted)
-        shared += peers * (wave.open_edges * width * one["partial_value"] + wave.targets * num_in * one["size_value"])
+        shared += peers * (wave.open_edges * added + wave.targets * num_in * one["size_value"])
     chosen = alone / speed.single + shared / speed.many
     message = peers * wave.num_bytes
-    copies = message * (one["code_byte"] * (not wave.leaves_zeros_out) + one["copy_byte"] + one["socket_byte"])
+    copies = message * (one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out
-    copies += summed * width * one["partial_value"]
-    written = 3 * message * one["page_byte"] / speed.single + copies / speed.many  # as it is made, comes, and is read
+    copies += summed * added
+    written = 2 * message * one["page_byte"] / speed.single + copies / speed.many  # as it is made, and comes
     noted = message * one["log_byte"] / speed.single
     batches, group = pieces(case, num_in)
     hops = 2 * batches * speed.hop

@@ -21,8 +21,8 @@ from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.random_graph import step_of_row
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
-from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
-from retexo.exchange.selection import LocalRows
+from retexo.exchange.cover import minimum_cover
+from retexo.exchange.selection import DENSE, CutEdges, LocalRows, Selection, Vectors
 from retexo.nn.block import InEdges
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import dense, drop, product, row_sums
@@ -89,13 +89,12 @@ def _training(flop: float) -> UnitCosts:
 
 
 def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
-    """Rows looked up and added up along a million edges, 25 of a target; and partial sums for another part."""
+    """Rows looked up and added up along a million edges, 25 of a target; and what sums for another part are made of."""
     source, target = torch.randint(200_000, (EDGES,)), torch.arange(EDGES) // 25
     degree, factor = torch.full((EDGES // 25,), 25), torch.rand(200_000)
     in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(EDGES // 25)
     place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
-    ends = source.int().numpy(), np.sort(rng.integers(40_000, size=EDGES, dtype=np.int32))
-    few = torch.randint(47, (len(rows),))
+    total, target_of_row = torch.zeros_like(rows), torch.randperm(len(rows)).sort().values
 
     def look_up() -> None:
         row = place.index_select(0, in_edges.src.index_select(0, in_edges.in_edges(nodes)[0]))
@@ -108,39 +107,44 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
         with torch.no_grad():
             return _each(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
 
-    def partial(width: int) -> float:
-        local = LocalRows(torch.randn(200_000, width), None, dense, width, "full")
-        return _each(EDGES, lambda: local.vectors(ends[0][:0], local.summing(*ends, 40_000), projected=False), 3)
-
-    (bag_edge, bag_value), (partial_edge, partial_value) = _line(bag), _line(partial)
+    bag_edge, bag_value = _line(bag)
     return {
         "index_edge": _each(EDGES, look_up),
         "bag_edge": bag_edge,
         "bag_value": bag_value,
-        "sum_value": _each(rows.numel(), lambda: torch.zeros_like(rows).index_add_(0, target[: len(rows)], rows[few])),
-        "partial_edge": partial_edge,
-        "partial_value": partial_value,
+        "sum_value": _each(rows.numel(), lambda: total.index_add_(0, target_of_row, rows)),
+        "partial_edge": _partial_sums(rng),
     }
 
 
+def _partial_sums(rng: np.random.Generator) -> float:
+    """Seconds an edge to get ready the sums of all targets of a boundary, 12 edges of each."""
+    count, num_edges = MANY * EDGES // 12, MANY * EDGES
+    source, target = (rng.integers(count, size=num_edges, dtype=np.int32) for _ in range(2))
+    edges = CutEdges(np.arange(count, dtype=np.int32), source, np.sort(target), count)
+    local = LocalRows(torch.zeros(count, 1), torch.rand(count), dense, 1, "full")
+    every = Selection(DENSE, np.zeros(count, bool), np.ones(count, bool))
+    return _each(num_edges, lambda: Vectors.of(local, every, edges), 1)
+
+
 def _plan(rng: np.random.Generator) -> UnitCosts:
-    """Edges of a boundary sorted, written and read; looked at and numbered; and covers."""
+    """Edges of a boundary found, written and read; looked at and numbered; and covers."""
     num_halo, num_inner, num_edges = MANY * EDGES // 5, MANY * EDGES // 25, MANY * EDGES
-    ends = num_inner + rng.integers(num_halo, size=num_edges), np.sort(rng.integers(num_inner, size=num_edges))
-    part, required = _part(num_inner, num_halo, *ends), np.ones(num_inner, np.uint8)
+    dst, halo = np.divmod(np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo)  # as in a directory
+    part, required = _part(num_inner, num_halo, num_inner + halo, dst), np.ones(num_inner, np.uint8)
     (boundary,) = incoming_boundaries(part, required, True)
     source = boundary.source
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
-        "sort_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1),
+        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1),
         "renumber_end": _each(num_edges, lambda: compact(source), 3),
         "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), 3),
         "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1),
         "read_edge": _each(num_edges, lambda: code.read(written), 1),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
-        "cover_large": _cover(rng, MATCHING_LIMIT + 400_000, 1),
+        "cover_large": _cover(rng, MANY * EDGES, 1),
     }
 
 
@@ -170,12 +174,11 @@ def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partit
 
 def _messages(rows: Tensor) -> UnitCosts:
     """Rows written as bytes, and read."""
-    embedded, plain, zeros = rows.relu(), RowFormat(), RowFormat("sparse")
+    embedded, zeros = rows.relu(), RowFormat("sparse")
     like = ((len(rows), WIDTH), rows.dtype)
     return {
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": _each(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
-        "code_byte": _each(rows.nbytes, lambda: decode(encode(rows, plain), *like, plain)),
         # As much as the C library does not keep when it is freed.
         "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
@@ -206,11 +209,11 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums; rows weigh 500 and up
     to `spread` more, sums, unless all are alike, twice as much."""
     count = num_edges // 11
-    ends = np.divmod(np.sort(rng.integers(count * (count * 9 // 10), size=num_edges)), count * 9 // 10)
-    left, right = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
+    ends = np.divmod(np.sort(rng.integers(count * (count * 9 // 10), size=num_edges)), count)
+    target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return _each(num_edges, lambda: minimum_cover(left, right, rows, sums), 1)
+    return _each(num_edges, lambda: minimum_cover(target, source, sums, rows), 1)
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:

@@ -6,14 +6,25 @@ receiver), R targets (see retexo.exchange.plan), E edges between them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import ByteArray, IndexArray, IntArray, Mask, WeightArray, compact, counted, picked, pointers, taken
+from retexo.arrays import (
+    ByteArray,
+    IndexArray,
+    IntArray,
+    Mask,
+    WeightArray,
+    compact,
+    counted,
+    in_threads,
+    picked,
+    pointers,
+    taken,
+)
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
@@ -61,15 +72,17 @@ def incoming_boundaries(partition: Partition, required_layers: ByteArray, partia
     """The required edges from each peer, sorted by target, then row."""
     find = (_required_edges if partial_sums else _required_layers)(partition, required_layers)
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
-    boundaries = []
-    for first, end in pairwise(first_halo.tolist()):
+
+    def of_peer(first: int, end: int) -> Boundary:
         halo, target, weight = find(first, end)
         rows, source = compact(halo)
-        targets, target_ptr = _with_edge(counted(target))
+        counts = counted(target)
+        targets = np.flatnonzero(counts)
         shared = np.full(len(targets), -1), targets.astype(np.uint8)
         ids, layers = (targets, required_layers[targets]) if partial_sums else shared
-        boundaries.append(Boundary(rows + first, ids, layers, target_ptr, source, weight))
-    return boundaries
+        return Boundary(rows + first, ids, layers, pointers(counts[targets]), source, weight)
+
+    return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
@@ -112,12 +125,6 @@ def _required_layers(partition: Partition, required_layers: ByteArray) -> Callab
     return find
 
 
-def _with_edge(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Of targets with so many edges those that have any, [R], and where the edges of each begin, [R + 1]."""
-    targets = np.flatnonzero(counts)
-    return targets, pointers(counts[targets])
-
-
 def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
     """int32 target and node of each number target * num_nodes + node."""
     number = key // max(num_nodes, 1)
@@ -156,7 +163,7 @@ class BoundaryCode:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
         first = np.arange(self.num_targets) * self.num_inner
         key = np.repeat(first, boundary.num_sources)
-        key += taken(halo_index[boundary.rows], boundary.source)
+        key += taken(halo_index[boundary.rows].astype(np.int32), boundary.source)
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
         code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))

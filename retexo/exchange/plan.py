@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import IntArray, Mask, occurring
+from retexo.arrays import IntArray, Mask, in_threads, occurring
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
@@ -118,16 +118,16 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     incoming = incoming_boundaries(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
-    requests = [
-        BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers).write(
-            boundary, partition.halo_index.numpy()
-        )
-        for boundary, num_inner in zip(incoming, options.part_sizes, strict=True)
-    ]
+
+    def request(boundary: Boundary, num_inner: int) -> Tensor:
+        code = BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers)
+        return code.write(boundary, partition.halo_index.numpy())
+
+    requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
     codes = [BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
-    outgoing = [code.read(request) for code, request in zip(codes, received, strict=True)]
+    outgoing = in_threads(BoundaryCode.read, codes, received)
     if partition.asked_for is not None:
         _check_asked_for(outgoing, partition.asked_for)
     if partial_sums and partition.edge_weight is not None:

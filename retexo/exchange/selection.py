@@ -5,7 +5,6 @@ to be covered: L rows, R targets, E edges.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +15,18 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, counted, occurring, picked, pointers, taken
+from retexo.arrays import (
+    Int32Array,
+    IntArray,
+    Mask,
+    WeightArray,
+    counted,
+    in_threads,
+    occurring,
+    picked,
+    pointers,
+    taken,
+)
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
@@ -84,9 +94,8 @@ class LocalRows:
         """
         step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy counts in one
-            sizes = pool.map(lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)), places)
-            return np.concatenate([np.zeros(0, np.int64), *sizes])
+        sizes = in_threads(lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)), places)
+        return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def projected_is_shorter(self, nodes: IntArray) -> bool:
         """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
