@@ -1,7 +1,7 @@
 """The messages that a worker received outside the rounds, on disk, in order: a resumed run reads them from there.
 
-Training is deterministic, so a worker that repeats the same steps asks for the same messages. The file holds the
-digest of the run, then one record per message: a header, and the bytes from all peers by rank.
+Training is deterministic, so a worker that repeats the same steps asks for the same messages. The file holds its form,
+the digest of the run, then one record per message: a header, and the bytes from all peers by rank.
 """
 
 import os
@@ -23,12 +23,16 @@ RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
 
 
+FORM = b"\2"
+"""How a file begins. Its messages are in another order than those of files before the first release, without it."""
+
+
 class ReplayLog:
     """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """identity: hex digest of the run; a file of another run, or none, counts as empty."""
-        self.path, self._start = path, bytes.fromhex(identity)
+        """identity: hex digest of the run; a file of another run or form, or none, counts as empty."""
+        self.path, self._start = path, FORM + bytes.fromhex(identity)
         self._ends = self._scan()
         """Where each intact record ends, behind the start of the file."""
         self._position = 0

@@ -213,7 +213,7 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return _each(num_edges, lambda: minimum_cover(target, source, sums, rows), 1)
+    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), 1)
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:

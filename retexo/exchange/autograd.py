@@ -137,14 +137,14 @@ class _SentVectors:
         if not partial_sums:
             rows[source] = True
             return cls(rows, targets, source[:0], target[:0], None)
-        left, right = target, source
+        left, right = source, target
         if weight is not None:
             rows = occurring(source[np.isnan(weight)], len(rows))
-            left, right = target[~rows[source]], source[~rows[source]]
-        cover = minimum_cover(left, right, np.ones(len(targets), np.int64), np.ones(len(rows), np.int64))
-        rows = cover.right_mask | rows
+            left, right = source[~rows[source]], target[~rows[source]]
+        cover = minimum_cover(left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
+        rows = cover.left_mask | rows
         rest = ~rows[source]
-        return cls(rows, cover.left_mask, source[rest], target[rest], picked(weight, rest))
+        return cls(rows, cover.right_mask, source[rest], target[rest], picked(weight, rest))
 
     def matrix(self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None) -> sp.csr_array:
         """[k, num_rows] rows, then sums; nodes int64 [L] are the sender's, place int64 [I] their rows."""

@@ -1,11 +1,11 @@
 """The cheapest set of rows and partial sums for the edges between two partitions: a minimum-weight vertex cover.
 
-One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the destinations in q,
-on the right the inner nodes of p that are sources of edges into q. For an aggregator that adds up, an edge is covered
+One ordered pair of partitions (sender p, receiver q) has a bipartite boundary graph: on the left the inner nodes of p
+that are sources of edges into q, on the right the destinations in q. For an aggregator that adds up, an edge is covered
 by the source row, or by the sender's part of the destination's sum. What is sent is therefore a vertex cover of that
 graph, and the cheapest is the one of least weight, a row's weight being its bytes on the wire.
 
-Shape letters: E edges, L left vertices (destinations' sums), R right vertices (source rows), V = L + R.
+Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
 """
 
 from collections.abc import Iterator
@@ -43,9 +43,9 @@ _INT32_MAX = int(np.iinfo(np.int32).max)
 
 @dataclass(frozen=True)
 class Cover:
-    """Which sums and rows to send, what they weigh, and what any cover weighs at least.
+    """Which rows to send, what they weigh, and what any cover weighs at least.
 
-    left_mask bool [L]: send the partial sum for this destination. right_mask bool [R]: send this source row.
+    left_mask bool [L]: send this source row. right_mask bool [R]: send the partial sum for this destination row.
     weight: weight of the rows taken. lower_bound: no cover weighs less; equal to weight where the cover is exact.
     """
 
@@ -112,20 +112,20 @@ def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_wei
 
 
 def _whole_side(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> Cover | None:
-    """All of one side of edges that ascend by their left ends, if few passes show that it is good enough.
+    """All of one side of edges that ascend by their right ends, if few passes show that it is good enough.
 
     To prune these edges and to number what is left takes as long as four passes.
     """
-    degree, used = counted(left, len(left_weight)), occurring(right, len(right_weight))
-    left_weight, right_weight = left_weight * (degree > 0), right_weight * used
-    free = ((left_weight == 0) & (degree > 0)).any() or ((right_weight == 0) & used).any()
-    if free or (left[1:] < left[:-1]).any():
+    used, degree = occurring(left, len(left_weight)), counted(right, len(right_weight))
+    left_weight, right_weight = left_weight * used, right_weight * (degree > 0)
+    free = ((left_weight == 0) & used).any() or ((right_weight == 0) & (degree > 0)).any()
+    if free or (right[1:] < right[:-1]).any():
         return None
-    graph = csr_array((np.ones(len(right)), right, pointers(degree)), shape=(len(left_weight), len(right_weight)))
+    graph = csr_array((np.ones(len(left)), left, pointers(degree)), shape=(len(right_weight), len(left_weight)))
     take_left, take_right, weight = _one_side(left_weight, right_weight)
-    for bound, _ in islice(_flows(graph, left_weight, right_weight), SIDE_PASSES):
+    for bound, _ in islice(_flows(graph, right_weight, left_weight), SIDE_PASSES):
         if weight <= SIDE_ENOUGH * bound:
-            return Cover(take_left & (degree > 0), take_right & used, weight, bound)
+            return Cover(take_left & used, take_right & (degree > 0), weight, bound)
     return None
 
 
@@ -133,7 +133,7 @@ def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: 
     """Return the distinct edges, int32 or int64 [2, E], the right vertices numbered after the left ones."""
     dtype = np.int32 if num_vertices < _INT32_MAX else np.int64
     if bool(((left[1:] > left[:-1]) | ((left[1:] == left[:-1]) & (right[1:] > right[:-1]))).all()):
-        return np.stack([left, right + num_left], dtype=dtype, casting="unsafe")  # as an exchange plan has them
+        return np.stack([left, right + num_left], dtype=dtype, casting="unsafe")
     # Sorting and comparing neighbours takes a tenth of the time of np.unique.
     key = np.sort(left.astype(np.int64) * num_vertices + right + num_left)
     first = np.ones(len(key), dtype=np.bool_)
@@ -284,7 +284,7 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
 def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     """All of the side that weighs less, int64 [L] and [R]; no bound."""
     left, right = int(left_weight.sum()), int(right_weight.sum())
-    is_left = left < right
+    is_left = left <= right
     return np.full(len(left_weight), is_left), np.full(len(right_weight), not is_left), min(left, right)
 
 

@@ -247,11 +247,11 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
         left = needed & ~held[source]
         forced = occurring(source[left & ~told], len(held))
         left &= ~forced[source]
-        ones = np.ones(len(boundary.targets), np.int64), np.ones(len(held), np.int64)
-        cover = minimum_cover(target[left], source[left], *ones)
+        ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
+        cover = minimum_cover(source[left], target[left], *ones)
         rows = occurring(source[needed], len(held)) & ~rows_held
         saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
-        held |= forced | cover.right_mask
+        held |= forced | cover.left_mask
         rows_held |= rows
     return saved
 

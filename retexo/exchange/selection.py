@@ -223,10 +223,10 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     candidates = _candidates(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
-    covers = [minimum_cover(edges.target, edges.source, each.sum_sizes, each.row_sizes) for each in candidates]
+    covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
     totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
     best = int(np.argmin(totals))
-    return Selection(candidates[best].format, covers[best].right_mask | forced, covers[best].left_mask)
+    return Selection(candidates[best].format, covers[best].left_mask | forced, covers[best].right_mask)
 
 
 @dataclass(frozen=True, eq=False)

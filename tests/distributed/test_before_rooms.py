@@ -11,10 +11,8 @@ from safetensors.torch import load_file
 from support import ROOT
 
 from retexo.apps import evaluate, train
-from retexo.apps.partitions import open_directory
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
-from retexo.errors import TrainingError
 
 BEFORE = ROOT / "tests" / "fixtures" / "before_rooms"
 DEFAULTS_THEN = ("base=published",)
@@ -35,25 +33,13 @@ def summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
-def rounds_as_then() -> bool:
-    """Whether products have the same bits here as on the processor that sent some: they are in the peer's log."""
-    weight = load_file(BEFORE / "whole" / "checkpoint" / "layer0.safetensors")["conv.weight"]
-    product = open_directory(settings_of()).read(0).features @ weight
-    received = (BEFORE / "interrupted" / "state" / "rank1" / "tape").read_bytes()
-    return any(row.numpy().tobytes() in received for row in product)
-
-
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the end of the one that was not interrupted; where products round otherwise it is refused, with the remedy."""
+    """To the end of the one that was not interrupted; its boundary rows are sent once more, in the order of now."""
     run_dir = tmp_path / "run"
     shutil.copytree(BEFORE / "interrupted", run_dir)
     made_with = json.loads((run_dir / "state" / "run.json").read_text())["run"]
     here = train.versions()
     monkeypatch.setattr(train, "versions", lambda: {**here, **{name: made_with[name] for name in ("retexo", "torch")}})
-    if not rounds_as_then():
-        with pytest.raises(TrainingError, match="is not of what this run does; begin anew, without resume"):
-            train.run(settings_of("resume=auto"), run_dir)
-        return
     resumed = train.run(settings_of("resume=auto"), run_dir)
     whole = summary(BEFORE / "whole")
     assert resumed["resumed"]["layer"] == 1

@@ -93,7 +93,7 @@ def test_equal_weights_are_a_matching(graph: Graph, weight: int) -> None:
 def test_fallback_keeps_its_bound(graph: Graph, equal: bool, ascending: bool) -> None:
     left, right, left_weight, right_weight = graph
     if ascending:
-        order = np.lexsort((right, left))
+        order = np.lexsort((left, right))
         graph = left, right, *_ = left[order], right[order], left_weight, right_weight
     if equal:
         graph = left, right, left_weight, right_weight = left, right, left_weight * 0 + 7, right_weight * 0 + 7
@@ -119,7 +119,7 @@ def test_solvers_agree_on_what_pruning_leaves(weights: tuple[int, int], seed: in
 def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[int, int]) -> None:
     """Few targets with an edge from each of many rows, some without any."""
     rng = np.random.default_rng(0)
-    left, right = np.divmod(np.sort(rng.choice(10**7, 60_000, replace=False)), 1000)
+    right, left = np.divmod(np.sort(rng.choice(10**7, 60_000, replace=False)), 10_000)
     graph = left, right, np.full(10_001, weights[0]), np.full(1001, weights[1])
     found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert_consistent(graph, found)

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.replay_log import ReplayLog, checksum
+from retexo.comm.replay_log import FORM, ReplayLog, checksum
 from retexo.comm.threads import run_threads
 from retexo.comm.transport import Pieces
 from retexo.errors import TrainingError
 from retexo.training.recovery import Recovery
 
 RUN, OTHER = "ab" * 32, "cd" * 32
+START = len(FORM) + 32
+"""Bytes before the records of a replay log."""
 
 
 def recovery(directory: Path, identity: str = RUN, every: int | None = 1) -> Recovery:
@@ -160,7 +162,7 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
 ) -> None:
     path = tmp_path_factory.mktemp("tape") / "tape"
     replay_log = ReplayLog(path, RUN)
-    ends = [32]
+    ends = [START]
     for sent, received in messages:
         replay_log.append(checksum(out(sent)), [np.array(part, np.int64).view(np.uint8) for part in received])
         ends.append(path.stat().st_size)
@@ -168,7 +170,7 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
     cut = round(share * path.stat().st_size)
     path.write_bytes(path.read_bytes()[:cut])
     again = ReplayLog(path, RUN)
-    intact = sum(end <= cut for end in ends[1:]) if cut >= 32 else 0
+    intact = sum(end <= cut for end in ends[1:]) if cut >= START else 0
     assert len(again) == intact
     for sent, received in messages[:intact]:
         found = [np.empty(len(part), np.int64) for part in received]
@@ -202,7 +204,7 @@ def test_a_flipped_bit_ends_the_replay_log(tmp_path: Path) -> None:
         replay_log.append(value, out([value]))
     replay_log.close()
     whole = (tmp_path / "tape").read_bytes()
-    record = (len(whole) - 32) // 3
-    for place in range(32 + record + 16, 32 + 2 * record):  # in the body of the second
+    record = (len(whole) - START) // 3
+    for place in range(START + record + 16, START + 2 * record):  # in the body of the second
         (tmp_path / "tape").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         assert len(ReplayLog(tmp_path / "tape", RUN)) == 1
