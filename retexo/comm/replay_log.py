@@ -18,7 +18,7 @@ from retexo.errors import TrainingError
 HEADER = struct.Struct("<QII")
 """Of a record: bytes that follow, their checksum, and that of what this worker sent."""
 BLOCK = 1 << 12
-"""Bytes that are one word of what the CRC-32 of a checksum is taken of."""
+"""Bytes whose words are added up before a CRC-32 is taken of the sums."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
 
