@@ -214,6 +214,7 @@ class LayerExchange:
                 edges = self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
                 messages.append(self._make_message(edges, peer, wave))
                 outgoing.append(edges.without_edges())
+                del edges  # while messages are sent
             incoming = [
                 self._ends(boundary, wave) if peer in senders else EdgeSubset.empty()
                 for peer, boundary in enumerate(self._plan.incoming)

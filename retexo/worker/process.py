@@ -96,6 +96,13 @@ def _keep_freed_memory() -> None:
         mallopt(M_ARENA_MAX, 1)  # other threads' arenas keep nothing
 
 
+def release_freed_memory() -> None:
+    """Give back what glibc keeps, for what comes next is of other sizes."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def num_threads(cluster: ClusterSettings) -> int:
     """Threads of one worker: its share of the cores that this machine gives us."""
     return cluster.threads_of(usable_cores())

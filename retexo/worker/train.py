@@ -28,7 +28,7 @@ from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import Job, configure, serve
+from retexo.worker.process import Job, configure, release_freed_memory, serve
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ def run(
                 settings, graph_info, comm, stages[0].conv,
                 clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
             )  # fmt: skip
+        release_freed_memory()
         context.directory = job.directory.path
         disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)
