@@ -21,10 +21,8 @@ BLOCK = 1 << 12
 """Bytes whose words are added up before a CRC-32 is taken of the sums."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
-
-
 FORM = b"\2"
-"""How a file begins. Its messages are in another order than those of files before the first release, without it."""
+"""How a file begins; not those of before the first release, whose messages are in another order."""
 
 
 class ReplayLog:

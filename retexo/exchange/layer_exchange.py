@@ -222,8 +222,9 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        edges, counts = np.repeat(targets, boundary.num_sources), boundary.num_sources[targets]
+        which = self._layer, wave, self._plan.num_layers
+        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
+        counts = boundary.num_sources[targets]
         source, weight = np.compress(edges, boundary.source), picked(boundary.weight, edges)
         target = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         rows = occurring(source, len(boundary.rows))
@@ -237,10 +238,10 @@ class LayerExchange:
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
-        source = np.compress(np.repeat(targets, boundary.num_sources), boundary.source)
-        rows, none = occurring(source, len(boundary.rows)), np.zeros(0, np.int32)
-        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
+        which = self._layer, wave, self._plan.num_layers
+        rows = occurring(np.compress(boundary.in_wave(*which), boundary.source), len(boundary.rows))
+        none = np.zeros(0, np.int32)
+        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(boundary.targets_in_wave(*which)), none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
