@@ -15,6 +15,7 @@ from partitioning.directory.types import Partition
 from retexo.arrays import (
     ByteArray,
     IndexArray,
+    Int32Array,
     IntArray,
     Mask,
     WeightArray,
@@ -66,6 +67,32 @@ class Boundary:
         """Whether a target, and so each of its edges, counts, bool [R]."""
         first, last = (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
         return (self.required_layers >= first) & (self.required_layers <= last)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSubset:
+    """Some edges of a boundary, renumbered: only rows and targets that occur among them."""
+
+    rows: IntArray
+    """[L'] places among the boundary's rows, ascending; and targets likewise."""
+    targets: IntArray
+    """[R']"""
+    source: Int32Array
+    """[E'] in [0, L'); without the edges of rows that the receiver holds."""
+    target: Int32Array
+    """[E'] in [0, R'), ascending."""
+    weight: WeightArray | None = None
+    """[E'] as Boundary.weight."""
+
+    @classmethod
+    def empty(cls) -> "EdgeSubset":
+        no_places, no_ends = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        return cls(no_places, no_places, no_ends, no_ends)
+
+    def without_edges(self) -> "EdgeSubset":
+        """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
+        none = np.zeros(0, np.int32)
+        return EdgeSubset(self.rows, self.targets, none, none)
 
 
 def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:

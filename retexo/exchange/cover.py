@@ -32,8 +32,10 @@ SIDE_ENOUGH = 1.01
 """What one side alone may weigh, in terms of the least, of more edges than an exact solver takes. To show that it is
 within .2 % takes ten passes in place of four, .2 s for 7 million edges; a gigabit link sends 1 % of such a message, of
 220 MB, in .02 s."""
-SIDE_PASSES = 4
-"""In which to show that; random graphs whose vertices are alike need two, with degrees as in ogbn-products four."""
+SIDE_SHOWN = 1.005
+"""What is shown of it where that takes one pass more: a bound that nearly the same edges can go by later."""
+SIDE_PASSES = 5
+"""In which to show that; random graphs need two to five, with degrees as in ogbn-products four to five."""
 ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
 OVERRELAXATION = (1, 3)
@@ -69,6 +71,7 @@ def minimum_cover(
     left_weight: IntArray,
     right_weight: IntArray,
     *,
+    at_least: int = 0,
     exact_limit: int = EXACT_LIMIT,
     matching_limit: int = MATCHING_LIMIT,
 ) -> Cover:
@@ -76,6 +79,7 @@ def minimum_cover(
 
     left, right int [E]: the two ends of each edge; duplicates count once. left_weight int64 [L], right_weight
     int64 [R]: bytes of each row, zero for a row that the receiver holds already (taken wherever it has an edge).
+    at_least: a weight that no cover undercuts, where one is known.
     Exact where what survives the pruning has at most exact_limit distinct edges, or matching_limit and equal weights,
     but that one side is taken where it weighs .2 % more at most (of 50,000 edges and more), or 1 % of more edges than
     those limits; otherwise the gap is what weight and lower_bound say, 1.2 % at most on random graphs of 1e4 to 1e7
@@ -84,8 +88,9 @@ def minimum_cover(
     Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
     _check(left, right, left_weight, right_weight)
-    if len(left) > max(exact_limit, matching_limit):
-        whole_side = _whole_side(left, right, left_weight, right_weight)
+    if len(left) > ONE_SIDE_FROM:
+        enough = SIDE_ENOUGH if len(left) > max(exact_limit, matching_limit) else GOOD_ENOUGH
+        whole_side = _whole_side(left, right, left_weight, right_weight, at_least, enough)
         if whole_side is not None:
             return whole_side
     num_left = len(left_weight)
@@ -111,7 +116,9 @@ def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_wei
             raise ValueError(f"{side}_weight holds {weight.min()}; a row cannot weigh less than nothing")
 
 
-def _whole_side(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> Cover | None:
+def _whole_side(
+    left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray, at_least: int, enough: float
+) -> Cover | None:
     """All of one side of edges that ascend by their right ends, if few passes show that it is good enough.
 
     To prune these edges and to number what is left takes as long as four passes.
@@ -121,12 +128,14 @@ def _whole_side(left: IndexArray, right: IndexArray, left_weight: IntArray, righ
     free = ((left_weight == 0) & used).any() or ((right_weight == 0) & (degree > 0)).any()
     if free or (right[1:] < right[:-1]).any():
         return None
-    graph = csr_array((np.ones(len(left)), left, pointers(degree)), shape=(len(right_weight), len(left_weight)))
     take_left, take_right, weight = _one_side(left_weight, right_weight)
-    for bound, _ in islice(_flows(graph, right_weight, left_weight), SIDE_PASSES):
-        if weight <= SIDE_ENOUGH * bound:
-            return Cover(take_left & used, take_right & (degree > 0), weight, bound)
-    return None
+    bound = at_least
+    if weight > enough * bound:
+        graph = csr_array((np.ones(len(left)), left, pointers(degree)), shape=(len(right_weight), len(left_weight)))
+        for bound, _ in islice(_flows(graph, right_weight, left_weight), SIDE_PASSES):
+            if weight <= min(enough, SIDE_SHOWN) * bound:
+                break
+    return Cover(take_left & used, take_right & (degree > 0), weight, bound) if weight <= enough * bound else None
 
 
 def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: int) -> IndexArray:

@@ -18,16 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import Int32Array, IntArray, Mask, WeightArray, occurring, picked, taken
+from retexo.arrays import Mask, occurring, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
-from retexo.exchange.boundary import INFER_WAVE, Boundary
+from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
 from retexo.exchange.coding.rows import decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import ExchangePlan
 from retexo.exchange.selection import (
     DENSE,
     CutEdges,
+    FewestVectors,
     LocalRows,
     MessageFormat,
     Piece,
@@ -44,32 +45,6 @@ MAX_BATCH_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeSubset:
-    """Some edges of a boundary, renumbered: only rows and targets that occur among them."""
-
-    rows: IntArray
-    """[L'] places among the boundary's rows, ascending; and targets likewise."""
-    targets: IntArray
-    """[R']"""
-    source: Int32Array
-    """[E'] in [0, L'); without the edges of rows that the receiver holds."""
-    target: Int32Array
-    """[E'] in [0, R'), ascending."""
-    weight: WeightArray | None = None
-    """[E'] as Boundary.weight."""
-
-    @classmethod
-    def empty(cls) -> "EdgeSubset":
-        no_places, no_ends = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        return cls(no_places, no_places, no_ends, no_ends)
-
-    def without_edges(self) -> "EdgeSubset":
-        """Rows and targets alone, which both sides go by once it is known what is sent; edges are many more."""
-        none = np.zeros(0, np.int32)
-        return EdgeSubset(self.rows, self.targets, none, none)
-
-
-@dataclass(frozen=True, eq=False)
 class Message:
     """What a peer is sent in a wave."""
 
@@ -81,7 +56,7 @@ class Message:
 
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges, count: int) -> Self:
-        """Sparse sums are made for their sizes, which a header tells, and but for the first once more to be sent."""
+        """Sums whose sizes, which a header tells, are not known are made for them, but for the first piece twice."""
         vectors = Vectors.of(local, selection, edges)
         first, *others = vectors.pieces(count)
         made = [vectors.write(first)]
@@ -251,7 +226,7 @@ class LayerExchange:
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight)
         if self._plan.all_halo_rows:
             return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
-        selection = select(self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE)
+        selection = self._select(cut, edges, peer, wave)
         message = Message.of(self.local, selection, cut, self._num_pieces)
         if (
             sum(message.sizes) > int(cut.with_edge.sum()) * self._row_bytes
@@ -259,6 +234,19 @@ class LayerExchange:
             selection = all_rows(DENSE, cut)
             message = Message.of(self.local, selection, cut, self._num_pieces)
         return message
+
+    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, wave: int) -> Selection:
+        """Of rows that are not held; what was shown of an earlier layer need not be shown again."""
+        boundary, known = self._plan.outgoing[peer], self._plan.fewest
+        rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
+        rows[edges.rows[cut.with_edge]] = targets[edges.targets] = True
+        fewest = known[peer, wave].of(rows, targets) if (peer, wave) in known else 0
+        selection = select(
+            self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE, fewest=fewest
+        )
+        if selection.fewest > fewest:
+            known[peer, wave] = FewestVectors(selection.fewest, rows, targets)
+        return selection
 
     @property
     def _row_bytes(self) -> int:

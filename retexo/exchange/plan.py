@@ -21,7 +21,7 @@ edge into the receiver), R targets, E edges between them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -37,6 +37,7 @@ from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, BoundaryC
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.exchange.coding.weights import read_weights, write_weights
 from retexo.exchange.cover import minimum_cover
+from retexo.exchange.selection import FewestVectors
 
 Use = Literal["train", "evaluate", "predict", "nothing"]
 
@@ -60,6 +61,8 @@ class ExchangePlan:
     """exchange=plain: every row of every halo node, dense, in one wave."""
     waves: tuple[int, ...]
     """Those in which something is sent."""
+    fewest: dict[tuple[int, int], FewestVectors] = field(default_factory=dict)
+    """What was shown while messages were chosen, by peer and wave."""
 
     def in_one_wave(self) -> Self:
         """What goes in both waves in INFER_WAVE alone."""

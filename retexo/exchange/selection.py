@@ -191,6 +191,10 @@ class Selection:
     """[L] rows that are sent as they are."""
     sums: Mask
     """[R] targets for which a partial sum is sent."""
+    sum_sizes: IntArray | None = None
+    """[R] bytes of each sum as it is sent, where no row is sent that would take part in it."""
+    fewest: int = 0
+    """Vectors that any other would send at least."""
 
     def pieces(self, count: int) -> list[Piece]:
         """Its vectors, rows first, in so many runs of about equal length."""
@@ -210,23 +214,42 @@ def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
     return Selection(message_format, edges.with_edge, np.zeros(edges.num_targets, bool))
 
 
-def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: bool) -> Selection:
+@dataclass(frozen=True, eq=False)
+class FewestVectors:
+    """How many rows and sums some edges of a boundary take at least: what other edges of it, nearly the same, go by."""
+
+    count: int
+    rows: Mask
+    """Of the boundary those with such an edge."""
+    targets: Mask
+
+    def of(self, rows: Mask, targets: Mask) -> int:
+        """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
+        return self.count - int((self.rows & ~rows).sum()) - int((self.targets & ~targets).sum())
+
+
+def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: bool, fewest: int = 0) -> Selection:
     """Choose the format, and with it the rows and partial sums, that take the fewest bytes; none without an edge.
 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
-    the weights.
+    the weights. fewest: vectors that are needed at least, where that is known.
     """
     forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
     if partial_sums and edges.weight is not None:
         forced = occurring(edges.source[np.isnan(edges.weight)], len(edges.nodes))
         edges = edges.of_edges(~taken(forced, edges.source))
+        fewest = fewest if not forced.any() else 0
     candidates = _candidates(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
-    covers = [minimum_cover(edges.source, edges.target, each.row_sizes, each.sum_sizes) for each in candidates]
+    ends = edges.source, edges.target
+    covers = [minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=fewest * each.size) for each in candidates]
     totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
     best = int(np.argmin(totals))
-    return Selection(candidates[best].format, covers[best].left_mask | forced, covers[best].right_mask)
+    shown = [-(-cover.lower_bound // each.size) for each, cover in zip(candidates, covers, strict=True) if each.size]
+    chosen, rows = candidates[best], covers[best].left_mask | forced
+    sum_sizes = None if rows.any() else chosen.sum_sizes
+    return Selection(chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +259,8 @@ class _Candidate:
     format: MessageFormat
     row_sizes: IntArray
     sum_sizes: IntArray
+    size: int = 0
+    """Of each vector, where all have the same."""
 
     def is_beaten(self, other: "_Candidate") -> bool:
         """Whether no row and no sum is shorter than in the other format; of equal ones the first code stays."""
@@ -253,7 +278,7 @@ def _candidates(
 
     def dense(message_format: MessageFormat, width: int) -> _Candidate:
         size = value_bytes(width, local.rows.dtype, local.precision)
-        return _Candidate(message_format, needed * size, targets * size)
+        return _Candidate(message_format, needed * size, targets * size, size)
 
     candidates = [dense(DENSE, local.rows.shape[1])]
     if projected:
@@ -289,6 +314,8 @@ class Vectors:
     """[k] inner nodes whose rows are sent."""
     summing: sp.csr_array
     """[s, I] as of LocalRows."""
+    sum_sizes: IntArray | None
+    """[s] bytes of each sum, where they are known."""
 
     @classmethod
     def of(cls, local: LocalRows, selection: Selection, edges: CutEdges) -> Self:
@@ -300,14 +327,17 @@ class Vectors:
             target = taken(np.cumsum(selection.sums, dtype=np.int32) - 1, edges.target)
         sources = taken(edges.nodes, edges.source)
         summing = local.summing(sources, target, int(selection.sums.sum()), edges.weight)
-        return cls(local, selection.format, edges.nodes[selection.rows], summing)
+        sizes = None if selection.sum_sizes is None else selection.sum_sizes[selection.sums]
+        return cls(local, selection.format, edges.nodes[selection.rows], summing, sizes)
 
     def pieces(self, count: int) -> list[range]:
         """As Selection.pieces."""
         return [range(*both) for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))]
 
     def size(self, piece: range) -> int:
-        """Bytes of a piece; sums are made for it where their zeros count."""
+        """Bytes of a piece; sums are made for it where their zeros count and were not counted."""
+        if self.sum_sizes is not None:  # there are no rows
+            return int(self.sum_sizes[piece.start : piece.stop].sum())
         if self.format.sparse:
             rows = self.nodes[piece.start : piece.stop]
             return int(self.local.sparse_sizes[rows].sum()) + len(self.write(piece[len(rows) :]))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
 from retexo.exchange.cover import Cover, minimum_cover
+from retexo.exchange.selection import FewestVectors
 
 Graph = tuple[IntArray, IntArray, IntArray, IntArray]
 
@@ -270,3 +271,46 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(monke
     assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
+
+
+def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few targets with many sources each, most of which have no other: by right ends, as in a boundary."""
+    rng = np.random.default_rng(0)
+    right, left = np.divmod(np.sort(rng.choice(10**8, 60_000, replace=False)), 100_000)
+    graph = left, right, np.ones(100_000, np.int64), np.ones(1000, np.int64)
+    with monkeypatch.context() as patch:
+        patch.setattr(cover_module, "_prune", None)
+        found = minimum_cover(*graph)
+    assert_consistent(graph, found)
+    assert found.right_mask.all()
+    assert found.weight == 1000 <= cover_module.GOOD_ENOUGH * found.lower_bound
+
+
+def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    right, left = np.divmod(np.sort(rng.choice(9 * 10**7, 110_000, replace=False)), 10_000)
+    graph = left, right, np.ones(10_000, np.int64), np.ones(9_000, np.int64)
+    first = minimum_cover(*graph)
+    monkeypatch.setattr(cover_module, "_flows", None)
+    again = minimum_cover(*graph, at_least=first.lower_bound)
+    assert (again.weight, again.lower_bound) == (first.weight, first.lower_bound)
+    assert again.right_mask.tolist() == first.right_mask.tolist()
+    with pytest.raises(TypeError, match="NoneType"):
+        minimum_cover(*graph, at_least=int(first.weight * 0.99))
+
+
+@given(graphs(), st.data())
+def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject) -> None:
+    """Of the edges between some rows and targets and of those between others, of one boundary."""
+    left, right, *weights = graph
+    count = [len(each) for each in weights]
+
+    def drawn() -> tuple[Any, ...]:
+        return tuple(np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in count)
+
+    def fewest(rows: Any, targets: Any) -> int:
+        kept = rows[left] & targets[right]
+        return minimum_cover(left[kept], right[kept], *(np.ones(n, np.int64) for n in count)).weight
+
+    before, after = drawn(), drawn()
+    assert FewestVectors(fewest(*before), *before).of(*after) <= fewest(*after)

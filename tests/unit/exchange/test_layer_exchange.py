@@ -5,7 +5,7 @@ import dataclasses
 import threading
 import unittest.mock
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP, MessageTag
 from retexo.config.settings import TrainSettings
-from retexo.exchange import layer_exchange
+from retexo.exchange import cover, layer_exchange
 from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
@@ -149,8 +149,15 @@ class Side:
 
 
 def exchanged(
-    whole: Whole, rows: Tensor, case: Layer, *, stream: bool = False, between_nodes: bool = False
+    whole: Whole,
+    rows: Tensor,
+    case: Layer,
+    *,
+    stream: bool = False,
+    between_nodes: bool = False,
+    earlier_layers: Sequence[int] = (),
 ) -> list[Side]:
+    """earlier_layers: exchanged before, with the same plan."""
     linear = case.conv.linear_aggregation
     plan_options = whole.plan_options(case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use)
 
@@ -161,6 +168,11 @@ def exchanged(
         edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
         local = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
+        for layer in earlier_layers:
+            earlier = LayerExchange(plan, layer, local, comm)
+            earlier.run(TRAIN_WAVE)
+            earlier.run(INFER_WAVE)
+        comm.meter.entries.clear()
         exchange = LayerExchange(plan, case.layer, local, comm)
         first = exchange.run(TRAIN_WAVE)
         pieces = list(exchange.stream(INFER_WAVE)) if stream else []
@@ -510,12 +522,22 @@ def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
 
 
 @quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), st.sampled_from([(8, 2), (3, 6), (4, 4), (70, 3)]), uses)
+@given(
+    wholes(),
+    layers,
+    st.sampled_from([*MODELS]),
+    st.sampled_from([(8, 2), (3, 6), (4, 4), (70, 3)]),
+    uses,
+    st.booleans(),
+)
 def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
-    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int], use: Use
+    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int], use: Use, known: bool
 ) -> None:
+    """known: one side is tried, which layers before this one may have shown to be enough."""
     case = Layer(convolution(name, *shape), *place, use=use)
-    sides = exchanged(whole, features("dense", whole.num_nodes, shape[0]), case)
+    rows = features("dense", whole.num_nodes, shape[0])
+    with unittest.mock.patch.object(cover, "ONE_SIDE_FROM", 0 if known else cover.ONE_SIDE_FROM):
+        sides = exchanged(whole, rows, case, earlier_layers=range(case.layer if known else 0))
     widths = shape[0], min(shape[0], case.conv.projected_width)
     for owner, asker in pairs(whole):
         held: set[int] = set()
@@ -554,6 +576,24 @@ def test_no_wave_is_longer_than_its_rows(
             rows = {source for source, _ in wave_edges(whole, owner, asker, mask, held)}
             assert sides[owner].rows_sent(wave, asker) <= 8 * width * len(rows)
             held = held_rows(whole, asker, sides[asker])
+
+
+def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three targets of five sources each, from worker 0; back a source of five targets and a target of five sources."""
+    monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
+    flows, shown = cover._flows, []
+    monkeypatch.setattr(cover, "_flows", lambda *graph: shown.append(len(graph[0].data)) or flows(*graph))
+    forth = np.arange(15), 20 + np.arange(15) // 5
+    back = np.array([20] * 5 + list(range(21, 26))), np.array([*range(5), *[5] * 5])
+    src, dst = (np.concatenate(ends) for ends in zip(forth, back, strict=True))
+    whole = Whole(src, dst, np.full(26, TRAIN), np.arange(26) // 20, 2)
+    rows, case = features("dense", 26, 4), Layer(convolution("gcn", 4, 4), 1, 2)
+    for earlier, graphs in (((), {10, 15}), ((0,), {10, 15})):
+        shown.clear()
+        sides = exchanged(whole, rows, case, earlier_layers=earlier)
+        assert [side.rows_sent(TRAIN_WAVE, 1 - rank) for rank, side in enumerate(sides)] == [3 * 32, 2 * 32]
+        assert set(shown) == graphs
+        assert shown.count(15) == 1  # not twice
 
 
 def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:

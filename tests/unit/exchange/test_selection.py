@@ -156,6 +156,16 @@ def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> Non
 
 
 @quickly
+@given(cases(), st.booleans(), st.integers(1, 4))
+def test_the_size_of_a_piece_is_that_of_what_is_written(case: Case, projected: bool, count: int) -> None:
+    """Sums that no row is taken from are not made for their sizes."""
+    vectors = Vectors.of(case.local, case.select(projected=projected), case.edges)
+    pieces = vectors.pieces(count)
+    assert list(map(vectors.size, pieces)) == [len(vectors.write(piece)) for piece in pieces]
+    assert (vectors.sum_sizes is None) == bool(len(vectors.nodes))
+
+
+@quickly
 @given(cases(), st.sampled_from(sorted(FORMATS)), st.integers(0, 31))
 def test_what_is_written_reads_as_rows_and_sums(case: Case, message_format: str, place: int) -> None:
     """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
