@@ -6,8 +6,8 @@
     python scripts/estimate.py --one-node-a-client dataset_name=cora [--offline 0 0.3]
 
 The formulas are in retexo/estimate/random_graph.py and cost_model.py; they know the published algorithm,
-+experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes a quarter of a
-minute; FILE.json keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of
++experiment=retexo, with exact rows. Their constants are measured first, on this machine, which takes one to two
+minutes; FILE.json keeps them. `--check` puts finished runs beside the model; seconds only mean something for runs of
 this machine, with nothing else on it.
 """
 

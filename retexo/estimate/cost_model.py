@@ -80,14 +80,18 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
         "rounds": sum(rounds),
         "embed": sum(_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed),
-        "evaluate": nodes * case.classes * one["count_value"] / speed.many,
+        "evaluate": nodes * case.classes * one["score_value"] / speed.many,
     }
 
 
 def _load(case: Case, speed: Speed) -> float:
-    """The two int32 ends of an edge, and the features."""
-    part = 8 * case.edges / case.workers + FLOAT * case.inner * case.features
-    return case.per_node * part / (case.disk * 1e9) + 4 * part * speed.one["copy_byte"] / speed.many
+    """The two int32 ends of an edge, and the features: from the disk, and checked."""
+    edges, values = case.edges / case.workers, case.inner * case.features
+    part = 8 * edges + FLOAT * values
+    checked = edges * speed.one["load_edge"] + values * speed.one["load_value"]
+    return (
+        case.per_node * part / (case.disk * 1e9) + part * speed.one["hash_byte"] / speed.many + checked / speed.single
+    )
 
 
 def _plan(case: Case, speed: Speed) -> float:
@@ -97,8 +101,10 @@ def _plan(case: Case, speed: Speed) -> float:
     of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
     work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
     work += (case.layers + 1) * edges * one["scan_edge"] / speed.single
-    copies = 32 * edges * one["copy_byte"]
-    return work + copies / speed.many + speed.out * sent(case)["setup"] / case.workers + 3 * speed.hop
+    message = sent(case)["setup"] / case.workers
+    work += (edges * one["build_edge"] + message * (one["log_byte"] + 2 * one["page_byte"])) / speed.single
+    work += message * (one["copy_byte"] + one["socket_byte"]) / speed.many
+    return work + speed.out * message + 3 * speed.hop
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
@@ -135,14 +141,13 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
 
 
 def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
-    """Rows along the edges, looked up in one table after the other: own rows, those held, those that come; and sums."""
+    """Rows along the edges, looked up among own rows and those that come; and sums."""
     one, peers, (num_in, num_out) = speed.one, case.workers - 1, case.widths(wave.layer)
     added = min(num_in, num_out) if wave.embed else num_in
     edges = case.edges / case.workers * wave.edges
-    tables = 2  # own rows, and all that came
     by_rows = edges * (1 - case.cut) + peers * wave.by_rows
-    work = by_rows * (one["bag_edge"] + added * one["bag_value"]) + tables * edges * one["index_edge"]
-    work += case.inner * wave.nodes * added * FLOAT * one["page_byte"]
+    tables = 1 + (wave.vectors > wave.sums)
+    work = tables * edges * one["most_edge" if wave.embed else "some_edge"] + by_rows * added * one["added_value"]
     return (work + peers * wave.sums * added * one["sum_value"]) / speed.many
 
 

@@ -1,13 +1,18 @@
-"""What one unit of each kind of work takes on this machine, measured alone: never taken from a training run."""
+"""What one unit of each kind of work takes on this machine: measured by calling the program, never taken from a run.
+
+As in training several processes share a core meanwhile, and what a host, caches and memory take from them counts.
+"""
 
 import json
 import multiprocessing
 import os
 import socket
+import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.types import Partition
+from partitioning.directory.write import write
+from partitioning.graph_data import MASKS, GraphData
 from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.random_graph import step_of_row
@@ -23,7 +31,8 @@ from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.cover import minimum_cover
 from retexo.exchange.selection import DENSE, CutEdges, LocalRows, Selection, Vectors
-from retexo.nn.block import InEdges
+from retexo.nn.accumulate import Accumulator
+from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import dense, drop, product, row_sums
 from retexo.nn.registry import default_model
@@ -32,22 +41,28 @@ from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
 from retexo.training.task import NodeClassification
 
 UnitCosts = dict[str, float]
-"""CPU seconds of one core for one unit of each kind of work, by its name."""
+"""Seconds of one core for one unit of each kind of work, by its name."""
 WIDTH, EDGES = 256, 1_000_000
 MANY = 8
 """Times as many edges where what is made is as large as the C library does not keep when it is freed."""
 ROWS = 12 * ROWS_AT_ONCE
+PER_CORE = 2
+"""Processes that share a core while they measure."""
+TURNS = 2
+"""Times that each of them measures everything: a machine is not always as fast."""
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
 
 
-def measure(process: int = 0) -> UnitCosts:
-    """CPU seconds of a core for one unit of each kind of work."""
+def measure(turn: int = 0) -> UnitCosts:
+    """Seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
-    return {**found, **_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
+    found |= {**_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
+    del rows
+    return {**found, **_added_up(), **_reading(rng)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
@@ -90,17 +105,9 @@ def _training(flop: float) -> UnitCosts:
 
 def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
     """Rows looked up and added up along a million edges, 25 of a target; and what sums for another part are made of."""
-    source, target = torch.randint(200_000, (EDGES,)), torch.arange(EDGES) // 25
-    degree, factor = torch.full((EDGES // 25,), 25), torch.rand(200_000)
-    in_edges, nodes = InEdges.build(source, target, degree, factor, torch.float32), torch.arange(EDGES // 25)
-    place, row_ptr = torch.arange(200_000, dtype=torch.int32), torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
+    source, factor = torch.randint(200_000, (EDGES,)), torch.rand(200_000)
+    row_ptr = torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
     total, target_of_row = torch.zeros_like(rows), torch.randperm(len(rows)).sort().values
-
-    def look_up() -> None:
-        row = place.index_select(0, in_edges.src.index_select(0, in_edges.in_edges(nodes)[0]))
-        there = row >= 0
-        there.cumsum(0, dtype=torch.int32)
-        np.compress(there.numpy(), row.numpy())
 
     def bag(width: int) -> float:
         table = torch.randn(200_000, width)
@@ -109,11 +116,74 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
 
     bag_edge, bag_value = _line(bag)
     return {
-        "index_edge": _each(EDGES, look_up),
         "bag_edge": bag_edge,
         "bag_value": bag_value,
         "sum_value": _each(rows.numel(), lambda: total.index_add_(0, target_of_row, rows)),
         "partial_edge": _partial_sums(rng),
+    }
+
+
+def _added_up() -> UnitCosts:
+    """Rows added up along the in-edges of a tenth of the nodes, and of all, whose sources are own and received; and the
+    scores of all."""
+    num_inner, num_edges = EDGES // 5, 4 * EDGES
+    source, target = torch.randint(2 * num_inner, (num_edges,), dtype=torch.int32), torch.arange(num_edges) // 20
+    degree, nodes = torch.full((num_inner,), 20), torch.arange(num_inner)
+    edges = InEdges.build(source, target, degree, torch.full((2 * num_inner,), 20), torch.float32)
+
+    def taking(step: int, width: int) -> float:
+        (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
+        assert isinstance(stage.conv, LinearConvolution)
+        own, here = torch.randn(num_inner, width), nodes[::step]
+        none = HaloRows.none(num_inner, width, torch.float32)
+        received = Sources(replace(none, values=torch.randn(num_inner, width), halo=torch.arange(num_inner)), none)
+
+        def add_up() -> None:
+            assert isinstance(stage.conv, LinearConvolution)
+            sums = Accumulator(stage.conv, edges, here, own, None, torch.device("cpu"))
+            sums.add(received)
+            sums.inputs()
+
+        return _each(num_edges // step, add_up, 1)
+
+    # An edge is looked up in two tables.
+    some_edge, _ = _line(lambda width: taking(10, width))
+    most_edge, added_value = _line(lambda width: taking(1, width))
+    logits, labels, mask = torch.randn(num_inner, 47), torch.randint(47, (num_inner,)), torch.rand(num_inner) < 0.9
+    task = NodeClassification(47, False)
+    return {
+        "some_edge": some_edge / 2,
+        "most_edge": most_edge / 2,
+        "added_value": added_value,
+        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask])),
+        "build_edge": _each(
+            num_edges, lambda: InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
+        ),
+    }
+
+
+def _reading(rng: np.random.Generator) -> UnitCosts:
+    """A part of a partition directory read and checked, with few features and with many."""
+    num_nodes, num_edges = 100_000, 2 * EDGES
+    src, dst = rng.integers(num_nodes, size=(2, num_edges))
+    masks = {name: np.arange(num_nodes) % len(MASKS) == place for place, name in enumerate(MASKS)}
+
+    def reading(width: int, use: Callable[[PartitionDirectory], Any]) -> float:
+        features, numbers = np.ones((num_nodes, width), np.float32), np.arange(num_nodes)
+        graph = GraphData("random", src, dst, features, numbers % 2, 2, numbers)
+        made_by: dict[str, Any] = {"request": {}, "split": {}, "versions": {}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "parts"
+            write(path, graph, masks, numbers % 2, num_parts=2, provenance=made_by, overwrite=False)
+            directory = find([path], 2)
+            return _each(num_edges // 2, lambda: use(directory), 3)
+
+    edge, value = _line(lambda width: reading(width, lambda directory: directory.read(0)))
+    checked = reading(WIDTH, lambda directory: directory.verify([0])) * num_edges / 2
+    return {
+        "load_edge": edge,
+        "load_value": value * num_edges / num_nodes,
+        "hash_byte": checked / (8 * num_edges / 2 + 4 * WIDTH * num_nodes / 2),
     }
 
 
@@ -217,13 +287,12 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:
-    """CPU seconds of one unit; the least of several, for other work on the machine only adds."""
-    taken = []
+    """Seconds of one unit while PER_CORE processes share a core, each with its part of them; the mean of several."""
+    work()
+    start = time.perf_counter()
     for _ in range(repeats):
-        start = time.process_time()
         work()
-        taken.append(time.process_time() - start)
-    return min(taken) / units
+    return (time.perf_counter() - start) / repeats / units / PER_CORE
 
 
 def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
@@ -257,10 +326,11 @@ def unit_costs(file: Path | None) -> UnitCosts:
         if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
             raise ValueError("holds other things than constants")
         return kept
-    processes = min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
+    processes = PER_CORE * min(MAX_AT_ONCE // PER_CORE, len(os.sched_getaffinity(0)))
+    turns = range(TURNS * processes)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:  # so that they share what cores share
-        each = pool.map(measure, range(processes))
-    found = {name: sum(one[name] for one in each) / processes for name in each[0]}
+        each = pool.map(measure, turns, chunksize=1)
+    found = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
     if file:
         file.write_text(json.dumps(found, indent=1))
     return found
