@@ -78,6 +78,8 @@ def test_retexo_takes_little_of_partitioning() -> None:
         allowed = everywhere
         if file.startswith(("retexo/config/", "retexo/apps/")):
             allowed = (*everywhere, "partitioning.settings", "partitioning.sites")
+        if file == "retexo/estimate/machine_costs.py":  # writes a small directory to time how one is read
+            allowed = (*everywhere, "partitioning.graph_data")
         names = {name for name in imports(path) if within(name, "partitioning") and name != "partitioning"}
         assert not [name for name in names if not any(within(name, package) for package in allowed)], file
 
