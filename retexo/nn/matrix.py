@@ -73,14 +73,14 @@ class SparseMatrix:
         product: Tensor = _Product.apply(weight, self)  # type: ignore[no-untyped-call]
         return product
 
+    # As sums of rows: of 47 columns and more in a third to a half of the time of torch's sparse product.
+
     def product(self, weight: Tensor) -> Tensor:
-        num_rows, num_columns = self.shape
-        return torch.sparse_csr_tensor(self.row_ptr, self.columns, self.values, (num_rows, num_columns)) @ weight
+        return row_sums(weight, self.columns, self.row_ptr, self.values)
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
-        num_rows, num_columns = self.shape
         values = self.values.index_select(0, self.by_column)  # a third of the time of []
-        return torch.sparse_csr_tensor(self.column_ptr, self.rows, values, (num_columns, num_rows)) @ gradient
+        return row_sums(gradient, self.rows, self.column_ptr, values)
 
 
 class _Product(torch.autograd.Function):

@@ -252,10 +252,11 @@ def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_arra
     return sp.csr_array(sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr"))
 
 
-@pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3)])
-def test_a_sparse_product_and_its_gradient_are_the_dense_ones(shape: tuple[int, int]) -> None:
-    matrix = random_sparse(*shape)
-    weight = torch.randn(shape[1], 4, dtype=F64, requires_grad=True)
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3), (200, 60), (0, 4)])
+def test_a_sparse_product_and_its_gradient_are_the_dense_ones(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    matrix = random_sparse(*shape).astype(str(dtype).removeprefix("torch."))
+    weight = torch.randn(4, shape[1], dtype=dtype).T.requires_grad_()
     other = weight.detach().clone().requires_grad_()
     sparse = SparseMatrix.from_scipy(matrix)
     assert sparse.shape == shape
