@@ -117,6 +117,17 @@ def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
     return labels
 
 
+def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
+    """[N] classes or [N, C] of 0 and 1; classes may be float or [N, 1], NaN for none, as OGB gives them."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2:
+        return check_multilabel(labels, where)
+    if labels.dtype.kind == "f" and bool(np.all((labels == np.floor(labels)) | np.isnan(labels))):
+        labels = np.where(np.isnan(labels), -1, np.clip(labels, -2, 2**62)).astype(np.int64)
+    return check_classes(labels, max(num_nodes, MANY_CLASSES), where)
+
+
 def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | CsrParts:
     """The dense features `feat` of a file's arrays, or the parts of a CSR matrix; InputError for both or neither."""
     csr = [name for name in CSR if name in arrays]

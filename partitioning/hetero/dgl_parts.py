@@ -19,6 +19,7 @@ from partitioning.checks import (
     Array,
     check_dense,
     check_edge_weight,
+    check_labels,
     check_length,
     check_mask,
     check_node_ids,
@@ -27,7 +28,7 @@ from partitioning.checks import (
 )
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
-from partitioning.directory.read import FEATURE_NAMES, LABEL_NAMES, checked_labels
+from partitioning.directory.read import FEATURE_NAMES, LABEL_NAMES
 from partitioning.errors import InputError
 from partitioning.files import read_json
 from partitioning.graph_data import EDGE_NAMES, MASKS, is_labelled
@@ -250,7 +251,7 @@ def _target(of_nodes: Mapping[str, Array], types: list[str], where: str) -> str:
 
 def _labels(of_nodes: Mapping[str, Array], target: str, count: int, num_nodes: int, where: str) -> dict[str, Any]:
     key = next(f"{target}/{key}" for key in LABEL_NAMES if f"{target}/{key}" in of_nodes)
-    labels = checked_labels(of_nodes[key], num_nodes, f"{where}: {key}")
+    labels = check_labels(of_nodes[key], num_nodes, f"{where}: {key}")
     check_length(labels, count, f"{where}: {key}")
     masks = {}
     for name in MASKS:

@@ -23,6 +23,7 @@ from partitioning.checks import (
     check_dense,
     check_edge_weight,
     check_endpoints,
+    check_labels,
     check_length,
     check_mask,
     check_node_ids,
@@ -30,7 +31,7 @@ from partitioning.checks import (
 )
 from partitioning.directory.arrays import AGAIN, content_of, load_array
 from partitioning.directory.meta import VERSION, HeteroMeta
-from partitioning.directory.read import PartitionDirectory, checked_labels
+from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import PartCounts, Partition
 from partitioning.directory.write import checksums_of, made_beside, make_layout
 from partitioning.errors import InputError
@@ -109,7 +110,7 @@ class HeteroDirectory(PartitionDirectory):
         )
 
     def _target(self, folder: Path, num_inner: int) -> dict[str, Any]:
-        labels = checked_labels(load_array(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label")
+        labels = check_labels(load_array(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label")
         check_length(labels, num_inner, f"{folder}: label")
         multilabel = self.hetero.task == "multilabel"
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
