@@ -11,7 +11,7 @@ def to_int8(rows: Tensor, largest: int = 127, dtype: torch.dtype = torch.float32
 
     The scale of a row with values that are not finite in dtype is not finite.
     """
-    peak = rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(len(rows))
+    peak = torch.maximum(rows.amax(dim=1), -rows.amin(dim=1)).abs() if rows.shape[1] else rows.new_zeros(len(rows))
     scales = (peak / largest).to(dtype)
     # A scale can round to zero where the values are denormal: they become zeros, within the error promised.
     divisor = torch.where(scales > 0, scales, 1.0).to(rows.dtype)

@@ -240,12 +240,18 @@ class LayerExchange:
         boundary, known = self._plan.outgoing[peer], self._plan.fewest
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
         rows[edges.rows[cut.with_edge]] = targets[edges.targets] = True
-        fewest = known[peer, wave].of(rows, targets) if (peer, wave) in known else 0
+        shown = known.get((peer, wave))
+        fewest = 0 if shown is None else shown.of(rows, targets)
         selection = select(
-            self.local, cut, partial_sums=self._plan.partial_sums, projected=wave == INFER_WAVE, fewest=fewest
+            self.local,
+            cut,
+            partial_sums=self._plan.partial_sums,
+            projected=wave == INFER_WAVE,
+            fewest=fewest,
+            before=None if shown is None else shown.selection_of(rows, targets),
         )
         if selection.fewest > fewest:
-            known[peer, wave] = FewestVectors(selection.fewest, rows, targets)
+            known[peer, wave] = FewestVectors(selection.fewest, rows, targets, selection)
         return selection
 
     @property

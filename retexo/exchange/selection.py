@@ -195,6 +195,8 @@ class Selection:
     """[R] bytes of each sum as it is sent, where no row is sent that would take part in it."""
     fewest: int = 0
     """Vectors that any other would send at least."""
+    of_one_size: bool = False
+    """Whether it was chosen of vectors of one length, and so is what is chosen of those of another."""
 
     def pieces(self, count: int) -> list[Piece]:
         """Its vectors, rows first, in so many runs of about equal length."""
@@ -222,17 +224,34 @@ class FewestVectors:
     rows: Mask
     """Of the boundary those with such an edge."""
     targets: Mask
+    selection: Selection
+    """What was chosen of these edges."""
+
+    def selection_of(self, rows: Mask, targets: Mask) -> Selection | None:
+        """What is to be chosen of all edges between other rows and targets, where the length of vectors does not count;
+        None where it was not chosen yet."""
+        same = np.array_equal(rows, self.rows) and np.array_equal(targets, self.targets)
+        return self.selection if same and self.selection.of_one_size else None
 
     def of(self, rows: Mask, targets: Mask) -> int:
         """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
         return self.count - int((self.rows & ~rows).sum()) - int((self.targets & ~targets).sum())
 
 
-def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: bool, fewest: int = 0) -> Selection:
+def select(
+    local: LocalRows,
+    edges: CutEdges,
+    *,
+    partial_sums: bool,
+    projected: bool,
+    fewest: int = 0,
+    before: Selection | None = None,
+) -> Selection:
     """Choose the format, and with it the rows and partial sums, that take the fewest bytes; none without an edge.
 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
-    the weights. fewest: vectors that are needed at least, where that is known.
+    the weights. fewest: vectors that are needed at least, where that is known. before: what was chosen of the same
+    edges and vectors of one length.
     """
     forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
     if partial_sums and edges.weight is not None:
@@ -240,6 +259,8 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
         edges = edges.of_edges(~taken(forced, edges.source))
         fewest = fewest if not forced.any() else 0
     candidates = _candidates(local, edges, needed, partial_sums, projected)
+    if before is not None and len(candidates) == 1 and candidates[0].size:
+        return replace(before, format=candidates[0].format, sum_sizes=_sizes_of_sums(candidates[0], before.rows))
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
     ends = edges.source, edges.target
@@ -248,8 +269,8 @@ def select(local: LocalRows, edges: CutEdges, *, partial_sums: bool, projected: 
     best = int(np.argmin(totals))
     shown = [-(-cover.lower_bound // each.size) for each, cover in zip(candidates, covers, strict=True) if each.size]
     chosen, rows = candidates[best], covers[best].left_mask | forced
-    sum_sizes = None if rows.any() else chosen.sum_sizes
-    return Selection(chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0))
+    sum_sizes, of_one_size = _sizes_of_sums(chosen, rows), len(candidates) == 1 and bool(chosen.size)
+    return Selection(chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0), of_one_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +289,11 @@ class _Candidate:
         if any((own < others).any() for own, others in pairs):
             return False
         return any((own > others).any() for own, others in pairs) or other.format.code < self.format.code
+
+
+def _sizes_of_sums(chosen: _Candidate, rows: Mask) -> IntArray | None:
+    """Selection.sum_sizes."""
+    return None if rows.any() else chosen.sum_sizes
 
 
 def _candidates(

@@ -80,14 +80,16 @@ def choose_answer(context: RunContext, logits: Sequence[Tensor], powers_of: Powe
     if context.settings.readout == "validation" and context.graph_info.num_val:
         candidates = [Answer((stage,)) for stage in stages]
         candidates += [Answer(tuple(range(first, num_layers))) for first in stages[:-1]]
-    answer = candidates[0]
+    answer, val = candidates[0], context.partition.val_mask
     if len(candidates) > 1:
-        answer = candidates[_best(context, (averaged(logits, each, num_layers) for each in candidates))]
+        of_val = [each[val] for each in logits]
+        answer = candidates[_best(context, (averaged(of_val, each, num_layers) for each in candidates))]
     start = averaged(logits, answer, num_layers)
     if not smoothing.steps or not context.graph_info.num_val:
         return answer, start
     powers = list(powers_of(start, smoothing.steps))
-    best = _best(context, (weighted(powers, alpha) for alpha in smoothing.alphas))
+    of_val = [each[val] for each in powers]
+    best = _best(context, (weighted(of_val, alpha) for alpha in smoothing.alphas))
     answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach)
     return answer, weighted(powers, answer.alpha)
 
@@ -99,7 +101,7 @@ def apply_answer(logits: Sequence[Tensor], answer: Answer, powers_of: Powers) ->
 
 
 def averaged(logits: Sequence[Tensor], answer: Answer, num_layers: int) -> Tensor:
-    """V_0, [I, C]; logits: [I, C] of the last stages of `num_layers`."""
+    """V_0, [I, C]; logits: [I, C], or of some nodes, of the last stages of `num_layers`."""
     chosen = [logits[stage - num_layers] for stage in answer.stages]
     return chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(dim=0)
 
@@ -177,12 +179,11 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
 
 
 def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:
-    """Of the candidates, [I, C] each, within half a standard error of the best metric the one with the least loss."""
-    mask, size = context.partition.val_mask, context.graph_info.num_val
-    labels, task = context.labels.cpu()[mask], context.task
+    """Of the candidates, [n, C] of validation nodes, within half a standard error of the best metric the one with the
+    least loss."""
+    labels, task, size = context.labels.cpu()[context.partition.val_mask], context.task, context.graph_info.num_val
     counts, losses = [], []
-    for logits in candidates:
-        answers = logits[mask]
+    for answers in candidates:
         counts.append(task.counts(answers, labels).sum(dim=1))
         losses.append(torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES]))
     count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]

@@ -1,6 +1,6 @@
 """What is sent for a boundary: against every other selection, and against dense sums of what was chosen."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -19,6 +19,7 @@ from retexo.exchange.selection import (
     PROJECTED,
     SPARSE,
     CutEdges,
+    FewestVectors,
     LocalRows,
     MessageFormat,
     Selection,
@@ -133,6 +134,26 @@ def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> No
     chosen = case.select(projected=projected)
     assert_serves_all(case, chosen)
     assert case.weight(chosen) == min(least_weight(case, each) for each in formats(projected))
+
+
+@settings(deadline=None, max_examples=300)
+@given(cases(), st.sampled_from([1, 9, 40]), st.booleans(), st.booleans())
+def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
+    case: Case, width: int, dense_first: bool, projected: bool
+) -> None:
+    """Of the same edges, with the rows of another layer; those without zeros are all as long."""
+    dense = replace(case, local=owner(torch.full((8, width), 0.7, dtype=F64), 30))
+    one, other = (dense, case) if dense_first else (case, dense)
+    first, every = one.select(projected=projected), (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool))
+    shown = FewestVectors(first.fewest, *every, first)
+    assert first.of_one_size or not dense_first
+    assert shown.selection_of(np.append(every[0][1:], False), every[1]) is None
+    assert shown.selection_of(every[0], np.append(every[1][1:], False)) is None
+    before = shown.selection_of(*every)
+    chosen = select(other.local, case.edges, partial_sums=True, projected=projected, before=before)
+    assert_serves_all(case, chosen)
+    assert other.weight(chosen) == min(least_weight(other, each) for each in formats(projected))
+    assert chosen.sum_sizes is None or (chosen.sum_sizes == other.sizes(chosen.format)[1]).all()
 
 
 @quickly
