@@ -104,7 +104,8 @@ def make_halo_exchange(
         halo, targets = (
             torch.from_numpy(ids) for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
-        arrivals.append(ReceivedMessage(halo, targets, read=partial(like.new_empty, len(halo) + len(targets), 0)))
+        nothing = like.new_empty(len(halo) + len(targets), 0)
+        arrivals.append(ReceivedMessage(halo, targets, read=partial(_as_it_is, nothing)))
     message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
     message.sort_indices()
     return HaloExchange(
@@ -113,6 +114,11 @@ def make_halo_exchange(
         from_peers=[len(part.halo) + len(part.sum_dst) for part in arrivals],
         received=HaloRows.none(plan.num_halo, 0, like.dtype).extended(arrivals),
     )
+
+
+def _as_it_is(vectors: Tensor, out: Tensor | None = None) -> Tensor:
+    """ReceivedMessage.read of vectors that hold no values."""
+    return vectors if out is None else out
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,8 +88,8 @@ def minimum_cover(
     Raises ValueError for ends outside the vertices, arrays that do not match and negative weights.
     """
     _check(left, right, left_weight, right_weight)
-    if len(left) > ONE_SIDE_FROM:
-        enough = SIDE_ENOUGH if len(left) > max(exact_limit, matching_limit) else GOOD_ENOUGH
+    enough = tolerated(len(left), max(exact_limit, matching_limit))
+    if enough > 1:
         whole_side = _whole_side(left, right, left_weight, right_weight, at_least, enough)
         if whole_side is not None:
             return whole_side
@@ -104,6 +104,13 @@ def minimum_cover(
     for batch in reversed(leaves):
         chosen[batch.leaf] = ~chosen[batch.hub]
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
+
+
+def tolerated(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:
+    """What may be sent for so many edges, in terms of the least, where to find less takes longer than to send it."""
+    if num_edges <= ONE_SIDE_FROM:
+        return 1.0
+    return SIDE_ENOUGH if num_edges > exact else GOOD_ENOUGH
 
 
 def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> None:

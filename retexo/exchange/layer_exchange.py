@@ -198,11 +198,14 @@ class LayerExchange:
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
         which = self._layer, wave, self._plan.num_layers
-        targets, edges = boundary.targets_in_wave(*which), boundary.in_wave(*which)
-        counts = boundary.num_sources[targets]
-        source, weight = np.compress(edges, boundary.source), picked(boundary.weight, edges)
+        targets = boundary.targets_in_wave(*which)
+        counts, source, weight = boundary.num_sources[targets], boundary.source, boundary.weight
+        rows = np.ones(len(boundary.rows), bool)  # each has an edge
+        if not targets.all():
+            edges = boundary.in_wave(*which)
+            source, weight = np.compress(edges, source), picked(weight, edges)
+            rows = occurring(source, len(boundary.rows))
         target = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        rows = occurring(source, len(boundary.rows))
         held = self._held_there[peer]
         if held.any():
             missing = ~taken(held, source)
@@ -214,9 +217,11 @@ class LayerExchange:
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
         which = self._layer, wave, self._plan.num_layers
-        rows = occurring(np.compress(boundary.in_wave(*which), boundary.source), len(boundary.rows))
+        targets, rows = boundary.targets_in_wave(*which), np.ones(len(boundary.rows), bool)
+        if not targets.all():
+            rows = occurring(np.compress(boundary.in_wave(*which), boundary.source), len(boundary.rows))
         none = np.zeros(0, np.int32)
-        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(boundary.targets_in_wave(*which)), none, none)
+        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""

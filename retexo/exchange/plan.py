@@ -65,15 +65,15 @@ class ExchangePlan:
     """What was shown while messages were chosen, by peer and wave."""
 
     def in_one_wave(self) -> Self:
-        """What goes in both waves in INFER_WAVE alone."""
+        """What goes in both waves in INFER_WAVE alone; nothing was shown of it yet, whatever this plan served."""
         if len(self.waves) == 1:
-            return self
+            return replace(self, fewest={})
 
         def merged(boundary: Boundary) -> Boundary:
             return replace(boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers))
 
         outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
-        return replace(self, outgoing=outgoing, incoming=incoming, waves=(INFER_WAVE,))
+        return replace(self, outgoing=outgoing, incoming=incoming, waves=(INFER_WAVE,), fewest={})
 
 
 @dataclass(frozen=True)

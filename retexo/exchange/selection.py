@@ -29,7 +29,7 @@ from retexo.arrays import (
 )
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
 from retexo.exchange.coding.values import Precision, value_bytes
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange.cover import minimum_cover, tolerated
 from retexo.nn.matrix import Matrix, as_matrix, dense, is_sparse, row_sums, without_memory
 
 CHUNK_CELLS = 1 << 22
@@ -251,7 +251,7 @@ def select(
 
     partial_sums: whether a partial sum may be sent for a target. projected: whether the receiver can take rows after
     the weights. fewest: vectors that are needed at least, where that is known. before: what was chosen of the same
-    edges and vectors of one length.
+    edges, with partial sums and vectors of one length.
     """
     forced, needed = np.zeros(len(edges.nodes), bool), edges.with_edge
     if partial_sums and edges.weight is not None:
@@ -259,10 +259,10 @@ def select(
         edges = edges.of_edges(~taken(forced, edges.source))
         fewest = fewest if not forced.any() else 0
     candidates = _candidates(local, edges, needed, partial_sums, projected)
-    if before is not None and len(candidates) == 1 and candidates[0].size:
-        return replace(before, format=candidates[0].format, sum_sizes=_sizes_of_sums(candidates[0], before.rows))
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
+    if before is not None and len(candidates) == 1 and candidates[0].size:
+        return replace(before, format=candidates[0].format, sum_sizes=_sizes_of_sums(candidates[0], before.rows))
     ends = edges.source, edges.target
     covers = [minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=fewest * each.size) for each in candidates]
     totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
@@ -310,8 +310,10 @@ def _candidates(
     if projected:
         candidates.append(dense(PROJECTED, local.projected_width))
     row_sizes = local.sparse_sizes[edges.nodes] * needed
+    shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
+    saved = int(np.maximum(shortest - row_sizes, 0).sum())
     # Else sums, which have no more zeros than their rows, but for some that cancel, are not the shortest so either.
-    if (row_sizes < np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)).any():
+    if saved > (tolerated(len(edges.source)) - 1) * int(shortest.sum()):
         sum_sizes = candidates[0].sum_sizes
         if partial_sums:
             sum_sizes = _sparse_sum_sizes(local, edges) * targets

@@ -32,8 +32,8 @@ class ReceivedMessage:
     """int64 [R] the halo node of each row, in [0, H)."""
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
-    read: Callable[[], Tensor]
-    """Decodes the vectors, [R + S, F], which then may be the memory of the message itself."""
+    read: Callable[..., Tensor]
+    """Decodes the vectors, [R + S, F], into the tensor `out`; without one they may be the memory of the message."""
     projected: bool = False
     """Whether the sender multiplied them with the layer's weights; then they are D wide."""
 
@@ -73,7 +73,7 @@ class HaloRows:
             first_sum = end + len(arrival.halo)
             halo[arrival.halo] = torch.arange(end, first_sum)
             if not is_all:
-                values[end : end + count] = arrival.read()
+                arrival.read(out=values[end : end + count])
             end += count
             sums.append(torch.arange(first_sum, end))
         sum_dst = torch.cat([self.sum_dst, *(arrival.sum_dst for arrival in arrivals)])

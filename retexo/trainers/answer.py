@@ -124,7 +124,12 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
     reaches_hops = context.settings.smoothing.hops > 0
     sources = computed if reaches_hops or not context.graph_info.num_in_split else nodes_in_a_split(context)
     with context.phase("plan"):
-        plan = _plan_of_hops(context) if reaches_hops else _plan_of_computed(context, sources, computed)
+        if reaches_hops:
+            plan = _plan_of_hops(context)
+        elif _has_all_edges(context):
+            plan = context.plan.in_one_wave()
+        else:
+            plan = _plan_of_computed(context, sources, computed)
     scale = context.source_scale(gcn)
     rows = start
     yield rows
@@ -133,7 +138,7 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
         required = plan.required_layers > layer
         nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
         own_scale = gcn.self_loop_scale(context.edges.in_degree[alone], context.edges.out_degree[alone])[:, None]
-        sent = torch.where(sources[:, None], rows, torch.zeros_like(rows))
+        sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
         received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
         with context.phase("aggregate"):
             accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
@@ -143,6 +148,11 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
             after[alone] += own_scale * rows[alone]
         rows = after
         yield rows
+
+
+def _has_all_edges(context: Context) -> bool:
+    """Whether the network's plan has every edge of the graph, and sums: so does that of each hop then."""
+    return context.plan_options.all_nodes and context.plan_options.use != "nothing" and context.plan.partial_sums
 
 
 def _plan_of_hops(context: Context) -> ExchangePlan:

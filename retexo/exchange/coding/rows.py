@@ -95,16 +95,23 @@ def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
     return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
 
 
-def decode(buffer: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, row_format: RowFormat) -> torch.Tensor:
+def decode(
+    buffer: torch.Tensor,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    row_format: RowFormat,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Return the rows that `encode` wrote, dtype [R, D]; shape is (R, D) and dtype that of the rows encoded.
 
-    buffer: uint8 [B], not trusted; its memory may become that of the rows. Raises ValueError where it is not exactly
-    one block of such rows.
+    buffer: uint8 [B], not trusted; without `out`, where the rows are to be, its memory may become theirs. Raises
+    ValueError where it is not exactly one block of such rows.
     """
     as_they_are = row_format == RowFormat() and buffer.dtype == torch.uint8 and buffer.is_contiguous()
     if as_they_are and buffer.shape == (math.prod(shape) * dtype.itemsize,):
-        return (buffer if buffer.data_ptr() % dtype.itemsize == 0 else buffer.clone()).view(dtype).view(shape)
-    rows, start = torch.empty(shape, dtype=dtype), 0
+        as_rows = (buffer if buffer.data_ptr() % dtype.itemsize == 0 else buffer.clone()).view(dtype).view(shape)
+        return as_rows if out is None else out.copy_(as_rows)
+    rows, start = torch.empty(shape, dtype=dtype) if out is None else out, 0
     for chunk in _read_chunks(buffer, shape, dtype, row_format):
         rows[start : start + len(chunk)] = chunk
         start += len(chunk)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.arrays import IntArray, Mask
+from retexo.exchange import cover
 from retexo.exchange import selection as selection_module
 from retexo.exchange.coding.rows import decode, row_sizes
 from retexo.exchange.coding.values import Precision
@@ -245,6 +246,24 @@ def test_the_format_of_rows(
     assert is_sparse(rows) == (rows.shape[1] == 1000)
     assert case.select(partial_sums=False).format == unprojected
     assert case.select(partial_sums=False, projected=True).format == projected
+
+
+@pytest.mark.parametrize(("zero_rows", "weighed"), [(1, False), (3, True)])
+def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_waste(
+    zero_rows: int, weighed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row in a thousand is less than the .2 % that one side may weigh too much, three are more."""
+    rows = torch.ones(1000, 400, dtype=F64) * 0.7
+    rows[:zero_rows] = 0
+    case = Case(owner(rows, 400), *(np.arange(1000, dtype=np.int32) for _ in range(3)), 1000)
+    whole_sums, counted = selection_module._sparse_sum_sizes, []
+    monkeypatch.setattr(selection_module, "_sparse_sum_sizes", lambda *all: counted.append(1) or whole_sums(*all))
+    assert case.select().format == SPARSE  # of few edges any saving counts
+    assert counted
+    counted.clear()
+    monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
+    assert case.select().format == (SPARSE if weighed else DENSE)
+    assert bool(counted) == weighed
 
 
 def test_three_dense_rows_of_one_target_are_one_sum() -> None:

@@ -19,7 +19,8 @@ OWN = torch.tensor([[1.0], [2.0], [3.0]])
 def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> ReceivedMessage:
     """Rows of halo nodes, counted from 0, and sums."""
     ids = (torch.tensor(nodes, dtype=torch.int64) for nodes in (halo, sum_dst))
-    return ReceivedMessage(*ids, read=lambda: torch.tensor(values, dtype=torch.float32)[:, None])
+    vectors = torch.tensor(values, dtype=torch.float32)[:, None]
+    return ReceivedMessage(*ids, read=lambda out=None: vectors if out is None else out.copy_(vectors))
 
 
 def sources(unprojected: list[ReceivedMessage], projected: list[ReceivedMessage]) -> Sources:
