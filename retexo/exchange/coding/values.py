@@ -64,7 +64,7 @@ def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, prec
         codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
     values = codes.to(dtype)
     if scaled and len(counts) and (counts == counts[0]).all():
-        values.view(len(counts), -1).mul_(scales.to(dtype)[:, None])
+        values.view(len(counts), int(counts[0])).mul_(scales.to(dtype)[:, None])
     elif scaled:
         values *= repeated(scales.to(dtype), torch.from_numpy(counts))
     return values
