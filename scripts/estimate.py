@@ -62,6 +62,8 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
         raise ValueError(
             f"is {summary.get('status')}, of {model}; needs a run of gcn or sage with +experiment=retexo that is done"
         )
+    if settings.get("batch_size") not in (None, "auto"):
+        raise ValueError(f"has batch_size={settings['batch_size']}, of which there is no formula; needs null or auto")
     workers = len(summary["bytes"]["by_peer"])
     names = (settings["dataset_name"], settings["partition_method"], settings["part_obj"], str(workers))
     directory = Path(settings["partition_dir"]) / "-".join(names)
@@ -80,6 +82,7 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
         "disk": math.inf,
         "cut": meta.cut_edges / meta.num_edges,
         "power_law": POWER_LAW if meta.dataset == "synthetic" else 0.0,
+        "batches": settings.get("batch_size") == "auto",
     }
     own |= {name: sum(getattr(part, name) for part in meta.parts) / meta.num_nodes for name in ("train", "val", "test")}
     return summary, Case(**{**given, **own}, model=model, rounds=tuple(summary["rounds"]))
@@ -164,7 +167,7 @@ def read_case(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
     rounds = options.rounds if len(options.rounds) > 1 else options.rounds * given["layers"]
     if len(rounds) != given["layers"]:
         parser.error(f"--rounds: {len(rounds)} of them for --layers {given['layers']}")
-    return Case(**given, model=options.model, rounds=tuple(rounds))
+    return Case(**given, model=options.model, rounds=tuple(rounds), batches=options.batch_size == "auto")
 
 
 def main() -> None:
@@ -172,6 +175,7 @@ def main() -> None:
     for name, (kind, default, meaning) in SIZES.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=f"{meaning} (default {default})")
     parser.add_argument("--model", choices=("gcn", "sage"), default="gcn")
+    parser.add_argument("--batch-size", choices=("null", "auto"), default="null", help="as the setting (default null)")
     parser.add_argument("--rounds", type=number(int, 0), nargs="+", default=[100], help="one, or one a layer")
     parser.add_argument("--constants", type=Path, metavar="FILE.json", help="where constants are kept and found again")
     parser.add_argument("--check", type=Path, nargs="+", metavar="RUN_DIR", help="finished runs of this machine")

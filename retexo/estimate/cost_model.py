@@ -20,7 +20,7 @@ from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 def operations(case: Case, layer: int) -> tuple[float, float, float]:
     """Floating-point operations of a worker in one layer: in a round to train and to score, and in the embedding."""
     num_in, num_out = case.widths(layer)
-    train, val = case.inner * case.train, case.inner * case.val
+    train, val = case.of_round
     head = num_out * case.classes * (layer < case.layers - 1)
     product = num_in * num_out * case.num_inputs
     nodes = sum(wave.nodes for wave in waves(case) if wave.layer == layer) * case.inner
@@ -154,11 +154,13 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
 def _round(case: Case, layer: int, speed: Speed) -> float:
     """Steps and scores; the message and the optimiser; and what a round of no nodes takes."""
     one, num_out, size = speed.one, case.widths(layer)[1], FLOAT * case.parameters(layer)
-    train, val, hidden = case.inner * case.train, case.inner * case.val, num_out * (layer < case.layers - 1)
+    (train, val), hidden = case.of_round, num_out * (layer < case.layers - 1)
     trained, scored, _ = operations(case, layer)
     work = (trained + scored) * one["flop"]
     work += train * _step_of_row(case, layer)[1] * one["hidden_value" if hidden else "last_value"]
     work += val * (hidden * one["norm_forward_value"] + case.classes * one["count_value"])
+    if case.is_batched:  # whose rows are picked out
+        work += 2 * FLOAT * (train + val) * case.widths(layer)[0] * case.num_inputs * one["copy_byte"]
     message = 2 * (case.workers - 1) / case.workers * size
     work += message * one["socket_byte"]
     work += (4 * message + 12 * size) * one["copy_byte"]  # cut, added up and put together; the optimiser

@@ -30,6 +30,7 @@ from retexo.estimate.memory import FLOAT, INDEX, LayerWork, Neighbourhood
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.training.objective import AUTO_BATCH, auto_val_step, makes_batches
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "embeddings", "gradients", "setup")
@@ -71,6 +72,8 @@ class Case:
     """z"""
     power_law: float
     """Exponent of the degrees; 0: all alike."""
+    batches: bool = False
+    """Whether batch_size=auto."""
 
     @property
     def inner(self) -> float:
@@ -84,6 +87,18 @@ class Case:
     def labelled(self) -> float:
         """Share of the nodes on which rounds work."""
         return self.train + self.val
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether a step is made from some of the training nodes."""
+        return self.batches and makes_batches(round(self.nodes * self.train))
+
+    @property
+    def of_round(self) -> tuple[float, float]:
+        """Training nodes of a worker that a step is made from, and validation nodes that score it."""
+        if not self.is_batched:
+            return self.inner * self.train, self.inner * self.val
+        return AUTO_BATCH / self.workers, self.inner * self.val / auto_val_step(round(self.nodes * self.val))
 
     def widths(self, layer: int) -> tuple[int, int]:
         """F, D."""

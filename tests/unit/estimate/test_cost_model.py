@@ -76,6 +76,18 @@ def test_one_round_by_hand() -> None:
     assert embed == pytest.approx(2 * 30 * 250)
 
 
+def test_a_batch_by_hand() -> None:
+    # Of 200,000 training nodes 32,768 make a step of four workers; of 20,000 validation nodes one in two scores it. The
+    # formulas of all nodes are those of a graph that has just as many, but for the rows that are picked out.
+    large = replace(CASE, nodes=4_000_000, train=0.05, val=0.005, test=0.9, batches=True)
+    small = replace(large, train=32_768 / 4_000_000, val=0.0025, batches=False)
+    assert cost_model.operations(large, 0)[:2] == pytest.approx(cost_model.operations(small, 0)[:2])
+    free = {**CONSTANTS, "copy_byte": 0.0}
+    assert cost_model.seconds(large, free)["rounds"] == pytest.approx(cost_model.seconds(small, free)["rounds"])
+    few = replace(large, train=0.03)  # fewer than four times as many: all are taken
+    assert cost_model.operations(few, 0) == cost_model.operations(replace(few, batches=False), 0)
+
+
 def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
     # Every row is needed by the 3 other parts; first sums for the labelled tenth, then what is left for the rest.
     sizes = random_graph.sent(replace(CASE, edges=1_000_000))
