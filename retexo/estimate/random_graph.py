@@ -30,7 +30,7 @@ from retexo.estimate.memory import FLOAT, INDEX, LayerWork, Neighbourhood
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.training.objective import AUTO_BATCH, auto_val_step, makes_batches
+from retexo.training.objective import AUTO_BATCH, auto_val_step, auto_batch_pays
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "embeddings", "gradients", "setup")
@@ -91,7 +91,7 @@ class Case:
     @property
     def is_batched(self) -> bool:
         """Whether a step is made from some of the training nodes."""
-        return self.batches and makes_batches(round(self.nodes * self.train))
+        return self.batches and auto_batch_pays(round(self.nodes * self.train))
 
     @property
     def of_round(self) -> tuple[float, float]:

@@ -56,10 +56,10 @@ def val_step_of(settings: TrainSettings, total: int, num_val: int) -> int:
 
 
 def _has_auto_batches(settings: TrainSettings, total: int) -> bool:
-    return settings.batch_size == "auto" and not settings.task.links and makes_batches(total)
+    return settings.batch_size == "auto" and not settings.task.links and auto_batch_pays(total)
 
 
-def makes_batches(total: int) -> bool:
+def auto_batch_pays(total: int) -> bool:
     """Whether batch_size=auto makes steps from batches of so many training nodes."""
     return total >= 4 * AUTO_BATCH
 
