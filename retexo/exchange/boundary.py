@@ -22,6 +22,7 @@ from retexo.arrays import (
     compact,
     counted,
     in_threads,
+    occurring,
     picked,
     pointers,
     taken,
@@ -58,6 +59,15 @@ class Boundary:
     def target(self) -> IndexArray:
         """int32 [E] in [0, R), ascending; made anew."""
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_sources)
+
+    def of_wave(self, layer: int, wave: int, num_layers: int) -> tuple[Mask, Mask, IndexArray, WeightArray | None]:
+        """What counts in a wave of a layer: targets, bool [R], rows, bool [L], and the sources and weights of edges."""
+        targets = self.targets_in_wave(layer, wave, num_layers)
+        if targets.all():
+            return targets, np.ones(len(self.rows), bool), self.source, self.weight  # each row has an edge
+        edges = self.in_wave(layer, wave, num_layers)
+        source = np.compress(edges, self.source)
+        return targets, occurring(source, len(self.rows)), source, picked(self.weight, edges)
 
     def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
         """Whether an edge counts in a wave of a layer, bool [E]."""

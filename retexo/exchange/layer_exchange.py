@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.arrays import Mask, occurring, picked, taken
+from retexo.arrays import Mask, picked, taken
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
@@ -197,14 +197,8 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        which = self._layer, wave, self._plan.num_layers
-        targets = boundary.targets_in_wave(*which)
-        counts, source, weight = boundary.num_sources[targets], boundary.source, boundary.weight
-        rows = np.ones(len(boundary.rows), bool)  # each has an edge
-        if not targets.all():
-            edges = boundary.in_wave(*which)
-            source, weight = np.compress(edges, source), picked(weight, edges)
-            rows = occurring(source, len(boundary.rows))
+        targets, rows, source, weight = boundary.of_wave(self._layer, wave, self._plan.num_layers)
+        counts = boundary.num_sources[targets]
         target = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         held = self._held_there[peer]
         if held.any():
@@ -216,10 +210,7 @@ class LayerExchange:
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        which = self._layer, wave, self._plan.num_layers
-        targets, rows = boundary.targets_in_wave(*which), np.ones(len(boundary.rows), bool)
-        if not targets.all():
-            rows = occurring(np.compress(boundary.in_wave(*which), boundary.source), len(boundary.rows))
+        targets, rows, *_ = boundary.of_wave(self._layer, wave, self._plan.num_layers)
         none = np.zeros(0, np.int32)
         return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
 
@@ -256,7 +247,7 @@ class LayerExchange:
             before=None if shown is None else shown.selection_of(rows, targets),
         )
         if selection.fewest > fewest:
-            known[peer, wave] = FewestVectors(selection.fewest, rows, targets, selection)
+            known[peer, wave] = FewestVectors(rows, targets, selection)
         return selection
 
     @property

@@ -220,12 +220,11 @@ def all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
 class FewestVectors:
     """How many rows and sums some edges of a boundary take at least: what other edges of it, nearly the same, go by."""
 
-    count: int
     rows: Mask
     """Of the boundary those with such an edge."""
     targets: Mask
     selection: Selection
-    """What was chosen of these edges."""
+    """What was chosen of these edges, and how many that shows them to take."""
 
     def selection_of(self, rows: Mask, targets: Mask) -> Selection | None:
         """What is to be chosen of all edges between other rows and targets, where the length of vectors does not count;
@@ -235,7 +234,7 @@ class FewestVectors:
 
     def of(self, rows: Mask, targets: Mask) -> int:
         """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
-        return self.count - int((self.rows & ~rows).sum()) - int((self.targets & ~targets).sum())
+        return self.selection.fewest - int((self.rows & ~rows).sum()) - int((self.targets & ~targets).sum())
 
 
 def select(

@@ -43,11 +43,8 @@ def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
 def write_values(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision) -> torch.Tensor:
     """uint8 [B]: scales [R], then codes [sum of counts], row by row; of "int4" the first in a byte's low half."""
     if precision == "int4":
-        halves = codes.view(torch.uint8) & 15
-        if (counts % 2).any():
-            padded = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
-            padded[_halves(counts)] = halves
-            halves = padded
+        halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
+        halves[_halves(counts)] = codes.view(torch.uint8) & 15
         codes = halves[::2] | halves[1::2] << 4
     return torch.cat([as_bytes(scales), as_bytes(codes)])
 
@@ -58,8 +55,8 @@ def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, prec
     scales = reader.take(len(counts) if scaled else 0, torch.float32)
     if precision == "int4":
         packed = reader.take(int(((counts + 1) // 2).sum()), torch.uint8)
-        halves = torch.stack([packed << 4, packed & 240], dim=1).view(torch.int8).flatten()
-        codes = (halves[_halves(counts)] if (counts % 2).any() else halves) >> 4  # the sign goes along
+        halves = torch.stack([packed << 4, packed & 240], dim=1).view(torch.int8).flatten()[_halves(counts)]
+        codes = halves >> 4  # the sign goes along
     else:
         codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
     values = codes.to(dtype)
@@ -70,8 +67,10 @@ def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, prec
     return values
 
 
-def _halves(counts: IntArray) -> torch.Tensor:
-    """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64."""
+def _halves(counts: IntArray) -> torch.Tensor | slice:
+    """Where each of so many values of each row stands, in halves of bytes: a row begins with a byte; int64, or all."""
+    if not (counts % 2).any():
+        return slice(None)
     padding = np.repeat(np.cumsum(counts % 2) - counts % 2, counts)
     return torch.arange(len(padding)) + torch.from_numpy(padding)
 

@@ -313,5 +313,5 @@ def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject)
         return minimum_cover(left[kept], right[kept], *(np.ones(n, np.int64) for n in count)).weight
 
     before, after = drawn(), drawn()
-    shown = FewestVectors(fewest(*before), *before, Selection(DENSE, *before))
+    shown = FewestVectors(*before, Selection(DENSE, *before, fewest=fewest(*before)))
     assert shown.of(*after) <= fewest(*after)

@@ -146,7 +146,7 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     dense = replace(case, local=owner(torch.full((8, width), 0.7, dtype=F64), 30))
     one, other = (dense, case) if dense_first else (case, dense)
     first, every = one.select(projected=projected), (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool))
-    shown = FewestVectors(first.fewest, *every, first)
+    shown = FewestVectors(*every, first)
     assert first.of_one_size or not dense_first
     assert shown.selection_of(np.append(every[0][1:], False), every[1]) is None
     assert shown.selection_of(every[0], np.append(every[1][1:], False)) is None
