@@ -30,7 +30,7 @@ from retexo.estimate.memory import FLOAT, INDEX, LayerWork, Neighbourhood
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.training.objective import AUTO_BATCH, auto_val_step, auto_batch_pays
+from retexo.training.objective import AUTO_BATCH, auto_batch_pays, auto_val_step
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "embeddings", "gradients", "setup")
