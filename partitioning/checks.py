@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
+from partitioning.threads import blocks, in_threads
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
@@ -29,7 +30,7 @@ MAX_FEATURES = 10_000_000
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 """Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
 BLOCK = 1 << 16
-"""Rows of features that are checked at a time."""
+"""Rows of features, or edges, that are checked at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,11 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
 def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
     """[E] ends of the edges, in [0, N)."""
     ends: Endpoints = array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
-    if len(ends) and not (ends.min() >= 0 and ends.max() < num_nodes):
+
+    def are_nodes(edges: slice) -> bool:
+        return bool(ends[edges].min() >= 0 and ends[edges].max() < num_nodes)
+
+    if not all(in_threads(are_nodes, blocks(len(ends), BLOCK))):
         expected = f"expected a node in [0, {num_nodes}), there are {num_nodes} labels"
         refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
     return ends
@@ -167,16 +172,18 @@ def check_dense(
         raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
     with np.errstate(over="ignore"):
         features = array.astype(np.float32, copy=False)
-    for begin in range(0, num_nodes, BLOCK):
-        finite = np.isfinite(features[begin : begin + BLOCK])
-        if featured is not None and not finite.all():
-            blank = np.isnan(features[begin : begin + BLOCK]).all(axis=1)
+    all_rows = blocks(num_nodes, BLOCK)
+    finite_rows = in_threads(lambda rows: bool(np.isfinite(features[rows]).all()), all_rows)
+    for rows in (rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite):
+        finite = np.isfinite(features[rows])
+        if featured is not None:
+            blank = np.isnan(features[rows]).all(axis=1)
             if features is array:
                 features = np.array(features)
-            features[begin : begin + BLOCK][blank] = 0
-            featured[begin : begin + BLOCK], finite[blank] = ~blank, True
+            features[rows][blank] = 0
+            featured[rows], finite[blank] = ~blank, True
         if not finite.all():
-            row, column = np.argwhere(~finite)[0] + (begin, 0)
+            row, column = np.argwhere(~finite)[0] + (rows.start, 0)
             raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
     return np.ascontiguousarray(features)
 

@@ -1,15 +1,12 @@
-"""Arrays: names for the types of NumPy's, numbers made compact, values repeated, work in threads."""
+"""Arrays: names for the types of NumPy's, numbers made compact and values repeated."""
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-T = TypeVar("T")
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 """Places of the ends of edges, of which there are several per edge: a part has fewer than 2^31 nodes."""
@@ -57,12 +54,6 @@ def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, Ind
     place = np.cumsum(occurs, dtype=dtype)
     place -= 1
     return np.flatnonzero(occurs), taken(place, ids)
-
-
-def in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
-    """The results of a function of NumPy's, which computes in one thread, in as many as torch has here."""
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return list(pool.map(function, *arguments))
 
 
 def repeated(values: Tensor, counts: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from partitioning.checks import (
+    BLOCK,
     check_dense,
     check_edge_feat,
     check_edge_weight,
@@ -37,6 +38,7 @@ from partitioning.files import file_checksum, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
+from partitioning.threads import blocks, in_threads
 
 log = logging.getLogger(__name__)
 
@@ -294,25 +296,32 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         raise InputError(f"{where}: has node ids outside [0, {int(bounds[-1])})")
     if bool(((ids[num_inner:] >= bounds[part]) & (ids[num_inner:] < bounds[part + 1])).any()):
         raise InputError(f"{where}: a halo node is one of its own inner nodes")
-    ends = [read.of_edges[name].numpy() for name in ("src", "dst")]  # which NumPy compares in a fifth of torch's time
-    into_inner = ends[1] < num_inner
-    wanted = into_inner & (ends[0] != ends[1])
-    whole = bool(wanted.all())
-    of_edges = {name: each if whole else each[torch.from_numpy(wanted)] for name, each in read.of_edges.items()}
-    src, dst = of_edges.pop("src"), of_edges.pop("dst")
-    edge_data = _checked_edge_data(of_edges, len(src), where)
+    src, dst = (read.of_edges[name].numpy() for name in ("src", "dst"))  # NumPy compares in a fifth of torch's time
+
+    def all_count(edges: slice) -> bool:
+        return bool(((dst[edges] < num_inner) & (src[edges] != dst[edges])).all())
+
+    of_edges, self_loops = dict(read.of_edges), read.self_loops
+    whole = all(in_threads(all_count, blocks(len(src), BLOCK)))
+    if not whole:
+        into_inner, is_loop = dst < num_inner, src == dst
+        self_loops += int(np.count_nonzero(into_inner & is_loop))
+        chosen = torch.from_numpy(into_inner & ~is_loop)
+        of_edges = {name: each[chosen] for name, each in of_edges.items()}
+    source, target = of_edges.pop("src"), of_edges.pop("dst")
+    edge_data = _checked_edge_data(of_edges, len(source), where)
     weight = edge_data.get("edge_weight")
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
     used = torch.arange(num_inner, len(ids))
     if not (read.every_halo_sends and whole):
-        used = torch.bincount(src, minlength=len(ids))[num_inner:].nonzero()[:, 0] + num_inner
+        used = torch.bincount(source, minlength=len(ids))[num_inner:].nonzero()[:, 0] + num_inner
     if not bool((ids[used].diff() > 0).all()):
         used = used[torch.argsort(ids[used])]
     kept = torch.cat((torch.arange(num_inner), used))
     if not torch.equal(kept, torch.arange(len(ids))):
         renumber = torch.zeros(len(ids), dtype=torch.int32)
         renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
-        src = renumber[src]
+        source = renumber[source]
     owner = torch.searchsorted(bounds, ids[used], right=True) - 1
     checked = _checked_tensors(tensors, inner, int(bounds[-1]), where)
     if directory.meta is not None:
@@ -322,13 +331,13 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         num_parts=directory.num_parts,
         num_inner=num_inner,
         num_halo=len(used),
-        src=src,
-        dst=dst,
+        src=source,
+        dst=target,
         halo_owner=owner,
         halo_index=ids[used] - bounds[owner],
-        in_degree=torch.bincount(dst, None if weight is None else weight.double(), minlength=num_inner),
+        in_degree=torch.bincount(target, None if weight is None else weight.double(), minlength=num_inner),
         out_degree=None if read.out_degree is None else read.out_degree[kept],
-        self_loops=read.self_loops + int(np.count_nonzero(into_inner) - np.count_nonzero(wanted)),
+        self_loops=self_loops,
         unresolved_halo=None,
         asked_for=None,
         links=None,

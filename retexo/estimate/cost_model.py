@@ -16,6 +16,9 @@ from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edge
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
+CHECKSUMS = "checksums"
+"""Not a phase of a worker."""
+
 
 def operations(case: Case, layer: int) -> tuple[float, float, float]:
     """Floating-point operations of a worker in one layer: in a round to train and to score, and in the embedding."""
@@ -69,11 +72,12 @@ class Speed:
 
 
 def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
-    """Of a worker, by phase."""
+    """Of a worker, by phase; and before these of the command, which reads this node's parts and their checksums."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
     nodes = case.inner * (case.labelled + case.test)
     return {
+        CHECKSUMS: _checksums(case, speed),
         "load": _load(case, speed),
         "plan": _plan(case, speed),
         "exchange": sum(_exchange(case, wave, speed) for wave in found),
@@ -84,14 +88,16 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     }
 
 
+def _checksums(case: Case, speed: Speed) -> float:
+    """The two int32 ends of an edge, and the features: from the disk, each file in a thread."""
+    part = 8 * case.edges / case.workers + FLOAT * case.inner * case.features
+    return case.per_node * part / (case.disk * 1e9) + part * speed.one["hash_byte"] / speed.many
+
+
 def _load(case: Case, speed: Speed) -> float:
-    """The two int32 ends of an edge, and the features: from the disk, and checked."""
+    """Each edge and value checked, on one core."""
     edges, values = case.edges / case.workers, case.inner * case.features
-    part = 8 * edges + FLOAT * values
-    checked = edges * speed.one["load_edge"] + values * speed.one["load_value"]
-    return (
-        case.per_node * part / (case.disk * 1e9) + part * speed.one["hash_byte"] / speed.many + checked / speed.single
-    )
+    return (edges * speed.one["load_edge"] + values * speed.one["load_value"]) / speed.single
 
 
 def _plan(case: Case, speed: Speed) -> float:

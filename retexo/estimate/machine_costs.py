@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from partitioning.directory.write import write
 from partitioning.graph_data import MASKS, GraphData
 from retexo.arrays import ByteArray, IntArray, compact
 from retexo.comm.replay_log import ReplayLog, checksum
+from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import step_of_row
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
@@ -39,6 +41,7 @@ from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
 from retexo.training.task import NodeClassification
+from retexo.worker.process import keep_freed_memory, release_freed_memory
 
 UnitCosts = dict[str, float]
 """Seconds of one core for one unit of each kind of work, by its name."""
@@ -52,11 +55,22 @@ TURNS = 2
 """Times that each of them measures everything: a machine is not always as fast."""
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
+SLOWEST = 600.0
+"""Seconds that they wait for each other before all of them measure the same."""
+_together: Barrier | None = None
+"""Where they do so; None in a process alone."""
+
+
+def join(together: Barrier) -> None:
+    """Wait there before each measurement."""
+    global _together
+    _together = together
 
 
 def measure(turn: int = 0) -> UnitCosts:
     """Seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
@@ -85,7 +99,7 @@ def _training(flop: float) -> UnitCosts:
     """Steps of many rows in a hidden stage and in the last: of each value that is dropped, normalised or compared with
     a label, what its products at `flop` leave."""
     task, labels = NodeClassification(47, False), torch.randint(47, (ROWS,))
-    hidden, last = build_stages(Architecture(default_model("gcn", 2, WIDTH), 100, 47), 0)
+    hidden, last = build_stages(Architecture(replace(default_model("gcn", 2, WIDTH), dropout=0.5), 100, 47), 0)
 
     def value(stage: Stage, width: int) -> float:
         """Seconds."""
@@ -131,6 +145,9 @@ def _added_up() -> UnitCosts:
     degree, nodes = torch.full((num_inner,), 20), torch.arange(num_inner)
     edges = InEdges.build(source, target, degree, torch.full((2 * num_inner,), 20), torch.float32)
 
+    def build() -> InEdges:
+        return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
+
     def taking(step: int, width: int) -> float:
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
@@ -144,7 +161,7 @@ def _added_up() -> UnitCosts:
             sums.add(received)
             sums.inputs()
 
-        return _each(num_edges // step, add_up, 1)
+        return _each(num_edges // step, add_up, 1, fresh=True)
 
     # An edge is looked up in two tables.
     some_edge, _ = _line(lambda width: taking(10, width))
@@ -155,35 +172,32 @@ def _added_up() -> UnitCosts:
         "some_edge": some_edge / 2,
         "most_edge": most_edge / 2,
         "added_value": added_value,
-        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask])),
-        "build_edge": _each(
-            num_edges, lambda: InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
-        ),
+        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask]), fresh=True),
+        "build_edge": _each(num_edges, build, fresh=True),
     }
 
 
 def _reading(rng: np.random.Generator) -> UnitCosts:
-    """A part of a partition directory read and checked, with few features and with many."""
-    num_nodes, num_edges = 100_000, 2 * EDGES
-    src, dst = rng.integers(num_nodes, size=(2, num_edges))
-    masks = {name: np.arange(num_nodes) % len(MASKS) == place for place, name in enumerate(MASKS)}
+    """A part of a partition directory read and checked: of many edges, and of many features."""
+    num_nodes, num_parts = MANY * EDGES // 50, 4
+    numbers = np.arange(num_nodes)
+    masks = {name: numbers % len(MASKS) == place for place, name in enumerate(MASKS)}
 
-    def reading(width: int, use: Callable[[PartitionDirectory], Any]) -> float:
-        features, numbers = np.ones((num_nodes, width), np.float32), np.arange(num_nodes)
-        graph = GraphData("random", src, dst, features, numbers % 2, 2, numbers)
+    def reading(num_edges: int, width: int, use: Callable[[PartitionDirectory], Any]) -> float:
+        """Seconds an edge, or a value where these are more."""
+        src, dst = rng.integers(num_nodes, size=(2, num_edges))
+        graph = GraphData("random", src, dst, np.ones((num_nodes, width), np.float32), numbers % 2, 2, numbers)
         made_by: dict[str, Any] = {"request": {}, "split": {}, "versions": {}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "parts"
-            write(path, graph, masks, numbers % 2, num_parts=2, provenance=made_by, overwrite=False)
-            directory = find([path], 2)
-            return _each(num_edges // 2, lambda: use(directory), 3)
+            write(path, graph, masks, numbers % num_parts, num_parts=num_parts, provenance=made_by, overwrite=False)
+            directory = find([path], num_parts)
+            return _each(max(num_edges, width * num_nodes) // num_parts, lambda: use(directory), fresh=True)
 
-    edge, value = _line(lambda width: reading(width, lambda directory: directory.read(0)))
-    checked = reading(WIDTH, lambda directory: directory.verify([0])) * num_edges / 2
     return {
-        "load_edge": edge,
-        "load_value": value * num_edges / num_nodes,
-        "hash_byte": checked / (8 * num_edges / 2 + 4 * WIDTH * num_nodes / 2),
+        "load_edge": reading(MANY * EDGES, 1, lambda directory: directory.read(0)),
+        "load_value": reading(num_nodes, WIDTH, lambda directory: directory.read(0)),
+        "hash_byte": reading(num_nodes, WIDTH, lambda directory: directory.verify([0])) / FLOAT,
     }
 
 
@@ -194,7 +208,7 @@ def _partial_sums(rng: np.random.Generator) -> float:
     edges = CutEdges(np.arange(count, dtype=np.int32), source, np.sort(target), count)
     local = LocalRows(torch.zeros(count, 1), torch.rand(count), dense, 1, "full")
     every = Selection(DENSE, np.zeros(count, bool), np.ones(count, bool))
-    return _each(num_edges, lambda: Vectors.of(local, every, edges), 1)
+    return _each(num_edges, lambda: Vectors.of(local, every, edges), 1, fresh=True)
 
 
 def _plan(rng: np.random.Generator) -> UnitCosts:
@@ -207,11 +221,11 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
-        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1),
-        "renumber_end": _each(num_edges, lambda: compact(source), 3),
-        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), 3),
-        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1),
-        "read_edge": _each(num_edges, lambda: code.read(written), 1),
+        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1, fresh=True),
+        "renumber_end": _each(num_edges, lambda: compact(source), 3, fresh=True),
+        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), 3, fresh=True),
+        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1, fresh=True),
+        "read_edge": _each(num_edges, lambda: code.read(written), 1, fresh=True),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
         "cover_large": _cover(rng, MANY * EDGES, 1),
@@ -283,16 +297,25 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), 1)
+    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), 1, fresh=True)
 
 
-def _each(units: int, work: Callable[[], Any], repeats: int = 5) -> float:
-    """Seconds of one unit while PER_CORE processes share a core, each with its part of them; the mean of several."""
+def _each(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
+    """Seconds of one unit while PER_CORE processes share a core, each with its part of them; the mean of several.
+
+    fresh: whether memory is not there yet, as where a phase does it once; else it is, as from round to round.
+    """
     work()
-    start = time.perf_counter()
+    if _together is not None:
+        _together.wait()
+    taken = 0.0
     for _ in range(repeats):
+        if fresh:
+            release_freed_memory()
+        start = time.perf_counter()
         work()
-    return (time.perf_counter() - start) / repeats / units / PER_CORE
+        taken += time.perf_counter() - start
+    return taken / repeats / units / PER_CORE
 
 
 def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
@@ -327,9 +350,10 @@ def unit_costs(file: Path | None) -> UnitCosts:
             raise ValueError("holds other things than constants")
         return kept
     processes = PER_CORE * min(MAX_AT_ONCE // PER_CORE, len(os.sched_getaffinity(0)))
-    turns = range(TURNS * processes)
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:  # so that they share what cores share
-        each = pool.map(measure, turns, chunksize=1)
+    spawning = multiprocessing.get_context("spawn")
+    together = spawning.Barrier(processes, timeout=SLOWEST)  # as workers do, which share what cores share
+    with spawning.Pool(processes, join, (together,)) as pool:
+        each = pool.map(measure, range(TURNS * processes), chunksize=1)
     found = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
     if file:
         file.write_text(json.dumps(found, indent=1))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
+from partitioning.threads import in_threads
 from retexo.arrays import (
     ByteArray,
     IndexArray,
@@ -21,7 +22,6 @@ from retexo.arrays import (
     WeightArray,
     compact,
     counted,
-    in_threads,
     occurring,
     picked,
     pointers,

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from retexo.arrays import IntArray, Mask, in_threads, occurring
+from partitioning.threads import in_threads
+from retexo.arrays import IntArray, Mask, occurring
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError

@@ -15,13 +15,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from partitioning.threads import in_threads
 from retexo.arrays import (
     Int32Array,
     IntArray,
     Mask,
     WeightArray,
     counted,
-    in_threads,
     occurring,
     picked,
     pointers,

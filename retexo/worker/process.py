@@ -82,12 +82,12 @@ def _die_with_parent() -> None:
 def configure(rank: int, settings: TrainSettings) -> None:
     """Logging, threads and randomness of a worker process."""
     logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
-    _keep_freed_memory()
+    keep_freed_memory()
     torch.set_num_threads(num_threads(settings.cluster))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc keep up to KEPT bytes of freed memory, which the kernel would have to clear page by page again."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

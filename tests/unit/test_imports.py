@@ -69,7 +69,7 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
 
 
 def test_retexo_takes_little_of_partitioning() -> None:
-    taken = ("directory", "hetero", "links", "errors", "files", "dgl_import", "ogb_import", "setting_fields")
+    taken = ("directory", "hetero", "links", "errors", "files", "dgl_import", "ogb_import", "setting_fields", "threads")
     everywhere = tuple(f"partitioning.{name}" for name in taken)
     for path in FILES:
         file = path.relative_to(ROOT).as_posix()

@@ -1,0 +1,90 @@
+"""The cost model's seconds beside those of runs of the shape of ogbn-products (benchmarks/scale.py), in turn.
+
+    python benchmarks/cost_model.py [--shares 1] [--models gcn] [--rounds 30] [--repeats 3] [--folder DIR]
+                                    [--options SETTINGS]
+
+The constants are measured before, between and after the runs, because a machine is not always as fast. "estimated" is
+what the mean of the constants gives, "measured" the mean over the runs, with the least and the most of each. 4 parts,
++experiment=retexo, so many rounds a layer. The whole graph needs 8 GiB of disk; a run and the constants take 2 minutes.
+"""
+
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import common
+import scale
+from scale import Point
+
+sys.path.append(str(common.ROOT / "scripts"))
+import estimate
+
+from retexo.estimate.cost_model import CHECKSUMS, seconds
+from retexo.estimate.machine_costs import UnitCosts, unit_costs
+from retexo.estimate.random_graph import Case
+
+GIVEN = {"cores": float(len(os.sched_getaffinity(0))), "bandwidth": math.inf, "latency": 1e-4, "zeros": 0.5}
+"""What no run says of itself, of workers on this machine."""
+
+
+def train(point: Point, folder: Path, options: list[str]) -> tuple[dict[str, float], Case]:
+    """Partition, unless that is there, and train; the seconds by phase, and the sizes."""
+    settings = [*point.settings(folder), *options]
+    if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
+        scale.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
+    run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
+    model = ["--config-name", f"node_classification_{point.model}", "+experiment=retexo"]
+    rounds = ["stopping=none", f"num_rounds=[{point.rounds}]"]
+    scale.run_main(*model, "app=train", *settings, *rounds, f"hydra.run.dir={run_dir}")
+    _, case = estimate.read_run(run_dir, GIVEN)
+    return json.loads((run_dir / "summary.json").read_text())["seconds"]["phase"], case
+
+
+def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts]) -> None:
+    mean = {name: statistics.fmean(each[name] for each in costs) for name in costs[0]}
+    found, one_each = seconds(case, mean), [seconds(case, each) for each in costs]
+    print(f"{point.model}, {case.nodes:,} nodes, {case.edges:,} edges, rounds {case.rounds}")
+    print(f"{'':<12} {'estimated':>22} {'measured':>22} {'ratio':>6}")
+    for phase in (*runs[0], "in all"):
+        made, seen = ([total(each, phase) for each in all_of_it] for all_of_it in (one_each, runs))
+        value, taken = total(found, phase), statistics.fmean(seen)
+        print(f"{phase:<12} {shown(value, made):>22} {shown(taken, seen):>22} {value / taken:>6.2f}")
+
+
+def total(phases: dict[str, float], phase: str) -> float:
+    return sum(phases.values()) - phases.get(CHECKSUMS, 0.0) if phase == "in all" else phases[phase]
+
+
+def shown(value: float, spread: list[float]) -> str:
+    return f"{value:.1f} [{min(spread):.1f}, {max(spread):.1f}]"
+
+
+def main() -> None:
+    parser = common.parser(__doc__, models=["gcn"], repeats=3, options=[])
+    parser.add_argument("--shares", nargs="+", type=int, default=[1], help="one of so many of the graph")
+    parser.add_argument("--rounds", type=int, default=30, help="per layer")
+    parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
+    arguments = parser.parse_args()
+    points = [Point(share=share, model=model, rounds=arguments.rounds)
+              for share in arguments.shares for model in arguments.models]  # fmt: skip
+    runs: dict[Point, list[Any]] = {point: [] for point in points}
+    print(f"{common.machine()}; load average {os.getloadavg()[0]:.1f}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        costs = [unit_costs(None)]
+        for _ in range(arguments.repeats):
+            for point in points:
+                runs[point].append(train(point, folder, arguments.options))
+            costs.append(unit_costs(None))
+    for point, found in runs.items():
+        show(point, found[0][1], [phases for phases, _ in found], costs)
+
+
+if __name__ == "__main__":
+    main()
