@@ -1,7 +1,7 @@
 """The cost model's seconds beside those of runs of the shape of ogbn-products (benchmarks/scale.py), in turn.
 
     python benchmarks/cost_model.py [--shares 1] [--models gcn] [--rounds 30] [--repeats 3] [--folder DIR]
-                                    [--options SETTINGS]
+                                    [--options SETTINGS] [--keep FILE.json]
 
 The constants are measured before, between and after the runs, because a machine is not always as fast. "estimated" is
 what the mean of the constants gives, "measured" the mean over the runs, with the least and the most of each. 4 parts,
@@ -45,8 +45,7 @@ def train(point: Point, folder: Path, options: list[str]) -> tuple[dict[str, flo
     return json.loads((run_dir / "summary.json").read_text())["seconds"]["phase"], case
 
 
-def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts]) -> None:
-    mean = {name: statistics.fmean(each[name] for each in costs) for name in costs[0]}
+def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts], mean: UnitCosts) -> None:
     found, one_each = seconds(case, mean), [seconds(case, each) for each in costs]
     print(f"{point.model}, {case.nodes:,} nodes, {case.edges:,} edges, rounds {case.rounds}")
     print(f"{'':<12} {'estimated':>22} {'measured':>22} {'ratio':>6}")
@@ -69,6 +68,7 @@ def main() -> None:
     parser.add_argument("--shares", nargs="+", type=int, default=[1], help="one of so many of the graph")
     parser.add_argument("--rounds", type=int, default=30, help="per layer")
     parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
+    parser.add_argument("--keep", type=Path, help="JSON of the mean constants, for scripts/estimate.py --constants")
     arguments = parser.parse_args()
     points = [Point(share=share, model=model, rounds=arguments.rounds)
               for share in arguments.shares for model in arguments.models]  # fmt: skip
@@ -82,8 +82,11 @@ def main() -> None:
             for point in points:
                 runs[point].append(train(point, folder, arguments.options))
             costs.append(unit_costs(None))
+    mean = {name: statistics.fmean(each[name] for each in costs) for name in costs[0]}
+    if arguments.keep:
+        arguments.keep.write_text(json.dumps(mean, indent=1))
     for point, found in runs.items():
-        show(point, found[0][1], [phases for phases, _ in found], costs)
+        show(point, found[0][1], [phases for phases, _ in found], costs, mean)
 
 
 if __name__ == "__main__":

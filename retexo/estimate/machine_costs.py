@@ -49,6 +49,8 @@ WIDTH, EDGES = 256, 1_000_000
 MANY = 8
 """Times as many edges where what is made is as large as the C library does not keep when it is freed."""
 ROWS = 12 * ROWS_AT_ONCE
+PEERS = 3
+"""Times that a phase does what it does for each peer: those after the first find memory that the first has left."""
 PER_CORE = 2
 """Processes that share a core while they measure."""
 TURNS = 2
@@ -172,8 +174,8 @@ def _added_up() -> UnitCosts:
         "some_edge": some_edge / 2,
         "most_edge": most_edge / 2,
         "added_value": added_value,
-        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask]), fresh=True),
-        "build_edge": _each(num_edges, build, fresh=True),
+        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask]), 1, fresh=True),
+        "build_edge": _each(num_edges, build, 1, fresh=True),
     }
 
 
@@ -192,7 +194,7 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
             path = Path(folder) / "parts"
             write(path, graph, masks, numbers % num_parts, num_parts=num_parts, provenance=made_by, overwrite=False)
             directory = find([path], num_parts)
-            return _each(max(num_edges, width * num_nodes) // num_parts, lambda: use(directory), fresh=True)
+            return _each(max(num_edges, width * num_nodes) // num_parts, lambda: use(directory), 1, fresh=True)
 
     return {
         "load_edge": reading(MANY * EDGES, 1, lambda directory: directory.read(0)),
@@ -208,7 +210,7 @@ def _partial_sums(rng: np.random.Generator) -> float:
     edges = CutEdges(np.arange(count, dtype=np.int32), source, np.sort(target), count)
     local = LocalRows(torch.zeros(count, 1), torch.rand(count), dense, 1, "full")
     every = Selection(DENSE, np.zeros(count, bool), np.ones(count, bool))
-    return _each(num_edges, lambda: Vectors.of(local, every, edges), 1, fresh=True)
+    return _each(num_edges, lambda: Vectors.of(local, every, edges), PEERS, fresh=True)
 
 
 def _plan(rng: np.random.Generator) -> UnitCosts:
@@ -221,11 +223,11 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
-        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), 1, fresh=True),
-        "renumber_end": _each(num_edges, lambda: compact(source), 3, fresh=True),
-        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), 3, fresh=True),
-        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), 1, fresh=True),
-        "read_edge": _each(num_edges, lambda: code.read(written), 1, fresh=True),
+        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
+        "renumber_end": _each(num_edges, lambda: compact(source), PEERS, fresh=True),
+        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
+        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
+        "read_edge": _each(num_edges, lambda: code.read(written), PEERS, fresh=True),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
         "cover_large": _cover(rng, MANY * EDGES, 1),
@@ -297,25 +299,24 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), 1, fresh=True)
+    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), PEERS, fresh=True)
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
     """Seconds of one unit while PER_CORE processes share a core, each with its part of them; the mean of several.
 
-    fresh: whether memory is not there yet, as where a phase does it once; else it is, as from round to round.
+    fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.
     """
-    work()
+    if fresh:
+        release_freed_memory()
+    else:
+        work()
     if _together is not None:
         _together.wait()
-    taken = 0.0
+    start = time.perf_counter()
     for _ in range(repeats):
-        if fresh:
-            release_freed_memory()
-        start = time.perf_counter()
         work()
-        taken += time.perf_counter() - start
-    return taken / repeats / units / PER_CORE
+    return (time.perf_counter() - start) / repeats / units / PER_CORE
 
 
 def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
