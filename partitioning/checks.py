@@ -29,8 +29,8 @@ MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 """Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
-BLOCK = 1 << 16
-"""Rows of features, or edges, that are checked at a time."""
+BLOCK = 1 << 18
+"""Values of features, or ends of edges, that are checked at a time: a core has them in its cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def check_dense(
         raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
     with np.errstate(over="ignore"):
         features = array.astype(np.float32, copy=False)
-    all_rows = blocks(num_nodes, BLOCK)
+    all_rows = blocks(num_nodes, max(1, BLOCK // array.shape[1]))
     finite_rows = in_threads(lambda rows: bool(np.isfinite(features[rows]).all()), all_rows)
     for rows in (rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite):
         finite = np.isfinite(features[rows])

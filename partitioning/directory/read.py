@@ -312,17 +312,17 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
     edge_data = _checked_edge_data(of_edges, len(source), where)
     weight = edge_data.get("edge_weight")
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
-    used = torch.arange(num_inner, len(ids))
-    if not (read.every_halo_sends and whole):
-        used = torch.bincount(source, minlength=len(ids))[num_inner:].nonzero()[:, 0] + num_inner
-    if not bool((ids[used].diff() > 0).all()):
-        used = used[torch.argsort(ids[used])]
-    kept = torch.cat((torch.arange(num_inner), used))
-    if not torch.equal(kept, torch.arange(len(ids))):
-        renumber = torch.zeros(len(ids), dtype=torch.int32)
-        renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
-        source = renumber[source]
-    owner = torch.searchsorted(bounds, ids[used], right=True) - 1
+    halo, out_degree = ids[num_inner:], read.out_degree
+    if not (read.every_halo_sends and whole and bool((halo.diff() > 0).all())):
+        used = torch.bincount(source, minlength=len(ids))[num_inner:].nonzero()[:, 0]
+        used = used[torch.argsort(halo[used])]
+        kept = torch.cat((torch.arange(num_inner), used + num_inner))
+        if not torch.equal(kept, torch.arange(len(ids))):
+            renumber = torch.zeros(len(ids), dtype=torch.int32)
+            renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
+            source, halo = renumber[source], halo[used]
+            out_degree = None if out_degree is None else out_degree[kept]
+    owner = torch.searchsorted(bounds, halo, right=True) - 1
     checked = _checked_tensors(tensors, inner, int(bounds[-1]), where)
     if directory.meta is not None:
         _check_described(checked, directory.meta, where)
@@ -330,13 +330,13 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         rank=part,
         num_parts=directory.num_parts,
         num_inner=num_inner,
-        num_halo=len(used),
+        num_halo=len(halo),
         src=source,
         dst=target,
         halo_owner=owner,
-        halo_index=ids[used] - bounds[owner],
+        halo_index=halo - bounds[owner],
         in_degree=torch.bincount(target, None if weight is None else weight.double(), minlength=num_inner),
-        out_degree=None if read.out_degree is None else read.out_degree[kept],
+        out_degree=out_degree,
         self_loops=self_loops,
         unresolved_halo=None,
         asked_for=None,

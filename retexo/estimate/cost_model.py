@@ -95,7 +95,7 @@ def _checksums(case: Case, speed: Speed) -> float:
 
 
 def _load(case: Case, speed: Speed) -> float:
-    """Each edge and value checked, on one core."""
+    """Each edge and value checked; threads for that gained nothing on two cores."""
     edges, values = case.edges / case.workers, case.inner * case.features
     return (edges * speed.one["load_edge"] + values * speed.one["load_value"]) / speed.single
 
@@ -177,5 +177,5 @@ def _embed(case: Case, wave: Wave, speed: Speed) -> float:
     """The product and the norm of all nodes that the layer works for."""
     hidden = case.hidden * (wave.layer < case.layers - 1)
     values = case.inner * (wave.nodes + case.labelled) * hidden * speed.one["norm_forward_value"]
-    output = FLOAT * case.inner * case.widths(wave.layer)[1] * speed.one["page_byte"]
+    output = FLOAT * case.inner * case.widths(wave.layer)[1] * speed.one["put_byte"]
     return (operations(case, wave.layer)[2] * speed.one["flop"] + values + output) / speed.many

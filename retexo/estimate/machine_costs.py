@@ -259,13 +259,18 @@ def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partit
 
 
 def _messages(rows: Tensor) -> UnitCosts:
-    """Rows written as bytes, and read."""
+    """Rows written as bytes, and read; and put where they belong in memory that is new."""
     embedded, zeros = rows.relu(), RowFormat("sparse")
-    like = ((len(rows), WIDTH), rows.dtype)
+    like, places = ((len(rows), WIDTH), rows.dtype), np.arange(len(rows))
+
+    def put() -> None:
+        torch.empty_like(rows).numpy()[places] = rows.numpy()
+
     return {
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": _each(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
         # As much as the C library does not keep when it is freed.
+        "put_byte": _each(rows.nbytes, put, 1, fresh=True),
         "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
     }
@@ -303,7 +308,7 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
 
 
 def _each(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
-    """Seconds of one unit while PER_CORE processes share a core, each with its part of them; the mean of several.
+    """Seconds of one unit while PER_CORE processes share a core, until the last of them is done; the mean of several.
 
     fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.
     """
@@ -311,12 +316,17 @@ def _each(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool 
         release_freed_memory()
     else:
         work()
-    if _together is not None:
-        _together.wait()
+    _wait_for_all()
     start = time.perf_counter()
     for _ in range(repeats):
         work()
+    _wait_for_all()  # as a phase of all workers ends with the slowest
     return (time.perf_counter() - start) / repeats / units / PER_CORE
+
+
+def _wait_for_all() -> None:
+    if _together is not None:
+        _together.wait()
 
 
 def _line(of_width: Callable[[int], float]) -> tuple[float, float]:

@@ -216,8 +216,9 @@ def _embed(
         both = logits and not stage.is_last  # the last one passes on its logits
         widths = stage.output_widths if both else stage.output_widths[:1]
         outputs = [given.rows.new_empty(len(given.rows), width) for width in widths]
+        without = (context.plan.required_layers <= objective.layer).nonzero()[:, 0]  # a mask looks at all values
         for output in outputs:
-            output[context.plan.required_layers <= objective.layer] = torch.nan
+            output[without] = torch.nan
         labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
         for some, inputs in chain(labelled, inputs_of):
             found = stage.outputs(inputs) if both else (stage.embed(inputs),)
