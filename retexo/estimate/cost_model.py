@@ -106,9 +106,9 @@ def _plan(case: Case, speed: Speed) -> float:
     coded = one["find_edge"] + one["write_edge"] + one["read_edge"]
     of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
     work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
-    work += (case.layers + 1) * edges * one["scan_edge"] / speed.single
+    work += edges * ((case.layers + 1) * one["scan_edge"] + one["build_edge"]) / speed.many
     message = sent(case)["setup"] / case.workers
-    work += (edges * one["build_edge"] + message * (one["log_byte"] + 2 * one["page_byte"])) / speed.single
+    work += message * (one["log_byte"] + 2 * one["page_byte"]) / speed.single
     work += message * (one["copy_byte"] + one["socket_byte"]) / speed.many
     return work + speed.out * message + 3 * speed.hop
 

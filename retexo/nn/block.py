@@ -218,10 +218,10 @@ class InEdges:
         weight, edge_feat = (None if data is None else data.to(dtype) for data in (weight, edge_feat))
         if not bool((dst[1:] >= dst[:-1]).all()):  # a partition directory has them sorted: then no copy is made
             order = torch.argsort(dst, stable=True)
-            src = src[order]
+            src, dst = src[order], dst[order]
             weight, edge_feat = (None if data is None else data[order] for data in (weight, edge_feat))
-        counts = torch.bincount(dst, minlength=len(in_degree))
-        row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+        # In all threads; to count them is as fast in one, and slower in two.
+        row_ptr = torch.searchsorted(dst, torch.arange(len(in_degree) + 1, dtype=dst.dtype))
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
     def block(self, nodes: Tensor, sources: Sources) -> Block:
