@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import torch
-
 T = TypeVar("T")
 
 
 def in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
     """The results of a function, in order, in as many threads as torch has here."""
+    import torch  # a second to load, and data sets can be described without it
+
     threads = torch.get_num_threads()
     if threads == 1:
         return list(map(function, *arguments))
