@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import common
 import scale
@@ -24,25 +23,12 @@ from scale import Point
 sys.path.append(str(common.ROOT / "scripts"))
 import estimate
 
-from retexo.estimate.cost_model import CHECKSUMS, seconds
-from retexo.estimate.machine_costs import UnitCosts, unit_costs
+from retexo.estimate.cost_model import seconds
+from retexo.estimate.machine_costs import UnitCosts, mean_of, unit_costs
 from retexo.estimate.random_graph import Case
 
 GIVEN = {"cores": float(len(os.sched_getaffinity(0))), "bandwidth": math.inf, "latency": 1e-4, "zeros": 0.5}
 """What no run says of itself, of workers on this machine."""
-
-
-def train(point: Point, folder: Path, options: list[str]) -> tuple[dict[str, float], Case]:
-    """Partition, unless that is there, and train; the seconds by phase, and the sizes."""
-    settings = [*point.settings(folder), *options]
-    if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
-        scale.run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
-    run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
-    model = ["--config-name", f"node_classification_{point.model}", "+experiment=retexo"]
-    rounds = ["stopping=none", f"num_rounds=[{point.rounds}]"]
-    scale.run_main(*model, "app=train", *settings, *rounds, f"hydra.run.dir={run_dir}")
-    _, case = estimate.read_run(run_dir, GIVEN)
-    return json.loads((run_dir / "summary.json").read_text())["seconds"]["phase"], case
 
 
 def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts], mean: UnitCosts) -> None:
@@ -56,7 +42,7 @@ def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[Uni
 
 
 def total(phases: dict[str, float], phase: str) -> float:
-    return sum(phases.values()) - phases.get(CHECKSUMS, 0.0) if phase == "in all" else phases[phase]
+    return sum(phases.values()) if phase == "in all" else phases[phase]
 
 
 def shown(value: float, spread: list[float]) -> str:
@@ -72,7 +58,8 @@ def main() -> None:
     arguments = parser.parse_args()
     points = [Point(share=share, model=model, rounds=arguments.rounds)
               for share in arguments.shares for model in arguments.models]  # fmt: skip
-    runs: dict[Point, list[Any]] = {point: [] for point in points}
+    runs: dict[Point, list[dict[str, float]]] = {point: [] for point in points}
+    cases: dict[Point, Case] = {}
     print(f"{common.machine()}; load average {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).resolve()
@@ -80,13 +67,15 @@ def main() -> None:
         costs = [unit_costs(None)]
         for _ in range(arguments.repeats):
             for point in points:
-                runs[point].append(train(point, folder, arguments.options))
+                _, run_dir = scale.train(point, folder, *arguments.options)
+                summary, cases[point] = estimate.read_run(run_dir, GIVEN)
+                runs[point].append(summary["seconds"]["phase"])
             costs.append(unit_costs(None))
-    mean = {name: statistics.fmean(each[name] for each in costs) for name in costs[0]}
+    mean = mean_of(costs)
     if arguments.keep:
         arguments.keep.write_text(json.dumps(mean, indent=1))
     for point, found in runs.items():
-        show(point, found[0][1], [phases for phases, _ in found], costs, mean)
+        show(point, cases[point], found, costs, mean)
 
 
 if __name__ == "__main__":

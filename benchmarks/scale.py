@@ -153,30 +153,31 @@ def floors(point: Point, rounds: list[int], num_bytes: int, rates: Rates) -> dic
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
-    """Partition, unless that is there, and train."""
-    settings, found = point.settings(folder), {}
+def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Path]:
+    """Partition, unless that is there, and train; what the commands took, and the run directory."""
+    settings, found = [*point.settings(folder), *options], {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
         found["partition"] = run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
     stop = [] if point.rounds is None else ["stopping=none", f"num_rounds=[{point.rounds}]"]
     model = ["--config-name", f"node_classification_{point.model}", "+experiment=retexo", f"hidden_dim={point.width}"]
-    trained = run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}")
+    return found | run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"), run_dir
+
+
+def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
+    """What a run shows, beside its floors."""
+    found, run_dir = train(point, folder)
     summary = json.loads((run_dir / "summary.json").read_text())
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
-    return (
-        found
-        | trained
-        | {
-            "phase": phase,
-            "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
-            "bytes": sizes,
-            "rounds": summary["rounds"],
-            "test": summary["test"]["accuracy"],
-            "load": os.getloadavg()[0],
-        }
-    )
+    return found | {
+        "phase": phase,
+        "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
+        "bytes": sizes,
+        "rounds": summary["rounds"],
+        "test": summary["test"]["accuracy"],
+        "load": os.getloadavg()[0],
+    }
 
 
 def show(point: Point, found: dict[str, Any]) -> None:

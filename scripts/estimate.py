@@ -25,7 +25,7 @@ import one_node_a_client
 from partitioning.datasets.synthetic import POWER_LAW
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from retexo.estimate.cost_model import CHECKSUMS, memory, operations, seconds
+from retexo.estimate.cost_model import checksums, memory, operations, seconds
 from retexo.estimate.machine_costs import UnitCosts, unit_costs
 from retexo.estimate.random_graph import Case, sent
 
@@ -37,14 +37,15 @@ def estimate(case: Case, one: UnitCosts) -> dict[str, float]:
         for layer, rounds in enumerate(case.rounds)
         for train, score, embed in [operations(case, layer)]
     )
-    kinds, phases = sent(case), seconds(case, one)
+    kinds, phases, before = sent(case), seconds(case, one), checksums(case, one)
     return {
         **{f"bytes, {kind}": count for kind, count in kinds.items()},
         "bytes, in all": sum(kinds.values()),
         "floating-point operations": case.workers * flops,
         "memory per worker, bytes": memory(case),
+        "seconds, checksums": before,
         **{f"seconds, {phase}": taken for phase, taken in phases.items()},
-        "seconds, in all": sum(phases.values()),
+        "seconds, in all": before + sum(phases.values()),
         "seconds, of these network": sum(seconds(replace(case, disk=math.inf), dict.fromkeys(one, 0.0)).values()),
     }
 
@@ -91,7 +92,7 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
 def check(run_dir: Path, summary: dict[str, Any], case: Case, one: UnitCosts) -> None:
     """Print a finished run's figures beside those of its sizes."""
     found, sizes, phases = estimate(case, one), summary["bytes"]["by_kind"], summary["seconds"]["phase"]
-    found["seconds, in all"] -= found[f"seconds, {CHECKSUMS}"]  # before the workers
+    found["seconds, in all"] -= found["seconds, checksums"]  # no phase of a run
     seen = {f"bytes, {kind}": count for kind, count in sizes.items()}
     seen |= {"memory per worker, bytes": max(summary["peak_private_bytes"])}
     seen |= {f"seconds, {phase}": taken for phase, taken in phases.items()}

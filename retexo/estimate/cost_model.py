@@ -16,9 +16,6 @@ from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edge
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
-CHECKSUMS = "checksums"
-"""Not a phase of a worker."""
-
 
 def operations(case: Case, layer: int) -> tuple[float, float, float]:
     """Floating-point operations of a worker in one layer: in a round to train and to score, and in the embedding."""
@@ -72,12 +69,11 @@ class Speed:
 
 
 def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
-    """Of a worker, by phase; and before these of the command, which reads this node's parts and their checksums."""
+    """Of a worker, by phase."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
     nodes = case.inner * (case.labelled + case.test)
     return {
-        CHECKSUMS: _checksums(case, speed),
         "load": _load(case, speed),
         "plan": _plan(case, speed),
         "exchange": sum(_exchange(case, wave, speed) for wave in found),
@@ -88,8 +84,9 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _checksums(case: Case, speed: Speed) -> float:
-    """The two int32 ends of an edge, and the features: from the disk, each file in a thread."""
+def checksums(case: Case, one: dict[str, float]) -> float:
+    """Seconds of the command before its workers: int32 ends of edges and features from the disk, a file in a thread."""
+    speed = Speed.of(case, one)
     part = 8 * case.edges / case.workers + FLOAT * case.inner * case.features
     return case.per_node * part / (case.disk * 1e9) + part * speed.one["hash_byte"] / speed.many
 

@@ -69,7 +69,19 @@ def join(together: Barrier) -> None:
     _together = together
 
 
-def measure(turn: int = 0) -> UnitCosts:
+def measure_together(turn: int) -> UnitCosts:
+    """As measure; where a process fails the others do not wait for it, and have nothing."""
+    try:
+        return measure()
+    except threading.BrokenBarrierError:
+        return {}
+    except Exception:
+        if _together is not None:
+            _together.abort()
+        raise
+
+
+def measure() -> UnitCosts:
     """Seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -270,8 +282,8 @@ def _messages(rows: Tensor) -> UnitCosts:
     return {
         "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": _each(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
-        # As much as the C library does not keep when it is freed.
         "put_byte": _each(rows.nbytes, put, 1, fresh=True),
+        # As much as the C library does not keep when it is freed.
         "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
     }
@@ -354,6 +366,11 @@ def _round_of_few_rows() -> float:
     return _each(50, steps)
 
 
+def mean_of(measured: list[UnitCosts]) -> UnitCosts:
+    """Of several measurements, by name."""
+    return {name: statistics.fmean(one[name] for one in measured) for name in measured[0]}
+
+
 def unit_costs(file: Path | None) -> UnitCosts:
     """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
@@ -365,8 +382,10 @@ def unit_costs(file: Path | None) -> UnitCosts:
     spawning = multiprocessing.get_context("spawn")
     together = spawning.Barrier(processes, timeout=SLOWEST)  # as workers do, which share what cores share
     with spawning.Pool(processes, join, (together,)) as pool:
-        each = pool.map(measure, range(TURNS * processes), chunksize=1)
-    found = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+        each = pool.map(measure_together, range(TURNS * processes), chunksize=1)
+    if not all(each):
+        raise TimeoutError(f"a measurement took longer than {SLOWEST:.0f} seconds")
+    found = mean_of(each)
     if file:
         file.write_text(json.dumps(found, indent=1))
     return found

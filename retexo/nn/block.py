@@ -220,7 +220,7 @@ class InEdges:
             order = torch.argsort(dst, stable=True)
             src, dst = src[order], dst[order]
             weight, edge_feat = (None if data is None else data[order] for data in (weight, edge_feat))
-        # In all threads; to count them is as fast in one, and slower in two.
+        # In all threads; to count them takes three quarters of the time in one, and more in two.
         row_ptr = torch.searchsorted(dst, torch.arange(len(in_degree) + 1, dtype=dst.dtype))
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
