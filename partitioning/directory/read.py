@@ -31,6 +31,7 @@ from partitioning.checks import (
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
 from partitioning.directory.arrays import check_no_leak, check_relations, content_of, read_arrays, read_links
+from partitioning.directory.ascending import degrees
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
@@ -310,7 +311,6 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         of_edges = {name: each[chosen] for name, each in of_edges.items()}
     source, target = of_edges.pop("src"), of_edges.pop("dst")
     edge_data = _checked_edge_data(of_edges, len(source), where)
-    weight = edge_data.get("edge_weight")
     # Only halo nodes that send something are kept (DGL's halo can be wider), by owner, then by index at the owner.
     halo, out_degree = ids[num_inner:], read.out_degree
     if not (read.every_halo_sends and whole and bool((halo.diff() > 0).all())):
@@ -335,7 +335,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         dst=target,
         halo_owner=owner,
         halo_index=halo - bounds[owner],
-        in_degree=torch.bincount(target, None if weight is None else weight.double(), minlength=num_inner),
+        in_degree=degrees(target, edge_data.get("edge_weight"), num_inner),
         out_degree=out_degree,
         self_loops=self_loops,
         unresolved_halo=None,

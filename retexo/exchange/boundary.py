@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from partitioning.threads import in_threads
+from partitioning.threads import blocks, in_threads
 from retexo.arrays import (
     ByteArray,
     IndexArray,
@@ -31,6 +31,8 @@ from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_a
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 """See retexo.exchange.plan."""
+BLOCK = 1 << 16
+"""Numbers that are split at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +166,14 @@ def _required_layers(partition: Partition, required_layers: ByteArray) -> Callab
 
 def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
     """int32 target and node of each number target * num_nodes + node."""
-    number = key // max(num_nodes, 1)
-    target = number.astype(np.int32)
-    number *= num_nodes
-    return target, np.subtract(key, number, out=number).astype(np.int32)
+    target, node = np.empty((2, len(key)), np.int32)
+
+    def split(block: slice) -> None:
+        number = key[block] // max(num_nodes, 1)
+        target[block], node[block] = number, key[block] - number * num_nodes
+
+    in_threads(split, blocks(len(key), BLOCK))
+    return target, node
 
 
 @dataclass(frozen=True)

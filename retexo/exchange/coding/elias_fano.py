@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioning.threads import blocks, in_threads
 from retexo.arrays import ByteArray, IntArray, Mask
 
 AT_ONCE = 1 << 15
@@ -28,14 +29,24 @@ def write_ascending(values: IntArray, universe: int) -> ByteArray:
     """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
     count, low = len(values), best_low(len(values), universe)
     num_high = num_bits(count, universe, low) - count * low
-    bits = np.zeros(num_high + count * low, np.uint8)
-    for first in range(0, count, AT_ONCE):
-        part = values[first : first + AT_ONCE]
-        bits[(part >> low) + np.arange(first, first + len(part))] = 1
-        begin = num_high + first * low
+    high, (first_byte, shift) = np.zeros(num_high, np.uint8), divmod(num_high, 8)
+
+    def write(block: slice) -> ByteArray:
+        """Set the high bits; the low ones, which begin within a byte as those of every block do."""
+        part = values[block]
+        high[(part >> low) + np.arange(block.start, block.stop)] = 1
         planes = np.unpackbits(part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little")
-        bits[begin : begin + planes.size] = planes.ravel()
-    return np.packbits(bits, bitorder="little")
+        return np.packbits(np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little")
+
+    places = blocks(count, AT_ONCE)
+    lows = in_threads(write, places)
+    code = np.zeros(code_size(count, universe), np.uint8)
+    packed = np.packbits(high, bitorder="little")
+    code[: len(packed)] = packed
+    for block, part in zip(places, lows, strict=True):
+        begin = first_byte + block.start * low // 8
+        code[begin : begin + len(part)] |= part  # the last byte of the block before is the first of this one
+    return code
 
 
 def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
@@ -49,14 +60,16 @@ def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
         raise ValueError(f"{count} values are announced, the code has {len(values)}")
     padded = np.concatenate((code, np.zeros(8, np.uint8)))
     words: NDArray[np.uint64] = np.ndarray(len(code) + 1, np.uint64, padded, strides=(1,))  # that begin at each byte
-    for first in range(0, count, AT_ONCE):
-        part = values[first : first + AT_ONCE]
-        rank = np.arange(first, first + len(part))
+
+    def read(block: slice) -> None:
+        part, rank = values[block], np.arange(block.start, block.stop)
         bit = num_high + rank * low
         lows = words[bit >> 3] >> (bit & 7).astype(np.uint64) & np.uint64((1 << low) - 1)
         part -= rank
         part <<= low
         part |= lows.view(np.int64)
+
+    in_threads(read, blocks(count, AT_ONCE))
     if count and (values[-1] >= universe or (values[1:] < values[:-1]).any()):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
