@@ -1,10 +1,10 @@
 """The cost model's seconds beside those of runs of the shape of ogbn-products (benchmarks/scale.py), in turn.
 
-    python benchmarks/cost_model.py [--shares 1] [--models gcn] [--rounds 30] [--repeats 3] [--folder DIR]
+    python benchmarks/cost_model.py [--shares 1] [--parts 4] [--models gcn] [--rounds 30] [--repeats 3] [--folder DIR]
                                     [--options SETTINGS] [--keep FILE.json]
 
 The constants are measured before, between and after the runs, because a machine is not always as fast. "estimated" is
-what the mean of the constants gives, "measured" the mean over the runs, with the least and the most of each. 4 parts,
+what the mean of the constants gives, "measured" the mean over the runs, with the least and the most of each.
 +experiment=retexo, so many rounds a layer. The whole graph needs 8 GiB of disk; a run and the constants take 2 minutes.
 """
 
@@ -52,11 +52,12 @@ def shown(value: float, spread: list[float]) -> str:
 def main() -> None:
     parser = common.parser(__doc__, models=["gcn"], repeats=3, options=[])
     parser.add_argument("--shares", nargs="+", type=int, default=[1], help="one of so many of the graph")
+    parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="per layer")
     parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
     parser.add_argument("--keep", type=Path, help="JSON of the mean constants, for scripts/estimate.py --constants")
     arguments = parser.parse_args()
-    points = [Point(share=share, model=model, rounds=arguments.rounds)
+    points = [Point(share=share, parts=arguments.parts, model=model, rounds=arguments.rounds)
               for share in arguments.shares for model in arguments.models]  # fmt: skip
     runs: dict[Point, list[dict[str, float]]] = {point: [] for point in points}
     cases: dict[Point, Case] = {}

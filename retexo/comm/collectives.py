@@ -68,7 +68,8 @@ class Communicator:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
         Worker 0 with ([], [1, 2]) and worker 1 with ([3], []) end with ([], [3]) and ([1, 2], []). consume: empty the
-        list to_peers once it is copied into one block, so that large messages are not there twice.
+        list to_peers once it is copied into one block, so that large messages are not there twice; and let what comes
+        be written to the replay log while the next message is on its way: the caller only reads it.
         """
         assert to_peers[self.rank].numel() == from_sizes[self.rank], "a message of another size than announced"
         outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
@@ -77,13 +78,15 @@ class Communicator:
         if consume:
             to_peers.clear()
         incoming: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in received]
-        self._swap(outgoing, incoming, tag)
+        self._swap(outgoing, incoming, tag, is_large=consume)
         return received
 
-    def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
+    def _swap(
+        self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag, *, is_large: bool = False
+    ) -> None:
         """Count and send messages, and write those that come, or came in an earlier process, where they belong.
 
-        What this worker has for itself is there already. Both lists may be emptied.
+        What this worker has for itself is there already. Both lists may be emptied. is_large: see all_to_all.
         """
         for peer, pieces in enumerate(outgoing):
             if peer != self.rank and (size := sum(map(len, pieces))):
@@ -94,7 +97,7 @@ class Communicator:
         sent, received = checksum([*itertools.chain(*outgoing)]), [*itertools.chain(*incoming)]
         if not self.replay_log.next(sent, received):
             self._deliver(outgoing, incoming, tag)
-            self.replay_log.append(sent, received)
+            self.replay_log.append(sent, received, wait=not (is_large and self.between_nodes))
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:

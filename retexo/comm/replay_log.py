@@ -7,6 +7,7 @@ the digest of the run, then one record per message: a header, and the bytes from
 import os
 import struct
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,15 @@ class ReplayLog:
         self._ends = self._scan()
         """Where each intact record ends, behind the start of the file."""
         self._position = 0
+        self._writer = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+        """Of the record that is being written."""
         self._file = path.open("r+b" if path.exists() else "w+b")
         self.truncate(len(self))
 
     def __len__(self) -> int:
         """Intact records."""
+        self._wait()
         return len(self._ends) - 1
 
     def _scan(self) -> list[int]:
@@ -58,6 +63,7 @@ class ReplayLog:
 
     def truncate(self, count: int) -> None:
         """Delete all but the first `count` records, and read from the first."""
+        self._wait()
         del self._ends[count + 1 :]
         self._file.seek(0)
         self._file.write(self._start)
@@ -66,7 +72,7 @@ class ReplayLog:
 
     def next(self, sent: int, received: Pieces) -> bool:
         """Write into `received` what came when messages with the checksum `sent` went out; False at the log's end."""
-        if self._position == len(self):
+        if self._last is not None or self._position == len(self):  # what is being written is the last
             return False
         self._file.seek(self._ends[self._position])
         size, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
@@ -78,8 +84,24 @@ class ReplayLog:
         self._position += 1
         return True
 
-    def append(self, sent: int, received: Pieces) -> None:
-        """Add what came when messages with the checksum `sent` went out."""
+    def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
+        """Add what came when messages with the checksum `sent` went out.
+
+        wait: until it is written; else it must not change before the next time, which waits, and raises what went wrong.
+        """
+        self._wait()
+        if wait:
+            self._write(sent, received)
+        else:
+            self._last = self._writer.submit(self._write, sent, received)
+
+    def _wait(self) -> None:
+        """For the last record to be written."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def _write(self, sent: int, received: Pieces) -> None:
         size = sum(map(len, received))
         header = HEADER.pack(size, checksum(received), sent)
         try:
@@ -97,6 +119,7 @@ class ReplayLog:
         self._position += 1
 
     def close(self) -> None:
+        self._wait()
         self._file.close()
 
 

@@ -64,9 +64,10 @@ _together: Barrier | None = None
 
 
 def join(together: Barrier) -> None:
-    """Wait there before each measurement."""
+    """Wait there before each measurement, with PER_CORE processes on each of the cores that these need."""
     global _together
     _together = together
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: together.parties // PER_CORE])
 
 
 def measure_together(turn: int) -> UnitCosts:

@@ -1,6 +1,8 @@
 """What a worker saves of a run: states, the replay log, and what damage does to them."""
 
 import logging
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.replay_log import FORM, ReplayLog, checksum
+from retexo.comm.replay_log import FORM, HEADER, ReplayLog, checksum
 from retexo.comm.threads import run_threads
+from retexo.comm.traffic import MessageTag
 from retexo.comm.transport import Pieces
 from retexo.errors import TrainingError
 from retexo.training.recovery import Recovery
@@ -156,15 +159,18 @@ messages = st.lists(
 )
 
 
-@given(messages=messages, share=st.floats(0, 1))
+@given(messages=messages, share=st.floats(0, 1), wait=st.booleans())
 def test_a_replay_log_is_read_as_far_as_it_is_whole(
-    messages: list[Any], share: float, tmp_path_factory: pytest.TempPathFactory
+    messages: list[Any], share: float, wait: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tape") / "tape"
     replay_log = ReplayLog(path, RUN)
     ends = [START]
     for sent, received in messages:
-        replay_log.append(checksum(out(sent)), [np.array(part, np.int64).view(np.uint8) for part in received])
+        assert not replay_log.next(0, out([]))
+        parts = [np.array(part, np.int64).view(np.uint8) for part in received]
+        replay_log.append(checksum(out(sent)), parts, wait=wait)
+        assert len(replay_log) == len(ends)  # once it is written
         ends.append(path.stat().st_size)
     replay_log.close()
     cut = round(share * path.stat().st_size)
@@ -184,6 +190,49 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
 
 def out(values: list[int]) -> Pieces:
     return [np.array(values, np.int64).view(np.uint8), np.empty(0, np.uint8)]
+
+
+@pytest.mark.parametrize("between_nodes", [False, True])
+def test_what_came_while_records_were_written_comes_again(between_nodes: bool, tmp_path: Path) -> None:
+    """Large messages between nodes, each written while the next is on its way, and small ones among them."""
+    sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
+
+    def work(comm: Communicator) -> list[list[Tensor]]:
+        comm.between_nodes = between_nodes
+        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
+        draw = torch.Generator().manual_seed(comm.rank)
+        found = []
+        for size in sizes:
+            message = [torch.randint(256, (size,), dtype=torch.uint8, generator=draw) for _ in range(2)]
+            found.append(comm.all_to_all(message, [size] * 2, MessageTag("features", 0), consume=size > 9))
+        comm.replay_log.close()
+        return found
+
+    came = run_threads(2, work)
+    assert equal(came, run_threads(2, work))
+    tapes = [(tmp_path / f"tape{rank}").read_bytes() for rank in range(2)]
+    for rank, messages in enumerate(came):
+        first = START
+        for message in messages:
+            end = first + HEADER.size + 2 * len(message[0])
+            held = b"".join(part.numpy().tobytes() for part in message)
+            assert tapes[rank][first + HEADER.size : end] == held
+            first = end
+        assert first == len(tapes[rank])  # nothing was added the second time
+
+
+def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Path) -> None:
+    replay_log = ReplayLog(tmp_path / "tape", RUN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        replay_log.append(1, out([5] * 100), wait=False)
+        with pytest.raises(TrainingError, match="tape: cannot be written: File too large"):
+            replay_log.append(2, out([6]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_replay_log_of_another_run_is_empty(tmp_path: Path) -> None:
