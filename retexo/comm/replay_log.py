@@ -87,7 +87,7 @@ class ReplayLog:
     def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
         """Add what came when messages with the checksum `sent` went out.
 
-        wait: until it is written; else it must not change before the next time, which waits, and raises what went wrong.
+        wait: until it is written; else it must not change before the next time, which waits and raises what went wrong.
         """
         self._wait()
         if wait:
