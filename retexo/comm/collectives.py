@@ -81,9 +81,7 @@ class Communicator:
         self._swap(outgoing, incoming, tag, is_large=consume)
         return received
 
-    def _swap(
-        self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag, *, is_large: bool = False
-    ) -> None:
+    def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag, *, is_large: bool = False) -> None:
         """Count and send messages, and write those that come, or came in an earlier process, where they belong.
 
         What this worker has for itself is there already. Both lists may be emptied. is_large: see all_to_all.

@@ -114,7 +114,8 @@ def _plan(case: Case, speed: Speed) -> float:
 
 
 def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
-    """Number the edges of the wave, cover them, add up sums, write, send and read.
+    """Find the rows of the wave's edges, as sender and receiver, number the edges, cover them, add up sums, write, send
+    and read.
 
     Between nodes the messages to one batch of peers are chosen while those before are on their way, the next piece of
     one is written, and the one before is read and kept for a run that goes on.
@@ -124,7 +125,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     in_wave = case.edges / case.workers * case.cut * wave.edges
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
     added = one["bag_edge"] + width * one["bag_value"]
-    alone = 2 * needed_cut_edges(case) * one["scan_edge"] + 3 * in_wave * one["renumber_end"]
+    alone = in_wave * (2 * one["occurring_end"] + one["renumber_end"] + one["scan_edge"])
     alone += peers * wave.open_edges * cover + summed * one["partial_edge"]
     shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
@@ -153,7 +154,8 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
     edges = case.edges / case.workers * wave.edges
     by_rows = edges * (1 - case.cut) + peers * wave.by_rows
     tables = 1 + (wave.vectors > wave.sums)
-    work = tables * edges * one["most_edge" if wave.embed else "some_edge"] + by_rows * added * one["added_value"]
+    share = "most" if wave.embed else "some"
+    work = tables * edges * one[f"{share}_edge"] + by_rows * added * one[f"{share}_value"]
     return (work + peers * wave.sums * added * one["sum_value"]) / speed.many
 
 

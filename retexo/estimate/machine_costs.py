@@ -10,10 +10,8 @@ import socket
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,11 @@ from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.types import Partition
 from partitioning.directory.write import write
 from partitioning.graph_data import MASKS, GraphData
-from retexo.arrays import ByteArray, IntArray, compact
+from retexo.arrays import ByteArray, IntArray, occurring, taken
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import step_of_row
+from retexo.estimate.timing import PER_CORE, SLOWEST, join, line, measuring, seconds_of
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.cover import minimum_cover
@@ -41,7 +40,7 @@ from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
 from retexo.training.task import NodeClassification
-from retexo.worker.process import keep_freed_memory, release_freed_memory
+from retexo.worker.process import keep_freed_memory
 
 UnitCosts = dict[str, float]
 """Seconds of one core for one unit of each kind of work, by its name."""
@@ -51,35 +50,17 @@ MANY = 8
 ROWS = 12 * ROWS_AT_ONCE
 PEERS = 3
 """Times that a phase does what it does for each peer: those after the first find memory that the first has left."""
-PER_CORE = 2
-"""Processes that share a core while they measure."""
 TURNS = 2
 """Times that each of them measures everything: a machine is not always as fast."""
 MAX_AT_ONCE = 8
 """Processes that measure at a time; each takes about 1 GiB."""
-SLOWEST = 600.0
-"""Seconds that they wait for each other before all of them measure the same."""
-_together: Barrier | None = None
-"""Where they do so; None in a process alone."""
-
-
-def join(together: Barrier) -> None:
-    """Wait there before each measurement, with PER_CORE processes on each of the cores that these need."""
-    global _together
-    _together = together
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: together.parties // PER_CORE])
 
 
 def measure_together(turn: int) -> UnitCosts:
-    """As measure; where a process fails the others do not wait for it, and have nothing."""
-    try:
+    """As measure, while other processes do; nothing where one of those failed."""
+    with measuring():
         return measure()
-    except threading.BrokenBarrierError:
-        return {}
-    except Exception:
-        if _together is not None:
-            _together.abort()
-        raise
+    return {}
 
 
 def measure() -> UnitCosts:
@@ -99,13 +80,13 @@ def _rounds(rows: Tensor) -> UnitCosts:
     weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
     norm, task, logits = torch.nn.LayerNorm(WIDTH), NodeClassification(47, False), torch.randn(len(rows), 47)
     with torch.no_grad():
-        forward = _each(rows.numel(), lambda: torch.relu(norm(rows + 1)))
+        forward = seconds_of(rows.numel(), lambda: torch.relu(norm(rows + 1)))
     return {
-        "flop": _each(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
-        "copy_byte": _each(rows.nbytes, lambda: rows.clone()),
-        "socket_byte": _each(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
+        "flop": seconds_of(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
+        "copy_byte": seconds_of(rows.nbytes, lambda: rows.clone()),
+        "socket_byte": seconds_of(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
         "norm_forward_value": forward,
-        "count_value": _each(logits.numel(), lambda: task.counts(logits, labels)),
+        "count_value": seconds_of(logits.numel(), lambda: task.counts(logits, labels)),
         "round": _round_of_few_rows(),
     }
 
@@ -127,7 +108,7 @@ def _training(flop: float) -> UnitCosts:
                 task.loss_sum(stage.logits(nodes.inputs(place)), labels[place]).backward()  # type: ignore[no-untyped-call]
 
         operations, values = step_of_row(width, stage.output_dim, 47, is_last=stage.is_last)
-        return (_each(ROWS, all_chunks, 3) - flop * operations) / values
+        return (seconds_of(ROWS, all_chunks, 3) - flop * operations) / values
 
     return {"hidden_value": value(hidden, 100), "last_value": value(last, WIDTH)}
 
@@ -141,13 +122,13 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
     def bag(width: int) -> float:
         table = torch.randn(200_000, width)
         with torch.no_grad():
-            return _each(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
+            return seconds_of(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
 
-    bag_edge, bag_value = _line(bag)
+    bag_edge, bag_value = line(bag)
     return {
         "bag_edge": bag_edge,
         "bag_value": bag_value,
-        "sum_value": _each(rows.numel(), lambda: total.index_add_(0, target_of_row, rows)),
+        "sum_value": seconds_of(rows.numel(), lambda: total.index_add_(0, target_of_row, rows)),
         "partial_edge": _partial_sums(rng),
     }
 
@@ -163,7 +144,7 @@ def _added_up() -> UnitCosts:
     def build() -> InEdges:
         return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
 
-    def taking(step: int, width: int) -> float:
+    def taking(step: int, width: int, repeats: int) -> float:
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
         own, here = torch.randn(num_inner, width), nodes[::step]
@@ -176,19 +157,24 @@ def _added_up() -> UnitCosts:
             sums.add(received)
             sums.inputs()
 
-        return _each(num_edges // step, add_up, 1, fresh=True)
+        return statistics.fmean(seconds_of(num_edges // step, add_up, 1, fresh=True) for _ in range(repeats))
 
-    # An edge is looked up in two tables.
-    some_edge, _ = _line(lambda width: taking(10, width))
-    most_edge, added_value = _line(lambda width: taking(1, width))
-    logits, labels, mask = torch.randn(num_inner, 47), torch.randint(47, (num_inner,)), torch.rand(num_inner) < 0.9
-    task = NodeClassification(47, False)
+    some_edge, some_value = line(lambda width: taking(10, width, 4))
+    most_edge, most_value = line(lambda width: taking(1, width, 2))
+    logits, labels = torch.randn(num_edges // 8, 47), torch.randint(47, (num_edges // 8,))
+    task, drawn = NodeClassification(47, False), torch.rand(len(labels))
+    masks = drawn < 0.08, (drawn >= 0.08) & (drawn < 0.1), drawn >= 0.1
+
+    def score() -> list[Tensor]:
+        return [task.counts(logits[mask], labels[mask]) for mask in masks]
+
     return {
-        "some_edge": some_edge / 2,
+        "some_edge": some_edge / 2,  # which is looked up in two tables
+        "some_value": some_value,
         "most_edge": most_edge / 2,
-        "added_value": added_value,
-        "score_value": _each(logits.numel(), lambda: task.counts(logits[mask], labels[mask]), 1, fresh=True),
-        "build_edge": _each(num_edges, build, 1, fresh=True),
+        "most_value": most_value,
+        "score_value": seconds_of(logits.numel(), score, 1, fresh=True),
+        "build_edge": seconds_of(num_edges, build, 1, fresh=True),
     }
 
 
@@ -208,7 +194,7 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
             path = Path(folder) / "parts"
             write(path, graph, masks, numbers % num_parts, num_parts=num_parts, provenance=made_by, overwrite=False)
             directory = find([path], num_parts)
-            return _each(max(num_edges, width * num_nodes) // num_parts, lambda: use(directory), 1, fresh=True)
+            return seconds_of(max(num_edges, width * num_nodes) // num_parts, lambda: use(directory), 1, fresh=True)
 
     return {
         "load_edge": reading(many, 1, lambda directory: directory.read(0)),
@@ -224,24 +210,26 @@ def _partial_sums(rng: np.random.Generator) -> float:
     edges = CutEdges(np.arange(count, dtype=np.int32), source, np.sort(target), count)
     local = LocalRows(torch.zeros(count, 1), torch.rand(count), dense, 1, "full")
     every = Selection(DENSE, np.zeros(count, bool), np.ones(count, bool))
-    return _each(num_edges, lambda: Vectors.of(local, every, edges), PEERS, fresh=True)
+    return seconds_of(num_edges, lambda: Vectors.of(local, every, edges), PEERS, fresh=True)
 
 
 def _plan(rng: np.random.Generator) -> UnitCosts:
     """Edges of a boundary found, written and read; looked at and numbered; and covers."""
     num_halo, num_inner, num_edges = MANY * EDGES // 5, MANY * EDGES // 25, MANY * EDGES
     dst, halo = np.divmod(np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo)  # as in a directory
-    part, required = _part(num_inner, num_halo, num_inner + halo, dst), np.ones(num_inner, np.uint8)
+    part = _part(num_inner, num_halo, num_inner + halo, dst)
+    required = np.where(np.arange(num_inner) % 10, 2, 3).astype(np.uint8)  # a tenth is labelled
     (boundary,) = incoming_boundaries(part, required, True)
-    source = boundary.source
+    source, place = boundary.source, np.arange(num_halo, dtype=np.int32)
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
     return {
-        "find_edge": _each(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
-        "renumber_end": _each(num_edges, lambda: compact(source), PEERS, fresh=True),
-        "scan_edge": _each(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
-        "write_edge": _each(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
-        "read_edge": _each(num_edges, lambda: code.read(written), PEERS, fresh=True),
+        "find_edge": seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
+        "occurring_end": seconds_of(num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True),
+        "renumber_end": seconds_of(num_edges, lambda: taken(place, source), PEERS, fresh=True),
+        "scan_edge": seconds_of(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
+        "write_edge": seconds_of(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
+        "read_edge": seconds_of(num_edges, lambda: code.read(written), PEERS, fresh=True),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
         "cover_large": _cover(rng, MANY * EDGES, 1),
@@ -281,11 +269,11 @@ def _messages(rows: Tensor) -> UnitCosts:
         torch.empty_like(rows).numpy()[places] = rows.numpy()
 
     return {
-        "size_value": _each(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
-        "sparse_value": _each(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
-        "put_byte": _each(rows.nbytes, put, 1, fresh=True),
+        "size_value": seconds_of(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
+        "sparse_value": seconds_of(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
+        "put_byte": seconds_of(rows.nbytes, put, 1, fresh=True),
         # As much as the C library does not keep when it is freed.
-        "page_byte": _each(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
+        "page_byte": seconds_of(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
     }
 
@@ -294,7 +282,7 @@ def _log_of(rows: ByteArray) -> float:
     """Seconds a byte of what comes, to be kept for a run that goes on."""
     with tempfile.TemporaryDirectory() as folder:
         log = ReplayLog(Path(folder) / "log", "00")
-        return _each(rows.nbytes, lambda: log.append(checksum([rows]), [rows]))
+        return seconds_of(rows.nbytes, lambda: log.append(checksum([rows]), [rows]))
 
 
 def _to_itself(message: memoryview) -> None:
@@ -318,36 +306,7 @@ def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
     target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return _each(num_edges, lambda: minimum_cover(source, target, rows, sums), PEERS, fresh=True)
-
-
-def _each(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
-    """Seconds of one unit while PER_CORE processes share a core, until the last of them is done; the mean of several.
-
-    fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.
-    """
-    if fresh:
-        release_freed_memory()
-    else:
-        work()
-    _wait_for_all()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    _wait_for_all()  # as a phase of all workers ends with the slowest
-    return (time.perf_counter() - start) / repeats / units / PER_CORE
-
-
-def _wait_for_all() -> None:
-    if _together is not None:
-        _together.wait()
-
-
-def _line(of_width: Callable[[int], float]) -> tuple[float, float]:
-    """Seconds an edge, and a value more, through what rows of 100 and of 256 take."""
-    narrow, wide = of_width(100), of_width(256)
-    slope = max(0.0, (wide - narrow) / 156)
-    return max(0.0, narrow - 100 * slope), slope
+    return seconds_of(num_edges, lambda: minimum_cover(source, target, rows, sums), PEERS, fresh=True)
 
 
 def _round_of_few_rows() -> float:
@@ -364,7 +323,7 @@ def _round_of_few_rows() -> float:
             torch.autograd.backward(loss)
             optimizer.step()
 
-    return _each(50, steps)
+    return seconds_of(50, steps)
 
 
 def mean_of(measured: list[UnitCosts]) -> UnitCosts:

@@ -5,7 +5,7 @@ receiver), R targets (see retexo.exchange.plan), E edges between them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -42,15 +42,18 @@ class Boundary:
     rows: IntArray
     """[L] ascending; to the sender its inner nodes, to the receiver its halo nodes."""
     targets: IntArray
-    """[R] the receiver's inner nodes; the sender does not know them (-1), nor is a shared target a node."""
+    """[R] the receiver's inner nodes, ascending where they are required by as many layers; the sender does not know
+    them (-1), nor is a shared target a node."""
     required_layers: ByteArray
-    """[R] see ExchangePlan.required_layers."""
+    """[R] see ExchangePlan.required_layers; descending, so that what counts in a wave follows each other."""
     target_ptr: IntArray
     """[R + 1] target i has the edges target_ptr[i] ... target_ptr[i + 1] - 1, at least one."""
     source: IndexArray
     """int32 [E] in [0, L), ascending for each target."""
     weight: WeightArray | None = None
     """[E] NaN where the sender is not told it and sends the row; None in a graph without weights."""
+    _rows_of: dict[tuple[int, int], Mask] = field(default_factory=dict)
+    """What `rows_of` found, for the next layer."""
 
     @property
     def num_sources(self) -> IntArray:
@@ -62,23 +65,21 @@ class Boundary:
         """int32 [E] in [0, R), ascending; made anew."""
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_sources)
 
-    def of_wave(self, layer: int, wave: int, num_layers: int) -> tuple[Mask, Mask, IndexArray, WeightArray | None]:
-        """What counts in a wave of a layer: targets, bool [R], rows, bool [L], and the sources and weights of edges."""
-        targets = self.targets_in_wave(layer, wave, num_layers)
-        if targets.all():
-            return targets, np.ones(len(self.rows), bool), self.source, self.weight  # each row has an edge
-        edges = self.in_wave(layer, wave, num_layers)
-        source = np.compress(edges, self.source)
-        return targets, occurring(source, len(self.rows)), source, picked(self.weight, edges)
-
-    def in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
-        """Whether an edge counts in a wave of a layer, bool [E]."""
-        return np.repeat(self.targets_in_wave(layer, wave, num_layers), self.num_sources)
-
-    def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> Mask:
-        """Whether a target, and so each of its edges, counts, bool [R]."""
+    def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> slice:
+        """Those that count in a wave of a layer, and so do all their edges."""
         first, last = (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
-        return (self.required_layers >= first) & (self.required_layers <= last)
+        return slice(int((self.required_layers > last).sum()), int((self.required_layers >= first).sum()))
+
+    def edges_of(self, targets: slice) -> slice:
+        """The edges of some targets."""
+        return slice(int(self.target_ptr[targets.start]), int(self.target_ptr[targets.stop]))
+
+    def rows_of(self, targets: slice) -> Mask:
+        """Which rows have an edge into some targets, bool [L]; not to be changed."""
+        key = targets.start, targets.stop
+        if key not in self._rows_of:
+            self._rows_of[key] = occurring(self.source[self.edges_of(targets)], len(self.rows))
+        return self._rows_of[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,23 +110,28 @@ class EdgeSubset:
 
 def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
     """The required edges from each peer, sorted by target, then row."""
-    find = (_required_edges if partial_sums else _required_layers)(partition, required_layers)
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
+    # The targets there may be, in their order: nodes, or needs that destinations share.
+    if partial_sums:
+        find, layers = _required_edges(partition, required_layers), required_layers
+        order = np.argsort(~required_layers, kind="stable")
+    else:
+        find, layers = _required_layers(partition, required_layers), np.arange(256, dtype=np.uint8)
+        order = layers[::-1].astype(np.int64)
 
     def of_peer(first: int, end: int) -> Boundary:
         halo, target, weight = find(first, end)
         rows, source = compact(halo)
-        counts = counted(target)
-        targets = np.flatnonzero(counts)
-        shared = np.full(len(targets), -1), targets.astype(np.uint8)
-        ids, layers = (targets, required_layers[targets]) if partial_sums else shared
-        return Boundary(rows + first, ids, layers, pointers(counts[targets]), source, weight)
+        counts = counted(target, len(order))
+        targets = order[counts[order] > 0]
+        ids = targets if partial_sums else np.full(len(targets), -1)
+        return Boundary(rows + first, ids, layers[targets], pointers(counts[targets]), source, weight)
 
     return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
-"""Halo nodes counted from the first of their owner, and targets, ascending; weights; all [E]."""
+"""Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
 
 
 def _required_edges(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
@@ -133,6 +139,7 @@ def _required_edges(partition: Partition, required_layers: ByteArray) -> Callabl
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     weight = None if partition.edge_weight is None else partition.edge_weight.numpy()
     required = None if required_layers.all() else taken(required_layers > 0, dst)
+    needs = [need for need in np.unique(required_layers)[::-1] if need]
 
     def find(first: int, end: int) -> _Edges:
         edges = (src >= num_inner + first) & (src < num_inner + end)
@@ -144,7 +151,12 @@ def _required_edges(partition: Partition, required_layers: ByteArray) -> Callabl
         if falls.any() or (target[1:] < target[:-1]).any():  # in a directory they ascend
             order = np.lexsort((halo, target))
             halo, target, of_edges = halo[order], target[order], picked(of_edges, order)
-        return halo, target, of_edges
+        if len(needs) < 2:
+            return halo, target, of_edges
+        of_target = taken(required_layers, target)
+        groups = [of_target == need for need in needs]
+        halo, target = (np.concatenate([np.compress(group, ends) for group in groups]) for ends in (halo, target))
+        return halo, target, None if of_edges is None else np.concatenate([of_edges[group] for group in groups])
 
     return find
 
@@ -158,8 +170,8 @@ def _required_layers(partition: Partition, required_layers: ByteArray) -> Callab
     found[:, 0] = False
 
     def find(first: int, end: int) -> _Edges:
-        layers, halo = np.nonzero(found[first:end].T)
-        return halo, layers, None
+        below_most, halo = np.nonzero(found[first:end, ::-1].T)
+        return halo, found.shape[1] - 1 - below_most, None
 
     return find
 
@@ -221,4 +233,6 @@ class BoundaryCode:
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
+        if (required_layers[1:] > required_layers[:-1]).any():
+            raise ValueError("the layers that require its targets do not descend")
         return Boundary(rows, np.full(self.num_targets, -1), required_layers, target_ptr, source)

@@ -197,29 +197,33 @@ class LayerExchange:
             yield _Batch(messages, outgoing, incoming)
 
     def _edges(self, boundary: Boundary, peer: int, wave: int) -> EdgeSubset:
-        targets, rows, source, weight = boundary.of_wave(self._layer, wave, self._plan.num_layers)
-        counts = boundary.num_sources[targets]
-        target = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        ends = self._ends(boundary, wave)
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
+        edges, counts = boundary.edges_of(targets), boundary.num_sources[targets]
+        source, target = boundary.source[edges], np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        weight = None if boundary.weight is None else boundary.weight[edges]
         held = self._held_there[peer]
         if held.any():
             missing = ~taken(held, source)
             source, target = np.compress(missing, source), np.compress(missing, target)
             weight = picked(weight, missing)
-        source = taken(np.cumsum(rows, dtype=np.int32) - 1, source)
-        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), source, target, weight)
+        if len(ends.rows) < len(boundary.rows):
+            source = taken(np.cumsum(boundary.rows_of(targets), dtype=np.int32) - 1, source)
+        return replace(ends, source=source, target=target, weight=weight)
 
     def _ends(self, boundary: Boundary, wave: int) -> EdgeSubset:
         """As _edges, but the rows and targets alone."""
-        targets, rows, *_ = boundary.of_wave(self._layer, wave, self._plan.num_layers)
+        targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
         none = np.zeros(0, np.int32)
-        return EdgeSubset(np.flatnonzero(rows), np.flatnonzero(targets), none, none)
+        places = np.flatnonzero(boundary.rows_of(targets)), np.arange(targets.start, targets.stop)
+        return EdgeSubset(*places, none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, wave: int) -> Message:
         """What this worker sends a peer of all rows and targets of the wave."""
         if not len(edges.rows):
             return Message.nothing(self._num_pieces)
         held, nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows].astype(np.int32)
-        cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight)
+        cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~held)
         if self._plan.all_halo_rows:
             return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
         selection = self._select(cut, edges, peer, wave)

@@ -244,16 +244,18 @@ def _may_be_summed(boundary: Boundary) -> Mask:
 
 def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
     """What both waves of a layer cost without sums, less what they cost with those of the edges `told`."""
-    saved, source, target = 0, boundary.source, boundary.target
+    saved, all_targets = 0, boundary.target
     rows_held, held = np.zeros((2, len(boundary.rows)), bool)
     for wave in options.waves:
-        needed = boundary.in_wave(0, wave, options.num_layers)
-        left = needed & ~held[source]
-        forced = occurring(source[left & ~told], len(held))
+        targets = boundary.targets_in_wave(0, wave, options.num_layers)
+        edges = boundary.edges_of(targets)
+        source, target = boundary.source[edges], all_targets[edges]
+        left = ~held[source]
+        forced = occurring(source[left & ~told[edges]], len(held))
         left &= ~forced[source]
         ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
         cover = minimum_cover(source[left], target[left], *ones)
-        rows = occurring(source[needed], len(held)) & ~rows_held
+        rows = boundary.rows_of(targets) & ~rows_held
         saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[wave]
         held |= forced | cover.left_mask
         rows_held |= rows

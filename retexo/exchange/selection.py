@@ -170,16 +170,19 @@ class CutEdges:
     """R"""
     weight: WeightArray | None = None
     """[E] as Boundary.weight."""
+    known_with_edge: Mask | None = None
+    """As with_edge, where that is known."""
 
     @cached_property
     def with_edge(self) -> Mask:
         """The rows that have one, bool [L]."""
-        return occurring(self.source, len(self.nodes))
+        known = self.known_with_edge
+        return occurring(self.source, len(self.nodes)) if known is None else known
 
     def of_edges(self, kept: Mask) -> Self:
         """Some of them, bool [E]; all rows and targets keep their places."""
         source, target = (np.compress(kept, ends) for ends in (self.source, self.target))  # a quarter of []'s time
-        return replace(self, source=source, target=target, weight=picked(self.weight, kept))
+        return replace(self, source=source, target=target, weight=picked(self.weight, kept), known_with_edge=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,8 +140,8 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
 
 def write_constants(folder: Path) -> str:
     """Those of this machine, of so small matrices, each timed once, that it takes no half a minute."""
-    threads, each, patch = torch.get_num_threads(), machine_costs._each, mock.patch.object
-    once = patch(machine_costs, "_each", lambda units, work, repeats=1, **how: each(units, work, 1, **how))
+    threads, each, patch = torch.get_num_threads(), machine_costs.seconds_of, mock.patch.object
+    once = patch(machine_costs, "seconds_of", lambda units, work, repeats=1, **how: each(units, work, 1, **how))
     with patch(machine_costs, "WIDTH", 16), patch(machine_costs, "EDGES", 50_000), once:
         constants = machine_costs.measure()
     torch.set_num_threads(threads)

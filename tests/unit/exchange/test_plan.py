@@ -17,7 +17,7 @@ from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, incoming_boundaries
+from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.plan import ExchangePlan, PlanOptions, Use, global_out_degree, make_plan
 
@@ -223,8 +223,8 @@ def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, nu
         wanted = {(source, int(required_layers[target])) for source, target in edges}
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
         found = zip(sent.required_layers[sent.target].tolist(), source.tolist(), strict=True)
-        assert list(found) == sorted((layers, node) for node, layers in wanted)
-        assert sent.required_layers.tolist() == sorted({required_layers for _, required_layers in wanted})
+        assert list(found) == sorted(((layers, node) for node, layers in wanted), key=lambda each: (-each[0], each[1]))
+        assert sent.required_layers.tolist() == sorted({layers for _, layers in wanted}, reverse=True)
         assert not made[owner].partial_sums
 
 
@@ -339,15 +339,35 @@ def test_a_plan_by_hand() -> None:
     boundary = owner.outgoing[1]
     assert boundary.rows.tolist() == [0, 1, 3]
     assert asker.incoming[0].rows.tolist() == [0, 1, 2]
-    assert asker.incoming[0].targets.tolist() == [0, 1, 2]
+    assert asker.incoming[0].targets.tolist() == [0, 2, 1]  # by what requires them
     edges = list(zip(boundary.source.tolist(), boundary.target.tolist(), strict=True))
-    assert edges == [(0, 0), (0, 0), (1, 0), (2, 1), (1, 2)]
-    assert boundary.required_layers.tolist() == [3, 1, 2]
+    assert edges == [(0, 0), (0, 0), (1, 0), (1, 1), (2, 2)]
+    assert boundary.required_layers.tolist() == [3, 2, 1]
     assert len(owner.incoming[1].source) == 0  # 2 has an edge from 4, but is not needed
     # Part 1 sends how many nodes it needs embedded, which 2 of 4; two counts, 5 edges below 12, 3 needs of 2 bits each.
     assert code_size(2, 4) == 1
     assert code_size(5, 12) == 2
     assert sent == [8 + 16, 8 + 1 + 16 + 2 + 1]
+
+
+def test_targets_out_of_order_are_refused() -> None:
+    made, _ = plans(LINE, LINE.plan_options(2))
+    boundary = made[1].incoming[0]
+    code = BoundaryCode(len(boundary.source), 3, 4, 2)
+    numbers = LINE.partition(1).halo_index.numpy()
+    assert code.read(code.write(boundary, numbers)).required_layers.tolist() == [3, 2, 1]
+    swapped = replace(boundary, required_layers=boundary.required_layers[::-1])
+    with pytest.raises(ValueError, match="do not descend"):
+        code.read(code.write(swapped, numbers))
+
+
+def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) -> Mask:
+    """Bool [E]; and the rows that they have are those that the boundary says."""
+    targets = boundary.targets_in_wave(layer, wave, num_layers)
+    found = np.zeros(len(boundary.source), bool)
+    found[boundary.edges_of(targets)] = True
+    assert np.flatnonzero(boundary.rows_of(targets)).tolist() == sorted(set(boundary.source[found].tolist()))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -356,12 +376,12 @@ def test_a_plan_by_hand() -> None:
         (0, TRAIN_WAVE, [True, True, True, False, False]),
         (1, TRAIN_WAVE, [True, True, True, False, False]),
         (0, INFER_WAVE, [False, False, False, True, True]),
-        (1, INFER_WAVE, [False, False, False, False, True]),  # 5 is embedded by layer 0 alone
+        (1, INFER_WAVE, [False, False, False, True, False]),  # 5 is embedded by layer 0 alone
     ],
 )
 def test_waves_by_hand(layer: int, wave: int, edges: list[bool]) -> None:
     made, _ = plans(LINE, LINE.plan_options(2))
-    assert made[0].outgoing[1].in_wave(layer, wave, 2).tolist() == edges
+    assert edges_in_wave(made[0].outgoing[1], layer, wave, 2).tolist() == edges
 
 
 @quickly
@@ -371,7 +391,8 @@ def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: i
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:
-                rounds, embed = (boundary.in_wave(layer, wave, num_layers) for wave in (TRAIN_WAVE, INFER_WAVE))
+                waves = (edges_in_wave(boundary, layer, wave, num_layers) for wave in (TRAIN_WAVE, INFER_WAVE))
+                rounds, embed = waves
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
                 assert rounds.tolist() == whole.labelled[target].tolist()
                 assert (rounds | embed).tolist() == embedded[target].tolist()

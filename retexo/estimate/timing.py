@@ -1,0 +1,67 @@
+"""Seconds of work while several processes share a core, all of them in step, as workers do."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from retexo.worker.process import release_freed_memory
+
+PER_CORE = 2
+"""Processes that share a core while they measure."""
+SLOWEST = 600.0
+"""Seconds that they wait for each other before all of them measure the same."""
+_together: Barrier | None = None
+"""Where they do so; None in a process alone."""
+
+
+def join(together: Barrier) -> None:
+    """Wait there before each measurement, with PER_CORE processes on each of the cores that these need."""
+    global _together
+    _together = together
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: together.parties // PER_CORE])
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """Around all measurements of a process: none waits for one that failed."""
+    try:
+        yield
+    except threading.BrokenBarrierError:
+        return
+    except Exception:
+        if _together is not None:
+            _together.abort()
+        raise
+
+
+def seconds_of(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
+    """Seconds of one unit while PER_CORE processes share a core, until the last of them is done; the mean of several.
+
+    fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.
+    """
+    if fresh:
+        release_freed_memory()
+    else:
+        work()
+    _wait_for_all()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    _wait_for_all()  # as a phase of all workers ends with the slowest
+    return (time.perf_counter() - start) / repeats / units / PER_CORE
+
+
+def _wait_for_all() -> None:
+    if _together is not None:
+        _together.wait()
+
+
+def line(of_width: Callable[[int], float]) -> tuple[float, float]:
+    """Seconds an edge, and a value more, through what rows of 100 and of 256 take."""
+    narrow, wide = of_width(100), of_width(256)
+    slope = max(0.0, (wide - narrow) / 156)
+    return max(0.0, narrow - 100 * slope), slope
