@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
-from partitioning.threads import blocks, in_threads
+from partitioning.threads import blocks, in_blocks
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
@@ -29,7 +29,7 @@ MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 """Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
-BLOCK = 1 << 18
+BLOCK = 1 << 20
 """Values of features, or ends of edges, that are checked at a time: a core has them in its cache."""
 
 
@@ -77,7 +77,7 @@ def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
     def are_nodes(edges: slice) -> bool:
         return bool(ends[edges].min() >= 0 and ends[edges].max() < num_nodes)
 
-    if not all(in_threads(are_nodes, blocks(len(ends), BLOCK))):
+    if not all(in_blocks(are_nodes, len(ends), BLOCK)):
         expected = f"expected a node in [0, {num_nodes}), there are {num_nodes} labels"
         refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
     return ends
@@ -172,8 +172,9 @@ def check_dense(
         raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
     with np.errstate(over="ignore"):
         features = array.astype(np.float32, copy=False)
-    all_rows = blocks(num_nodes, max(1, BLOCK // array.shape[1]))
-    finite_rows = in_threads(lambda rows: bool(np.isfinite(features[rows]).all()), all_rows)
+    size = max(1, BLOCK // array.shape[1])
+    all_rows = blocks(num_nodes, size)
+    finite_rows = in_blocks(lambda rows: bool(np.isfinite(features[rows]).all()), num_nodes, size)
     for rows in (rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite):
         finite = np.isfinite(features[rows])
         if featured is not None:

@@ -5,17 +5,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+AT_LOCK = 8
+"""Threads that take turns at Python's lock between short calls: more wait for it longer than they compute."""
 
 
-def in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
+def in_threads(function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None) -> list[T]:
     """The results of a function, in order, in as many threads as torch has here."""
     import torch  # a second to load, and data sets can be described without it
 
-    threads = torch.get_num_threads()
+    threads = min(torch.get_num_threads(), at_most or torch.get_num_threads())
     if threads == 1:
         return list(map(function, *arguments))
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, *arguments))
+
+
+def in_blocks(function: Callable[[slice], T], count: int, size: int) -> list[T]:
+    """The same for all of `count` rows, so many at a time."""
+    return in_threads(function, blocks(count, size), at_most=AT_LOCK)
 
 
 def blocks(count: int, size: int) -> list[slice]:

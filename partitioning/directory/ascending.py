@@ -5,9 +5,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.threads import blocks, in_threads
+from partitioning.threads import in_blocks
 
-BLOCK = 1 << 18
+BLOCK = 1 << 20
 """Numbers that are compared at a time: they stay in a core's cache."""
 
 
@@ -26,7 +26,7 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
         return place if bool((row[place[1:]] > row[place[:-1]]).all()) else None
 
     found = [np.zeros(min(1, len(row)), np.int64)]
-    for place in in_threads(begins, blocks(len(row), BLOCK)):
+    for place in in_blocks(begins, len(row), BLOCK):
         if place is None:
             return None
         found.append(place)

@@ -39,7 +39,7 @@ from partitioning.files import file_checksum, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
-from partitioning.threads import blocks, in_threads
+from partitioning.threads import in_blocks
 
 log = logging.getLogger(__name__)
 
@@ -303,7 +303,7 @@ def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: 
         return bool(((dst[edges] < num_inner) & (src[edges] != dst[edges])).all())
 
     of_edges, self_loops = dict(read.of_edges), read.self_loops
-    whole = all(in_threads(all_count, blocks(len(src), BLOCK)))
+    whole = all(in_blocks(all_count, len(src), BLOCK))
     if not whole:
         into_inner, is_loop = dst < num_inner, src == dst
         self_loops += int(np.count_nonzero(into_inner & is_loop))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.types import Partition
-from partitioning.threads import blocks, in_threads
+from partitioning.threads import in_blocks, in_threads
 from retexo.arrays import (
     ByteArray,
     IndexArray,
@@ -31,7 +31,7 @@ from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_a
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 """See retexo.exchange.plan."""
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 """Numbers that are split at a time: they stay in a core's cache."""
 
 
@@ -184,7 +184,7 @@ def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexAr
         number = key[block] // max(num_nodes, 1)
         target[block], node[block] = number, key[block] - number * num_nodes
 
-    in_threads(split, blocks(len(key), BLOCK))
+    in_blocks(split, len(key), BLOCK)
     return target, node
 
 

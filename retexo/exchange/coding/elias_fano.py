@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.threads import blocks, in_threads
+from partitioning.threads import blocks, in_blocks
 from retexo.arrays import ByteArray, IntArray, Mask
 
-AT_ONCE = 1 << 15
+AT_ONCE = 1 << 16
 """Values of one list that are written or read together: they stay in a core's cache."""
 
 
@@ -38,12 +38,11 @@ def write_ascending(values: IntArray, universe: int) -> ByteArray:
         planes = np.unpackbits(part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little")
         return np.packbits(np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little")
 
-    places = blocks(count, AT_ONCE)
-    lows = in_threads(write, places)
+    lows = in_blocks(write, count, AT_ONCE)
     code = np.zeros(code_size(count, universe), np.uint8)
     packed = np.packbits(high, bitorder="little")
     code[: len(packed)] = packed
-    for block, part in zip(places, lows, strict=True):
+    for block, part in zip(blocks(count, AT_ONCE), lows, strict=True):
         begin = first_byte + block.start * low // 8
         code[begin : begin + len(part)] |= part  # the last byte of the block before is the first of this one
     return code
@@ -69,7 +68,7 @@ def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
         part <<= low
         part |= lows.view(np.int64)
 
-    in_threads(read, blocks(count, AT_ONCE))
+    in_blocks(read, count, AT_ONCE)
     if count and (values[-1] >= universe or (values[1:] < values[:-1]).any()):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
