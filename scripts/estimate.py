@@ -190,7 +190,9 @@ def main() -> None:
     for run_dir in options.check or ():
         try:
             runs.append((run_dir, *read_run(run_dir, sizes(options))))
-        except (OSError, ValueError, InputError) as error:
+        except OSError as error:
+            parser.error(f"--check {error.filename}: {error.strerror}; name the directory of a run that is done")
+        except (ValueError, InputError) as error:
             parser.error(f"--check {run_dir}: {error}")
     case = None if options.check else read_case(parser, options)
     try:

@@ -22,7 +22,7 @@ BLOCK = 1 << 12
 """Bytes whose words are added up before a CRC-32 is taken of the sums."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
-FORM = b"\4"
+FORM = b"\5"
 """How a file begins; not those of before the first release, whose messages are others."""
 
 
