@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Endpoints, Features
-from partitioning.threads import blocks, in_blocks
+from partitioning.threads import BLOCK, blocks, in_blocks
 
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
@@ -29,8 +29,6 @@ MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 """Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
-BLOCK = 1 << 20
-"""Values of features, or ends of edges, that are checked at a time: a core has them in its cache."""
 
 
 @dataclass(frozen=True, eq=False)

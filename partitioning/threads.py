@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+BLOCK = 1 << 20
+"""Numbers that are looked at in one call: a core has them in its cache, and is busy for longer than the lock takes."""
 AT_LOCK = 8
 """Threads that take turns at Python's lock between short calls: more wait for it longer than they compute."""
 
@@ -13,7 +15,9 @@ def in_threads(function: Callable[..., T], *arguments: Iterable[Any], at_most: i
     """The results of a function, in order, in as many threads as torch has here."""
     import torch  # a second to load, and data sets can be described without it
 
-    threads = min(torch.get_num_threads(), at_most or torch.get_num_threads())
+    threads = torch.get_num_threads()
+    if at_most is not None:
+        threads = min(threads, at_most)
     if threads == 1:
         return list(map(function, *arguments))
     with ThreadPoolExecutor(threads) as pool:

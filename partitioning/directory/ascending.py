@@ -5,10 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.threads import in_blocks
-
-BLOCK = 1 << 20
-"""Numbers that are compared at a time: they stay in a core's cache."""
+from partitioning.threads import BLOCK, in_blocks
 
 
 def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from partitioning.checks import (
-    BLOCK,
     check_dense,
     check_edge_feat,
     check_edge_weight,
@@ -39,7 +38,7 @@ from partitioning.files import file_checksum, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
-from partitioning.threads import in_blocks
+from partitioning.threads import BLOCK, in_blocks
 
 log = logging.getLogger(__name__)
 
