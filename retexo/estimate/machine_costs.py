@@ -34,8 +34,9 @@ from retexo.exchange.cover import minimum_cover
 from retexo.exchange.selection import DENSE, CutEdges, LocalRows, Selection, Vectors
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources
+from retexo.nn.fused import drop, relu_of_norm
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
-from retexo.nn.matrix import dense, drop, product, row_sums
+from retexo.nn.matrix import dense, product, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
@@ -80,7 +81,7 @@ def _rounds(rows: Tensor) -> UnitCosts:
     weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
     norm, task, logits = torch.nn.LayerNorm(WIDTH), NodeClassification(47, False), torch.randn(len(rows), 47)
     with torch.no_grad():
-        forward = seconds_of(rows.numel(), lambda: torch.relu(norm(rows + 1)))
+        forward = seconds_of(rows.numel(), lambda: relu_of_norm(norm, rows + 1))
     return {
         "flop": seconds_of(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
         "copy_byte": seconds_of(rows.nbytes, lambda: rows.clone()),
@@ -323,7 +324,7 @@ def _round_of_few_rows() -> float:
     def steps() -> None:
         for _ in range(50):
             out = drop(rows, 0.5) @ stage.conv.neighbour_weight
-            loss = torch.nn.functional.cross_entropy(head(torch.relu(norm(out))), torch.zeros(8, dtype=torch.int64))
+            loss = torch.nn.functional.cross_entropy(head(relu_of_norm(norm, out)), torch.zeros(8, dtype=torch.int64))
             torch.autograd.backward(loss)
             optimizer.step()
 

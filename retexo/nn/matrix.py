@@ -12,6 +12,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from retexo.nn.fused import drop
+
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # SciPy made the indices
 
@@ -166,19 +168,6 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
     if not training or rate == 0:
         return matrix
     return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else drop(matrix, rate)
-
-
-def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout with 16 random bits per value, on a CPU seven times as fast as torch's; so the rate is in 65,536ths."""
-    if values.device.type != "cpu":
-        return torch.nn.functional.dropout(values, rate)
-    level = round(rate * 2**16)
-    if level == 2**16:
-        return torch.zeros_like(values)
-    words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = words.view(torch.int16)[: values.numel()].view(values.shape)
-    kept = torch.ge(bits, level - 2**15, out=torch.empty_like(values))  # a product with bools takes twice as long
-    return torch.addcmul(values.new_zeros(()), values, kept, value=2**16 / (2**16 - level))  # in one pass
 
 
 def is_sparse(rows: Tensor) -> bool:

@@ -16,8 +16,9 @@ from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution
+from retexo.nn.fused import drop
 from retexo.nn.linear import neighbour_sum
-from retexo.nn.matrix import SparseMatrix, as_matrix, drop, dropout, is_sparse, row_sums
+from retexo.nn.matrix import SparseMatrix, as_matrix, dropout, is_sparse, row_sums
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
