@@ -109,7 +109,20 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count)  # kept: to start threads takes as long as a short loop
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """numba.njit, kept for the next process where there is a folder to keep it in."""
+
+    def compiled(function: Callable[..., None]) -> Callable[..., None]:
+        try:
+            kernel: Callable[..., None] = numba.njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # neither beside the module nor in a home
+            kernel = numba.njit(nogil=True, **options)(function)
+        return kernel
+
+    return compiled
+
+
+@_compiled()
 def _search(
     row_ptr: np.ndarray, column: np.ndarray, rows: np.ndarray, top: np.ndarray, source: np.ndarray, first: int, end: int
 ) -> None:
@@ -125,7 +138,7 @@ def _search(
                 place[at] = sender if larger else place[at]
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _add(source: np.ndarray, gradient: np.ndarray, total: np.ndarray, first: int, end: int) -> None:
     """For columns first ... end - 1, in the order of destinations."""
     for node in range(len(source)):
@@ -134,7 +147,7 @@ def _add(source: np.ndarray, gradient: np.ndarray, total: np.ndarray, first: int
                 total[source[node, at], at] += gradient[node, at]
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _multiply(
     row_ptr: np.ndarray, column: np.ndarray, rows: np.ndarray, others: np.ndarray, products: np.ndarray, first: int,
     end: int,
@@ -153,7 +166,7 @@ def _multiply(
         np.dot(gathered[: stop - begin], others[node], products[begin:stop])
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _drop(
     values: np.ndarray, out: np.ndarray, level: np.uint16, scale: np.float32, seed: np.uint64, first: int, end: int
 ) -> None:  # fmt: skip
@@ -173,7 +186,7 @@ def _drop(
             result[at] = some[at] * scale if bits[at] >= level else zero
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ANY_ORDER)  # type: ignore[untyped-decorator]
+@_compiled(fastmath=ANY_ORDER)
 def _norm_relu(
     rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, out: np.ndarray, moments: np.ndarray, eps: np.float32,
     first: int, end: int,
@@ -195,7 +208,7 @@ def _norm_relu(
             result[at] = zero if value <= zero else value
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ANY_ORDER)  # type: ignore[untyped-decorator]
+@_compiled(fastmath=ANY_ORDER)
 def _norm_relu_gradient(
     gradient: np.ndarray, rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, moments: np.ndarray,
     of_rows: np.ndarray, of_weight: np.ndarray, of_bias: np.ndarray, first: int, end: int,

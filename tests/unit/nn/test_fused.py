@@ -1,7 +1,10 @@
 """Compiled passes over many values: dropout held to its random bits, LayerNorm with ReLU to torch's in float64."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import numba
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -132,3 +135,14 @@ def test_few_values_and_other_types_are_torchs(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(relu_of_norm(norm, half), torch.relu(norm(half)))
     for values in (few, double, half):
         assert drop(values, 0.5).dtype == values.dtype
+
+
+def test_loops_are_compiled_where_there_is_no_folder_to_keep_them_in() -> None:
+    source = "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
+    names: dict[str, Any] = {}
+    exec(source, names)  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(names["fill"])
+    values = np.zeros(4)
+    compiled._compiled()(names["fill"])(values, 1, 3)
+    assert values.tolist() == [0, 1, 2, 0]
