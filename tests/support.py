@@ -66,6 +66,17 @@ MODELS = {
 Masks = dict[str, np.ndarray]
 
 
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many of torch's threads within."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 # --- workers -----------------------------------------------------------------------------------------------------------  # noqa: E501
 
 

@@ -25,7 +25,7 @@ _IS_THERE = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call
 HAS_ONEDNN = _IS_THERE and torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether oneDNN may multiply in float32 (`product`)."""
 PIXELS = 128
-"""Rows in an image there: the gradient of the weights takes .75 to .95 of the time that it takes of one long image."""
+"""Rows in an image that it convolves: the gradient of weights takes .75 to .95 of what it takes of one long image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def _suits_onednn(matrix: Tensor, weight: Tensor) -> bool:
 
 
 def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product as a convolution of images of 128 x 1 pixels, or one of R x 1, with a kernel of one.
+    """The product as a convolution of images of PIXELS x 1, or one of R x 1 pixels, with a kernel of one.
 
     torch multiplies float32 with MKL, which leaves out AVX-512 on processors that are not Intel's, and convolves with
     oneDNN, which takes a quarter to a half of the time on some of them. A dilation does nothing to a kernel of one, but

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import torch_threads
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -106,14 +107,10 @@ def everything(edges: Block, width: int) -> list[Tensor]:
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
-    edges, before = block(300, 200, 9000), torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    edges, results = block(300, 200, 9000), []
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
             results.append(everything(edges, 20))
-    finally:
-        torch.set_num_threads(before)
     for others in results[1:]:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 

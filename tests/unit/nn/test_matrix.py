@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support import torch_threads
 from torch import Tensor
 
 from retexo.nn import matrix as matrix_module
@@ -40,17 +41,13 @@ def test_onednn_multiplies_as_float64_does(
     shape: tuple[int, int, int], with_bias: bool, num_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = calls_of_onednn(monkeypatch)
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
+    with torch_threads(num_threads):
         given = rows_and_weight(shape)[: 3 if with_bias else 2]
         exact = [each.detach().double().requires_grad_() for each in given]
         out, expected = product(*given), product(*exact)
         gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
         out.backward(gradient)
         expected.backward(gradient.double())
-    finally:
-        torch.set_num_threads(before)
     assert calls == [shape]  # not float64
     assert out.is_contiguous()
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
@@ -86,13 +83,8 @@ def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(monkeypatch: p
 def test_onednn_is_the_one_that_torch_convolves_with() -> None:
     """Without its dilation it would be MKL again, in a process of one thread."""
     rows, weight, _ = rows_and_weight((4096, 256, 256))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            product(rows, weight).sum().backward()
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(1), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        product(rows, weight).sum().backward()
     names = {event.key for event in profile.key_averages()}
     assert "aten::mkldnn_convolution" in names, names
     assert not names & {"aten::mm", "aten::addmm", "aten::bmm", "aten::thnn_conv2d"}, names

@@ -1,9 +1,12 @@
 """Rows' pointers and degrees, beside those of a count."""
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support import torch_threads
 
 from partitioning.directory import ascending
 from partitioning.directory.ascending import degrees, row_pointers
@@ -17,16 +20,11 @@ def test_pointers_and_degrees_are_those_of_a_count(data: st.DataObject, threads:
     is_sorted = data.draw(st.booleans())
     entries = torch.tensor(sorted(rows) if is_sorted else rows, dtype=torch.int32)
     weight = torch.arange(len(rows), dtype=torch.float32)
-    before, block = torch.get_num_threads(), ascending.BLOCK
-    torch.set_num_threads(threads)
-    ascending.BLOCK = data.draw(st.integers(1, 9))  # so that rows begin, end and fall where blocks do
-    try:
+    block = data.draw(st.integers(1, 9))  # so that rows begin, end and fall where blocks do
+    with torch_threads(threads), mock.patch.object(ascending, "BLOCK", block):
         pointers = row_pointers(entries, num_rows)
         found = degrees(entries, None, num_rows)
         weighted = degrees(entries, weight, num_rows)
-    finally:
-        torch.set_num_threads(before)
-        ascending.BLOCK = block
     counts = [entries.tolist().count(row) for row in range(num_rows)]
     assert found.tolist() == counts
     assert weighted.tolist() == [float(weight[entries == row].sum()) for row in range(num_rows)]
