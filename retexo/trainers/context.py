@@ -30,20 +30,25 @@ TOLD_AS = {"rounds": "round", "embed": "embedding", "evaluate": "evaluation"}
 
 
 class Clock:
-    """Seconds spent in each phase; it also reports the phase to the worker's parent."""
+    """Seconds spent in each phase, none of them in two; it also reports the phase to the worker's parent."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.progress = progress or Progress()
+        self._inner = 0.0
+        """Seconds of phases within the one that is open."""
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """One phase may be part of another, as the exchanges of smoothing are of the evaluation."""
         self.progress.enter(TOLD_AS.get(name, name))
-        start = time.perf_counter()
+        start, before, self._inner = time.perf_counter(), self._inner, 0.0
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self.seconds[name] += seconds - self._inner
+            self._inner = before + seconds
 
 
 @dataclass(eq=False, kw_only=True)
