@@ -42,9 +42,7 @@ def pointers(counts: IntArray) -> IntArray:
 
 def occurring(ids: IndexArray, count: int) -> Mask:
     """Which of so many numbers occur, bool [count]."""
-    occurs = np.zeros(count, np.bool_)
-    occurs[ids] = True
-    return occurs
+    return counted(ids, count) > 0
 
 
 def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:
@@ -53,14 +51,9 @@ def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, Ind
     As np.unique(ids, return_inverse=True), which would sort them.
     """
     occurs = occurring(ids, int(ids.max()) + 1 if len(ids) else 0)
-    return np.flatnonzero(occurs), taken(places(occurs, dtype), ids)
-
-
-def places(occurs: Mask, dtype: DTypeLike = np.int32) -> IndexArray:
-    """Of each number that occurs, which of those it is; the same shape."""
-    place: IndexArray = np.cumsum(occurs, dtype=dtype)
+    place = np.cumsum(occurs, dtype=dtype)
     place -= 1
-    return place
+    return np.flatnonzero(occurs), taken(place, ids)
 
 
 def repeated(values: Tensor, counts: Tensor) -> Tensor:

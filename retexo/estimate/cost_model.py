@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from partitioning.threads import AT_LOCK
 from retexo.estimate.memory import FLOAT, peak_memory
 from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, step_of_row, waves
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
@@ -102,17 +101,14 @@ def _load(case: Case, speed: Speed) -> float:
 
 
 def _plan(case: Case, speed: Speed) -> float:
-    """Look at all edges once a layer; find, number, write and read those that are cut; send them.
-
-    Between nodes what came is kept for a run that goes on while it is read.
-    """
+    """Look at all edges once a layer and once a peer; find, number, write and read those that are cut; send them."""
     one, edges = speed.one, case.edges / case.workers
     coded = one["find_edge"] + one["write_edge"] + one["read_edge"]
-    work = (edges * one["pass_edge"] + needed_cut_edges(case) * coded) / min(speed.many, AT_LOCK)
-    work += edges * (case.layers * one["scan_edge"] + one["build_edge"]) / speed.many
+    of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
+    work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
+    work += edges * ((case.layers + 1) * one["scan_edge"] + one["build_edge"]) / speed.many
     message = sent(case)["setup"] / case.workers
-    noted = one["log_byte"] * (case.per_node == case.workers)
-    work += message * (noted + 2 * one["page_byte"]) / speed.single
+    work += message * (one["log_byte"] + 2 * one["page_byte"]) / speed.single
     work += message * (one["copy_byte"] + one["socket_byte"]) / speed.many
     return work + speed.out * message + 3 * speed.hop
 
@@ -129,10 +125,9 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     in_wave = case.edges / case.workers * case.cut * wave.edges
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
     added = one["bag_edge"] + width * one["bag_value"]
-    alone = in_wave * (2 * one["occurring_end"] + one["scan_edge"])
+    alone = in_wave * (2 * one["occurring_end"] + one["renumber_end"] + one["scan_edge"])
     alone += peers * wave.open_edges * cover + summed * one["partial_edge"]
-    shared = in_wave * one["renumber_end"]
-    shared += case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
+    shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
         alone += peers * wave.open_edges * (one["partial_edge"] + weighted)

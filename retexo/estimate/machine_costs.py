@@ -228,15 +228,8 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
     source, place = boundary.source, np.arange(num_halo, dtype=np.int32)
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
     written = code.write(boundary, numbers)
-    uncut = _part(num_inner, num_halo, dst, dst)
-
-    def found_in(part: Partition) -> float:
-        return seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True)
-
-    passed = found_in(uncut)
     return {
-        "pass_edge": passed,
-        "find_edge": max(0.0, found_in(part) - passed),
+        "find_edge": seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
         "occurring_end": seconds_of(num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True),
         "renumber_end": seconds_of(num_edges, lambda: taken(place, source), PEERS, fresh=True),
         "scan_edge": seconds_of(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),

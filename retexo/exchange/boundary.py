@@ -6,12 +6,9 @@ receiver), R targets (see retexo.exchange.plan), E edges between them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.directory.types import Partition
@@ -23,18 +20,19 @@ from retexo.arrays import (
     IntArray,
     Mask,
     WeightArray,
+    compact,
     counted,
     occurring,
-    places,
+    picked,
     pointers,
     taken,
 )
-from retexo.exchange.coding.elias_fano import code_size, read_in_blocks, write_ascending
+from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 """See retexo.exchange.plan."""
 BLOCK = 1 << 17
-"""Edges that are looked at together: they stay in a core's cache."""
+"""Numbers that are split at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,107 +113,79 @@ def incoming_boundaries(partition: Partition, required_layers: ByteArray, partia
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     # The targets there may be, in their order: nodes, or needs that destinations share.
     if partial_sums:
-        edges_of, layers = _required_edges(partition, required_layers, first_halo), required_layers
+        find, layers = _required_edges(partition, required_layers), required_layers
         order = np.argsort(~required_layers, kind="stable")
     else:
-        edges_of, layers = _required_layers(partition, required_layers, first_halo), np.arange(256, dtype=np.uint8)
+        find, layers = _required_layers(partition, required_layers), np.arange(256, dtype=np.uint8)
         order = layers[::-1].astype(np.int64)
 
-    def of_peer(peer: int) -> Boundary:
-        source, target, weight = edges_of(peer)
-        source -= first_halo[peer].astype(source.dtype)
-        rows = _numbered(source, occurring(source, int(first_halo[peer + 1] - first_halo[peer])))
+    def of_peer(first: int, end: int) -> Boundary:
+        halo, target, weight = find(first, end)
+        rows, source = compact(halo)
         counts = counted(target, len(order))
         targets = order[counts[order] > 0]
         ids = targets if partial_sums else np.full(len(targets), -1)
-        return Boundary(rows + first_halo[peer], ids, layers[targets], pointers(counts[targets]), source, weight)
+        return Boundary(rows + first, ids, layers[targets], pointers(counts[targets]), source, weight)
 
-    return in_threads(of_peer, range(partition.num_parts))
-
-
-def _numbered(ids: IndexArray, occurs: Mask) -> IntArray:
-    """The numbers that occur, ascending; `ids` become their places among these."""
-    place = places(occurs)
-
-    def number(block: slice) -> None:
-        ids[block] = taken(place, ids[block])
-
-    in_blocks(number, len(ids), BLOCK)
-    return np.flatnonzero(occurs)
+    return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
-"""Halo nodes and targets, in the order of a boundary, and weights; all [E], and nobody else's."""
+"""Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
 
 
-def _required_edges(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> Callable[[int], _Edges]:
-    """Those from the nodes of a peer to inner nodes; all peers' are found at once, some edges at a time."""
-    src, dst = partition.src.numpy(), partition.dst.numpy()
+def _required_edges(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
+    """Finds the required edges from a range of halo nodes, to inner nodes."""
+    src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     weight = None if partition.edge_weight is None else partition.edge_weight.numpy()
-    needs = [need for need in np.unique(required_layers)[::-1] if need] or [1]
-    # An edge's group is the owner of its source, and by that its target's need.
-    num_groups = len(needs) * partition.num_parts
-    rank_of_need = np.zeros(256, np.int16 if num_groups < 1 << 15 else np.int32)
-    rank_of_need[needs] = range(len(needs))
-    ends_of_peers = first_halo[1:-1].astype(np.int32)
+    required = None if required_layers.all() else taken(required_layers > 0, dst)
+    needs = [need for need in np.unique(required_layers)[::-1] if need]
 
-    def find(block: slice) -> list[list[NDArray[Any]]]:
-        """Halo nodes, targets and weights, if there are any; each by group."""
-        halo, target = src[block] - partition.num_inner, dst[block]
-        need = taken(required_layers, target)
-        chosen = (halo >= 0) & (need > 0)
-        halo, target, need = (np.compress(chosen, each) for each in (halo, target, need))
-        group = rank_of_need[need]
-        group += len(needs) * np.searchsorted(ends_of_peers, halo, side="right").astype(group.dtype)
-        order = np.argsort(group, kind="stable")  # of 16 bits a radix sort
-        edges = [taken(halo, order), taken(target, order)]
-        if weight is not None:
-            edges.append(weight[block][chosen][order])
-        ends = np.bincount(group, minlength=num_groups).cumsum()
-        return [np.split(each, ends[:-1]) for each in edges]
+    def find(first: int, end: int) -> _Edges:
+        edges = (src >= num_inner + first) & (src < num_inner + end)
+        if required is not None:
+            edges &= required
+        halo, target, of_edges = np.compress(edges, src), np.compress(edges, dst), picked(weight, edges)
+        halo -= num_inner + first
+        falls = (target[1:] == target[:-1]) & (halo[1:] < halo[:-1])
+        if falls.any() or (target[1:] < target[:-1]).any():  # in a directory they ascend
+            order = np.lexsort((halo, target))
+            halo, target, of_edges = halo[order], target[order], picked(of_edges, order)
+        if len(needs) < 2:
+            return halo, target, of_edges
+        of_target = taken(required_layers, target)
+        groups = [of_target == need for need in needs]
+        halo, target = (np.concatenate([np.compress(group, ends) for group in groups]) for ends in (halo, target))
+        return halo, target, None if of_edges is None else np.concatenate([of_edges[group] for group in groups])
 
-    found = list(zip(*in_blocks(find, max(1, len(src)), BLOCK), strict=True))
-
-    def edges_of(peer: int) -> _Edges:
-        groups = range(peer * len(needs), (peer + 1) * len(needs))
-        edges = [np.concatenate([block[group] for group in groups for block in each]) for each in found]
-        sizes = [sum(len(block[group]) for block in found[0]) for group in groups]
-        for first, end in pairwise(accumulate(sizes, initial=0)):
-            _put_in_order([each[first:end] for each in edges])
-        return edges[0], edges[1], edges[2] if weight is not None else None
-
-    return edges_of
+    return find
 
 
-def _put_in_order(edges: list[NDArray[Any]]) -> None:
-    """Sort halo nodes, targets and weights by target, then by halo node, in place; in a directory they ascend."""
-    halo, target, *_ = edges
-
-    def ascend(block: slice) -> bool:
-        rows, targets = (ends[block.start : block.stop + 1] for ends in (halo, target))
-        falls = (targets[1:] == targets[:-1]) & (rows[1:] < rows[:-1])
-        return not (falls.any() or (targets[1:] < targets[:-1]).any())
-
-    if not all(in_blocks(ascend, len(halo), BLOCK)):
-        order = np.lexsort((halo, target))
-        for each in edges:
-            each[:] = each[order]
-
-
-def _required_layers(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> Callable[[int], _Edges]:
-    """For how many layers a peer's halo nodes are required, as targets that destinations share."""
+def _required_layers(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
+    """Finds for how many layers a range of halo nodes is required, as targets that destinations share."""
     src, required = partition.src.numpy(), taken(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
     found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
     found[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
     found[:, 0] = False
 
-    def edges_of(peer: int) -> _Edges:
-        first, end = first_halo[peer : peer + 2]
+    def find(first: int, end: int) -> _Edges:
         below_most, halo = np.nonzero(found[first:end, ::-1].T)
-        return (halo + first).astype(np.int32), found.shape[1] - 1 - below_most, None
+        return halo, found.shape[1] - 1 - below_most, None
 
-    return edges_of
+    return find
+
+
+def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
+    """int32 target and node of each number target * num_nodes + node."""
+    target, node = np.empty((2, len(key)), np.int32)
+
+    def split(block: slice) -> None:
+        number = key[block] // max(num_nodes, 1)
+        target[block], node[block] = number, key[block] - number * num_nodes
+
+    in_blocks(split, len(key), BLOCK)
+    return target, node
 
 
 @dataclass(frozen=True)
@@ -246,52 +216,23 @@ class BoundaryCode:
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
-        edges = _EdgeNumbers(boundary, halo_index[boundary.rows], self.num_inner)
+        first = np.arange(self.num_targets) * self.num_inner
+        key = np.repeat(first, boundary.num_sources)
+        key += taken(halo_index[boundary.rows].astype(np.int32), boundary.source)
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
-        code = write_ascending(edges, self._universe), np.packbits(bits, bitorder="little")
+        code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
 
     def read(self, code: Tensor) -> Boundary:
         """The boundary as the owner sees it. Raises ValueError for an invalid code."""
-        of_edges = code_size(self.num_edges, self._universe)
-        source, occurs = np.empty(self.num_edges, np.int32), np.zeros(self.num_inner, np.bool_)
-
-        def use(edges: slice, number: IntArray) -> tuple[int, IntArray]:
-            """The first target, and how many edges it and those after it have."""
-            target = number // self.num_inner
-            number -= target * self.num_inner
-            source[edges] = number
-            occurs[number] = True
-            return int(target[0]), np.bincount(target - target[0])
-
-        counts = np.zeros(self.num_targets, np.int64)
-        for first, found in read_in_blocks(code[:of_edges].numpy(), self.num_edges, self._universe, use):
-            counts[first : first + len(found)] += found
-        rows = _numbered(source, occurs)
-        bits = np.unpackbits(code[of_edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
+        edges = code_size(self.num_edges, self._universe)
+        key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
+        target, node = _target_and_node(key, self.num_inner)
+        rows, source = compact(node)
+        target_ptr = pointers(counted(target, self.num_targets))
+        bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
         if (required_layers[1:] > required_layers[:-1]).any():
             raise ValueError("the layers that require its targets do not descend")
-        return Boundary(rows, np.full(self.num_targets, -1), required_layers, pointers(counts), source)
-
-
-@dataclass(frozen=True, eq=False)
-class _EdgeNumbers:
-    """target * num_inner + source of each edge of a boundary, ascending."""
-
-    boundary: Boundary
-    node: IntArray
-    """[L] the rows, as their owner numbers them."""
-    num_inner: int
-
-    def __len__(self) -> int:
-        return len(self.boundary.source)
-
-    def __getitem__(self, edges: slice) -> IntArray:
-        ptr = self.boundary.target_ptr
-        first, end = np.searchsorted(ptr, (edges.start, edges.stop - 1), side="right") - (1, 0)
-        counts = np.diff(ptr[first : end + 1].clip(edges.start, edges.stop))
-        number = np.repeat(np.arange(first, end) * self.num_inner, counts)
-        number += taken(self.node, self.boundary.source[edges])
-        return number
+        return Boundary(rows, np.full(self.num_targets, -1), required_layers, target_ptr, source)

@@ -7,30 +7,17 @@ of rank k sets bit (v >> low) + k; then the low bits of every value; then paddin
 Several lists can stand one after the other, each with a low of its own. Shape letters: S lists, n values of all lists.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.threads import AT_LOCK, blocks, in_blocks, in_threads
+from partitioning.threads import blocks, in_blocks
 from retexo.arrays import ByteArray, IntArray, Mask
 
 AT_ONCE = 1 << 16
-"""Values of one list that are written together: they stay in a core's cache."""
-BITS = 1 << 18
-"""High bits that are read together, of which a third or so are ones."""
-T = TypeVar("T")
-
-
-class Ascending(Protocol):
-    """int64 [n] ascending: an array, or what makes some of it at a time."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, place: slice, /) -> IntArray: ...
+"""Values of one list that are written or read together: they stay in a core's cache."""
 
 
 def code_size(count: int, universe: int) -> int:
@@ -38,8 +25,8 @@ def code_size(count: int, universe: int) -> int:
     return int(num_bits(count, universe, best_low(count, universe)) + 7) // 8
 
 
-def write_ascending(values: Ascending, universe: int) -> ByteArray:
-    """Write values in [0, universe), int64 [n]; uint8 [code_size(n, universe)]."""
+def write_ascending(values: IntArray, universe: int) -> ByteArray:
+    """Write values in [0, universe), int64 [n] ascending; uint8 [code_size(n, universe)]."""
     count, low = len(values), best_low(len(values), universe)
     num_high = num_bits(count, universe, low) - count * low
     high, (first_byte, shift) = np.zeros(num_high, np.uint8), divmod(num_high, 8)
@@ -48,88 +35,43 @@ def write_ascending(values: Ascending, universe: int) -> ByteArray:
         """Set the high bits; the low ones, which begin within a byte as those of every block do."""
         part = values[block]
         high[(part >> low) + np.arange(block.start, block.stop)] = 1
-        packed = _packed(part, low)
-        shifted = np.zeros(len(packed) + 1, np.uint8)
-        shifted[:-1] = packed << shift
-        shifted[1:] |= packed >> 8 - shift
-        return shifted
+        planes = np.unpackbits(part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little")
+        return np.packbits(np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little")
 
     lows = in_blocks(write, count, AT_ONCE)
-    code = np.zeros(code_size(count, universe) + 1, np.uint8)
+    code = np.zeros(code_size(count, universe), np.uint8)
     packed = np.packbits(high, bitorder="little")
     code[: len(packed)] = packed
     for block, part in zip(blocks(count, AT_ONCE), lows, strict=True):
         begin = first_byte + block.start * low // 8
         code[begin : begin + len(part)] |= part  # the last byte of the block before is the first of this one
-    return code[:-1]
-
-
-def _packed(values: IntArray, low: int) -> ByteArray:
-    """The `low` lowest bits of each value, one after the other, and zeros up to a whole byte.
-
-    8 values fill `low` bytes; the eights are put together all at once.
-    """
-    eights, width = -(-len(values) // 8), -(-low // 8)
-    rest = np.zeros(8 * eights, np.uint64)
-    np.bitwise_and(values.view(np.uint64), np.uint64((1 << low) - 1), out=rest[: len(values)])
-    words = np.zeros((width + 1, eights), np.uint64)
-    for number, value in enumerate(np.ascontiguousarray(rest.reshape(eights, 8).T)):
-        word, bit = divmod(number * low, 64)
-        words[word] |= value << np.uint64(bit)
-        if bit + low > 64:
-            words[word + 1] |= value >> np.uint64(64 - bit)
-    filled = np.ascontiguousarray(words.T).view(np.uint8)[:, :low].ravel()
-    return filled[: (len(values) * low + 7) // 8]
+    return code
 
 
 def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
-    """Read what write_ascending wrote, int64 [count]. Raises ValueError where it is not that many in [0, universe)."""
-    values = np.empty(count, np.int64)
-    read_in_blocks(code, count, universe, values.__setitem__)
-    return values
-
-
-def read_in_blocks(code: ByteArray, count: int, universe: int, use: Callable[[slice, IntArray], T]) -> list[T]:
-    """As read_ascending, some values at a time: what `use` makes of their places and of them, which
-    it may change; in several threads."""
+    """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
     if len(code) != code_size(count, universe):
         raise ValueError(f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}")
     low = best_low(count, universe)
-    num_high = int(num_bits(count, universe, low)) - count * low
+    num_high = num_bits(count, universe, low) - count * low
+    values = np.flatnonzero(np.unpackbits(code, count=num_high, bitorder="little").view(np.bool_))
+    if len(values) != count:
+        raise ValueError(f"{count} values are announced, the code has {len(values)}")
     padded = np.concatenate((code, np.zeros(8, np.uint8)))
     words: NDArray[np.uint64] = np.ndarray(len(code) + 1, np.uint64, padded, strides=(1,))  # that begin at each byte
 
-    def ones(bits: slice) -> Mask:
-        """Of some of the high bits."""
-        found = np.unpackbits(code[bits.start // 8 :], count=bits.stop - bits.start, bitorder="little")
-        return found.view(np.bool_)
-
-    def read(bits: slice, first: int) -> tuple[T, int, int]:
-        """Of the values that these bits tell, of which there are some; the least and the largest of them."""
-        values = np.flatnonzero(ones(bits))
-        place = slice(first, first + len(values))
-        rank = np.arange(place.start, place.stop)
-        values -= rank
-        values += bits.start
-        values <<= low
+    def read(block: slice) -> None:
+        part, rank = values[block], np.arange(block.start, block.stop)
         bit = num_high + rank * low
         lows = words[bit >> 3] >> (bit & 7).astype(np.uint64) & np.uint64((1 << low) - 1)
-        values |= lows.view(np.int64)
-        if values[-1] >= universe or (values[1:] < values[:-1]).any():
-            raise ValueError(out_of_order)
-        ends = int(values[0]), int(values[-1])
-        return use(place, values), *ends
+        part -= rank
+        part <<= low
+        part |= lows.view(np.int64)
 
-    out_of_order = f"the values are not ascending below {universe}"
-    counts = in_blocks(lambda bits: np.count_nonzero(ones(bits)), num_high, BITS)
-    firsts = list(accumulate(counts, initial=0))
-    if firsts.pop() != count:
-        raise ValueError(f"{count} values are announced, the code has {sum(counts)}")
-    some = [(bits, first) for bits, first, number in zip(blocks(num_high, BITS), firsts, counts, strict=True) if number]
-    found = in_threads(lambda each: read(*each), some, at_most=AT_LOCK)
-    if any(before[2] > after[1] for before, after in pairwise(found)):
-        raise ValueError(out_of_order)
-    return [each[0] for each in found]
+    in_blocks(read, count, AT_ONCE)
+    if count and (values[-1] >= universe or (values[1:] < values[:-1]).any()):
+        raise ValueError(f"the values are not ascending below {universe}")
+    return values
 
 
 def num_bits(count: Any, universe: int, low: Any) -> Any:

@@ -25,7 +25,7 @@ from retexo.exchange.cover import minimum_cover
 sys.path.append(str(ROOT / "scripts"))
 NAMES = (
     "flop copy_byte socket_byte norm_forward_value count_value round hidden_value last_value some_edge some_value "
-    "most_edge most_value bag_edge bag_value sum_value partial_edge build_edge pass_edge find_edge "
+    "most_edge most_value bag_edge bag_value sum_value partial_edge build_edge find_edge "
     "occurring_end renumber_end scan_edge write_edge read_edge "
     "cover_small cover_flow cover_large size_value sparse_value put_byte page_byte log_byte "
     "score_value load_edge load_value hash_byte"

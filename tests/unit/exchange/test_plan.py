@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import MASKS, make_graph, torch_threads, write_partitions
+from support import MASKS, make_graph, write_partitions
 
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
@@ -302,33 +302,6 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool) ->
         for drawn, ordered in zip(*both, strict=True):
             for name, values in vars(drawn).items():
                 np.testing.assert_array_equal(values, getattr(ordered, name))
-
-
-@quickly
-@given(wholes(), st.booleans(), st.integers(1, 5))
-def test_edges_a_few_at_a_time_are_those_of_one_look(whole: Whole, sums: bool, at_once: int) -> None:
-    """Where boundaries are found, written and read; of large graphs in several threads."""
-
-    def found(part: int) -> list[list[Any]]:
-        partition, boundaries = whole.partition(part), []
-        partition = replace(partition, edge_weight=torch.arange(len(partition.src), dtype=torch.float32))
-        required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
-        for peer, boundary in enumerate(incoming_boundaries(partition, required, sums)):
-            size = len(whole.nodes_of(peer))
-            code = BoundaryCode(len(boundary.source), len(boundary.targets), size, num_layers=2)
-            written = code.write(boundary, partition.halo_index.numpy())
-            boundaries += [[*vars(boundary).values()], [written.numpy()], [*vars(code.read(written)).values()]]
-        return boundaries
-
-    for part in range(whole.num_parts):
-        at_one_look = found(part)
-        with torch_threads(3), pytest.MonkeyPatch.context() as change:
-            change.setattr("retexo.exchange.boundary.BLOCK", at_once)
-            for name in ("AT_ONCE", "BITS"):
-                change.setattr(f"retexo.exchange.coding.elias_fano.{name}", 8)
-            for few, one in zip(found(part), at_one_look, strict=True):
-                for value, expected in zip(few, one, strict=True):
-                    np.testing.assert_array_equal(value, expected)
 
 
 @quickly
