@@ -101,14 +101,18 @@ def _load(case: Case, speed: Speed) -> float:
 
 
 def _plan(case: Case, speed: Speed) -> float:
-    """Look at all edges once a layer and once a peer; find, number, write and read those that are cut; send them."""
+    """Look at all edges once a layer and once a peer; find, number, write and read those that are cut; send them.
+
+    Between nodes what came is kept for a run that goes on while it is read.
+    """
     one, edges = speed.one, case.edges / case.workers
     coded = one["find_edge"] + one["write_edge"] + one["read_edge"]
     of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
     work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
     work += edges * ((case.layers + 1) * one["scan_edge"] + one["build_edge"]) / speed.many
     message = sent(case)["setup"] / case.workers
-    work += message * (one["log_byte"] + 2 * one["page_byte"]) / speed.single
+    noted = one["log_byte"] * (case.per_node == case.workers)
+    work += message * (noted + 2 * one["page_byte"]) / speed.single
     work += message * (one["copy_byte"] + one["socket_byte"]) / speed.many
     return work + speed.out * message + 3 * speed.hop
 

@@ -130,7 +130,7 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
     codes = [BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
-    received = comm.all_to_all(requests, [code.size for code in codes], SETUP)
+    received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
     outgoing = in_threads(BoundaryCode.read, codes, received)
     if partition.asked_for is not None:
         _check_asked_for(outgoing, partition.asked_for)
