@@ -2,7 +2,7 @@
 
 The letters are those of retexo.estimate.random_graph, P parameters of a stage and R rounds besides.
 
-Seconds are those of one worker, all of them alike: work times a constant (retexo.estimate.machine_costs), over the
+Seconds are those of the mean worker, all of them alike: work times a constant (retexo.estimate.machine_costs), over the
 cores that a worker has; what NumPy and SciPy do runs on one. What leaves a node goes at the bandwidth; nothing but
 the exchange overlaps.
 """
@@ -72,15 +72,18 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     """Of a worker, by phase."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
-    nodes = case.inner * (case.labelled + case.test)
+    nodes, last = case.inner * (case.labelled + case.test), case.layers - 1
+    embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) if wave.embed else 0.0 for wave in found]
+    waited = one["waiting"] * sum(taken for wave, taken in zip(found, embedded, strict=True) if wave.layer == last)
     return {
         "load": _load(case, speed),
         "plan": _plan(case, speed),
         "exchange": sum(_exchange(case, wave, speed) for wave in found),
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
         "rounds": sum(rounds),
-        "embed": sum(_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed),
-        "evaluate": nodes * case.classes * one["score_value"] / speed.many,
+        "embed": sum(embedded),
+        # Who has embedded first waits here; before, where the exchange or the rounds take much longer, it is left out.
+        "evaluate": nodes * case.classes * one["score_value"] / speed.many + (case.workers > 1) * waited,
     }
 
 

@@ -27,7 +27,7 @@ from retexo.arrays import ByteArray, IntArray, occurring, taken
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import step_of_row
-from retexo.estimate.timing import PER_CORE, SLOWEST, join, line, measuring, seconds_of
+from retexo.estimate.timing import PER_CORE, SLOWEST, join, line, measuring, own_seconds_of, seconds_of
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.cover import minimum_cover
@@ -145,6 +145,8 @@ def _added_up() -> UnitCosts:
     def build() -> InEdges:
         return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
 
+    waits = []
+
     def taking(step: int, width: int, repeats: int) -> float:
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
@@ -158,9 +160,12 @@ def _added_up() -> UnitCosts:
             sums.add(received)
             sums.inputs()
 
-        return statistics.fmean(seconds_of(num_edges // step, add_up, 1, fresh=True) for _ in range(repeats))
+        taken = [own_seconds_of(num_edges // step, add_up) for _ in range(repeats)]
+        waits.append(statistics.fmean(wait for _, wait in taken))
+        return statistics.fmean(seconds for seconds, _ in taken)
 
     some_edge, some_value = line(lambda width: taking(10, width, 4))
+    waits.clear()
     most_edge, most_value = line(lambda width: taking(1, width, 2))
     logits, labels = torch.randn(num_edges // 8, 47), torch.randint(47, (num_edges // 8,))
     task, drawn = NodeClassification(47, False), torch.rand(len(labels))
@@ -174,7 +179,8 @@ def _added_up() -> UnitCosts:
         "some_value": some_value,
         "most_edge": most_edge / 2,
         "most_value": most_value,
-        "score_value": seconds_of(logits.numel(), score, 1, fresh=True),
+        "waiting": statistics.fmean(waits),
+        "score_value": own_seconds_of(logits.numel(), score)[0],
         "build_edge": seconds_of(num_edges, build, 1, fresh=True),
     }
 
@@ -194,7 +200,7 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
             path = Path(folder) / "parts"
             write(path, graph, masks, numbers % num_parts, num_parts=num_parts, provenance=made_by, overwrite=False)
             directory = find([path], num_parts)
-            return seconds_of(1, lambda: use(directory), 1, fresh=True)
+            return own_seconds_of(1, lambda: use(directory))[0]
 
     opened = reading(50, 50, 1, lambda directory: directory.read(0))  # files, whatever is in them
     edges = reading(many, num_nodes, 1, lambda directory: directory.read(0)) - opened
@@ -220,7 +226,7 @@ def _partial_sums(rng: np.random.Generator) -> float:
 
 def _plan(rng: np.random.Generator) -> UnitCosts:
     """Edges of a boundary found, written and read; looked at and numbered; and covers."""
-    num_halo, num_inner, num_edges = MANY * EDGES // 5, MANY * EDGES // 25, MANY * EDGES
+    num_halo = num_inner = (num_edges := MANY * EDGES) // 12
     dst, halo = np.divmod(np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo)  # as in a directory
     part = _part(num_inner, num_halo, num_inner + halo, dst)
     required = np.where(np.arange(num_inner) % 10, 2, 3).astype(np.uint8)  # a tenth is labelled

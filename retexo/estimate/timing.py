@@ -43,6 +43,18 @@ def seconds_of(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: 
 
     fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.
     """
+    own, waited = _seconds(work, repeats, fresh)
+    return (own + waited) / units / PER_CORE
+
+
+def own_seconds_of(units: int, work: Callable[[], Any]) -> tuple[float, float]:
+    """As seconds_of, once and fresh, of what ends before others are done; and the share more that these take then."""
+    own, waited = _seconds(work, 1, True)
+    return own / units / PER_CORE, waited / own
+
+
+def _seconds(work: Callable[[], Any], repeats: int, fresh: bool) -> tuple[float, float]:
+    """Of each repeat: until this process is done, and from then on until the last one is."""
     if fresh:
         release_freed_memory()
     else:
@@ -51,8 +63,9 @@ def seconds_of(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: 
     start = time.perf_counter()
     for _ in range(repeats):
         work()
-    _wait_for_all()  # as a phase of all workers ends with the slowest
-    return (time.perf_counter() - start) / repeats / units / PER_CORE
+    done = time.perf_counter()
+    _wait_for_all()
+    return (done - start) / repeats, (time.perf_counter() - done) / repeats
 
 
 def _wait_for_all() -> None:

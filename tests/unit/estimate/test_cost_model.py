@@ -28,7 +28,7 @@ NAMES = (
     "most_edge most_value bag_edge bag_value sum_value partial_edge build_edge find_edge "
     "occurring_end renumber_end scan_edge write_edge read_edge "
     "cover_small cover_flow cover_large size_value sparse_value put_byte page_byte log_byte "
-    "score_value load_edge load_value hash_byte"
+    "waiting score_value load_edge load_value hash_byte"
 )
 CONSTANTS = dict.fromkeys(NAMES.split(), 1e-9)
 CASE = random_graph.Case(
@@ -121,6 +121,16 @@ def test_the_network_takes_bytes_by_bandwidth() -> None:
     assert together["exchange"] == 0
     later = cost_model.seconds(replace(CASE, latency=0.5), free)
     assert later["rounds"] - phases["rounds"] == pytest.approx(30 * 2 * 0.5)
+
+
+def test_a_worker_waits_for_the_last_layers_embedding() -> None:
+    """All of the embedding's time where it is the last layer's, and a share of 1; a worker alone waits for nobody."""
+    waiting = {**dict.fromkeys(CONSTANTS, 0.0), "most_edge": 1e-6, "waiting": 1.0}
+    one_layer = cost_model.seconds(replace(CASE, layers=1, rounds=(10,)), waiting)
+    assert one_layer["evaluate"] == one_layer["embed"] > 0
+    both = cost_model.seconds(CASE, waiting)
+    assert 0 < both["evaluate"] < both["embed"]
+    assert cost_model.seconds(replace(CASE, workers=1, cut=0.0), waiting)["evaluate"] == 0
 
 
 def test_more_takes_more() -> None:
