@@ -72,9 +72,10 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     """Of a worker, by phase."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
-    nodes, last = case.inner * (case.labelled + case.test), case.layers - 1
-    embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) if wave.embed else 0.0 for wave in found]
-    waited = one["waiting"] * sum(taken for wave, taken in zip(found, embedded, strict=True) if wave.layer == last)
+    nodes = case.inner * (case.labelled + case.test)
+    embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed]  # one a layer
+    # Who has embedded the last layer first waits in the evaluation. Waits of others are small beside what they end in.
+    waited = one["waiting"] * embedded[-1] * (case.workers > 1)
     return {
         "load": _load(case, speed),
         "plan": _plan(case, speed),
@@ -82,8 +83,7 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
         "rounds": sum(rounds),
         "embed": sum(embedded),
-        # Who has embedded first waits here; before, where the exchange or the rounds take much longer, it is left out.
-        "evaluate": nodes * case.classes * one["score_value"] / speed.many + (case.workers > 1) * waited,
+        "evaluate": nodes * case.classes * one["score_value"] / speed.many + waited,
     }
 
 

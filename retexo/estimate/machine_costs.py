@@ -145,9 +145,8 @@ def _added_up() -> UnitCosts:
     def build() -> InEdges:
         return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
 
-    waits = []
-
-    def taking(step: int, width: int, repeats: int) -> float:
+    def taking(step: int, width: int, repeats: int) -> tuple[float, float]:
+        """Seconds of an edge, and the share more that the others take."""
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
         own, here = torch.randn(num_inner, width), nodes[::step]
@@ -160,13 +159,18 @@ def _added_up() -> UnitCosts:
             sums.add(received)
             sums.inputs()
 
-        taken = [own_seconds_of(num_edges // step, add_up) for _ in range(repeats)]
-        waits.append(statistics.fmean(wait for _, wait in taken))
-        return statistics.fmean(seconds for seconds, _ in taken)
+        seconds, waits = zip(*(own_seconds_of(num_edges // step, add_up) for _ in range(repeats)), strict=True)
+        return statistics.fmean(seconds), statistics.fmean(waits)
 
-    some_edge, some_value = line(lambda width: taking(10, width, 4))
-    waits.clear()
-    most_edge, most_value = line(lambda width: taking(1, width, 2))
+    waits = []
+
+    def taking_most(width: int) -> float:
+        seconds, wait = taking(1, width, 2)
+        waits.append(wait)
+        return seconds
+
+    some_edge, some_value = line(lambda width: taking(10, width, 4)[0])
+    most_edge, most_value = line(taking_most)
     logits, labels = torch.randn(num_edges // 8, 47), torch.randint(47, (num_edges // 8,))
     task, drawn = NodeClassification(47, False), torch.rand(len(labels))
     masks = drawn < 0.08, (drawn >= 0.08) & (drawn < 0.1), drawn >= 0.1
