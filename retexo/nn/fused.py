@@ -1,6 +1,7 @@
 """Dropout, and LayerNorm with ReLU, of many dense values on a CPU: in one pass each, where torch takes three to six.
 
-The passes are compiled (retexo.nn.compiled); few values, other types and other devices are torch's.
+The passes are compiled (retexo.nn.compiled); few values, other types, other devices and what is only evaluated are
+torch's.
 """
 
 from typing import Any
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-COMPILED_FROM = 1 << 18
-"""Values that torch takes longer for than it takes to import numba, after some hundreds of rounds."""
+COMPILED_FROM = 96 << 12
+"""Values that torch takes longer for than it takes to import numba, after some 200 rounds. As many as 96 columns of
+retexo.training.objective.ROWS_AT_ONCE have."""
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
@@ -31,8 +33,11 @@ def drop(values: Tensor, rate: float) -> Tensor:
 
 
 def relu_of_norm(norm: nn.Module, rows: Tensor) -> Tensor:
-    """relu(norm(rows)), [n, D]; `rows` may be overwritten."""
-    if isinstance(norm, nn.LayerNorm) and _is_large(rows):
+    """relu(norm(rows)), [n, D]; `rows` may be overwritten.
+
+    Without gradients torch takes only a third longer, which would not pay for the import.
+    """
+    if isinstance(norm, nn.LayerNorm) and _is_large(rows) and torch.is_grad_enabled():
         out: Tensor = _NormRelu.apply(rows.contiguous(), norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
         return out
     return torch.relu_(norm(rows))

@@ -14,7 +14,7 @@ from retexo.nn import compiled
 from retexo.nn.fused import COMPILED_FROM, drop, relu_of_norm
 
 MASK = (1 << 64) - 1
-SHAPES = [(5_600, 47), (1_025, 256), (260, 1_433), (70, 4_096)]
+SHAPES = [(8_400, 47), (1_537, 256), (280, 1_433), (97, 4_096)]
 """n and D with as many values as are worth compiled passes; no multiples of what is drawn or added up together."""
 
 
@@ -121,7 +121,7 @@ def test_what_is_not_a_number_stays_so() -> None:
     assert drop(out, 0.1)[7].isnan().any()
 
 
-def test_few_values_and_other_types_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_values_other_types_and_what_is_only_evaluated_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("dropped", "norm_relu"):
         monkeypatch.setattr(compiled, name, None)
     norm = nn.LayerNorm(256)
@@ -130,6 +130,8 @@ def test_few_values_and_other_types_are_torchs(monkeypatch: pytest.MonkeyPatch) 
     assert relu_of_norm(nn.LayerNorm(256).double(), double).dtype == torch.float64
     many = torch.randn(2_000, 256)
     assert torch.equal(relu_of_norm(nn.Identity(), many.clone()), torch.relu(many))
+    with torch.no_grad():
+        assert torch.equal(relu_of_norm(norm, many.clone()), torch.relu(norm(many)))
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(relu_of_norm(norm, half), torch.relu(norm(half)))
     for values in (few, double, half):
