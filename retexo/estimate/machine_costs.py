@@ -34,12 +34,12 @@ from retexo.exchange.cover import minimum_cover
 from retexo.exchange.selection import DENSE, CutEdges, LocalRows, Selection, Vectors
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources
-from retexo.nn.fused import drop, relu_of_norm
+from retexo.nn.fused import ROWS_AT_ONCE, drop, relu_of_norm
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import dense, product, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.training.objective import ROWS_AT_ONCE, LabelledNodes
+from retexo.training.objective import LabelledNodes
 from retexo.training.task import NodeClassification
 from retexo.worker.process import keep_freed_memory
 

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-COMPILED_FROM = 96 << 12
-"""Values that torch takes longer for than it takes to import numba, after some 200 rounds. As many as 96 columns of
-retexo.training.objective.ROWS_AT_ONCE have."""
+ROWS_AT_ONCE = 1 << 12
+"""Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
+and takes memory that is cleared anew each time."""
+MANY = 1 << 18
+"""Values, of as many rows, that torch takes longer for than it takes to import numba, after some hundreds of rounds."""
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
@@ -44,7 +46,8 @@ def relu_of_norm(norm: nn.Module, rows: Tensor) -> Tensor:
 
 
 def _is_large(values: Tensor) -> bool:
-    return values.numel() >= COMPILED_FROM and values.device.type == "cpu" and values.dtype == torch.float32
+    is_large = len(values) >= ROWS_AT_ONCE and values.numel() >= MANY
+    return is_large and values.device.type == "cpu" and values.dtype == torch.float32
 
 
 class _Drop(torch.autograd.Function):

@@ -11,10 +11,10 @@ from support import torch_threads
 from torch import Tensor, nn
 
 from retexo.nn import compiled
-from retexo.nn.fused import COMPILED_FROM, drop, relu_of_norm
+from retexo.nn.fused import MANY, ROWS_AT_ONCE, drop, relu_of_norm
 
 MASK = (1 << 64) - 1
-SHAPES = [(8_400, 47), (1_537, 256), (280, 1_433), (97, 4_096)]
+SHAPES = [(8_400, 47), (4_097, 256), (ROWS_AT_ONCE, MANY // ROWS_AT_ONCE), (4_200, 1_433)]
 """n and D with as many values as are worth compiled passes; no multiples of what is drawn or added up together."""
 
 
@@ -54,7 +54,7 @@ def test_what_is_dropped_is_what_the_random_bits_say(seed: int, num_threads: int
 
 @pytest.mark.parametrize("rate", [0.001, 0.25, 0.6, 0.999])
 def test_dropout_of_many_values_is_drawn_anew_each_time_and_again_for_the_gradient(rate: float) -> None:
-    values = torch.full((2 * COMPILED_FROM,), 2.0, requires_grad=True)
+    values = torch.full((2 * MANY,), 2.0, requires_grad=True)
     torch.manual_seed(5)
     first, second = drop(values, rate), drop(values, rate)
     torch.manual_seed(5)
@@ -109,7 +109,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_what_is_not_a_number_stays_so() -> None:
-    norm, rows, gradient = norm_and_rows((2_000, 200))
+    norm, rows, gradient = norm_and_rows((5_000, 80))
     with torch.no_grad():
         rows[7, 3] = torch.nan
     out = relu_of_norm(norm, rows)
@@ -125,10 +125,11 @@ def test_few_values_other_types_and_what_is_only_evaluated_are_torchs(monkeypatc
     for name in ("dropped", "norm_relu"):
         monkeypatch.setattr(compiled, name, None)
     norm = nn.LayerNorm(256)
-    few, double, half = torch.randn(1_023, 256), torch.randn(2_000, 256).double(), torch.randn(2_000, 256).bfloat16()
+    many = torch.randn(ROWS_AT_ONCE, 256)
+    few, double, half = many[1:], many.double(), many.bfloat16()
     assert torch.equal(relu_of_norm(norm, few), torch.relu(norm(few)))
+    assert torch.equal(relu_of_norm(nn.LayerNorm(63), many[:, :63]), torch.relu(nn.LayerNorm(63)(many[:, :63])))
     assert relu_of_norm(nn.LayerNorm(256).double(), double).dtype == torch.float64
-    many = torch.randn(2_000, 256)
     assert torch.equal(relu_of_norm(nn.Identity(), many.clone()), torch.relu(many))
     with torch.no_grad():
         assert torch.equal(relu_of_norm(norm, many.clone()), torch.relu(norm(many)))
