@@ -12,23 +12,33 @@ from dataclasses import dataclass
 from typing import Self
 
 from retexo.estimate.memory import FLOAT, peak_memory
-from retexo.estimate.random_graph import Case, Wave, layer_work, needed_cut_edges, sent, step_of_row, waves
+from retexo.estimate.random_graph import (
+    Case,
+    Wave,
+    layer_work,
+    needed_cut_edges,
+    score_of_row,
+    sent,
+    step_of_row,
+    waves,
+)
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
+from retexo.nn.fused import ROWS_AT_ONCE
 
 
 def operations(case: Case, layer: int) -> tuple[float, float, float]:
     """Floating-point operations of a worker in one layer: in a round to train and to score, and in the embedding."""
-    num_in, num_out = case.widths(layer)
-    train, val = case.of_round
-    head = num_out * case.classes * (layer < case.layers - 1)
-    product = num_in * num_out * case.num_inputs
+    (num_in, num_out), (train, val) = case.widths(layer), case.of_round
     nodes = sum(wave.nodes for wave in waves(case) if wave.layer == layer) * case.inner
-    return train * _step_of_row(case, layer)[0], 2 * val * (product + head), 2 * product * nodes
+    (step, _), (score, _) = _of_row(case, layer)
+    return train * step, val * score, 2 * num_in * num_out * case.num_inputs * nodes
 
 
-def _step_of_row(case: Case, layer: int) -> tuple[int, int]:
-    return step_of_row(*case.widths(layer), case.classes, case.num_inputs, is_last=layer == case.layers - 1)
+def _of_row(case: Case, layer: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Operations and values of a row that trains, and of one that scores."""
+    sizes, is_last = (*case.widths(layer), case.classes, case.num_inputs), layer == case.layers - 1
+    return step_of_row(*sizes, is_last=is_last), score_of_row(*sizes, is_last=is_last)
 
 
 def memory(case: Case) -> float:
@@ -72,6 +82,7 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     """Of a worker, by phase."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
+    compiled = one["first_use"] / speed.single if case.of_round[0] >= ROWS_AT_ONCE and any(case.rounds) else 0.0
     nodes = case.inner * (case.labelled + case.test)
     embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed]  # one a layer
     # Who has embedded the last layer first waits in the evaluation. Waits of others are small beside what they end in.
@@ -81,7 +92,7 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
         "plan": _plan(case, speed),
         "exchange": sum(_exchange(case, wave, speed) for wave in found),
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
-        "rounds": sum(rounds),
+        "rounds": sum(rounds) + compiled,
         "embed": sum(embedded),
         "evaluate": nodes * case.classes * one["score_value"] / speed.many + waited,
     }
@@ -168,12 +179,12 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
 
 def _round(case: Case, layer: int, speed: Speed) -> float:
     """Steps and scores; the message and the optimiser; and what a round of no nodes takes."""
-    one, num_out, size = speed.one, case.widths(layer)[1], FLOAT * case.parameters(layer)
-    (train, val), hidden = case.of_round, num_out * (layer < case.layers - 1)
+    one, size = speed.one, FLOAT * case.parameters(layer)
+    (train, val), stage = case.of_round, "hidden" if layer < case.layers - 1 else "last"
     trained, scored, _ = operations(case, layer)
+    (_, step_values), (_, score_values) = _of_row(case, layer)
     work = (trained + scored) * one["flop"]
-    work += train * _step_of_row(case, layer)[1] * one["hidden_value" if hidden else "last_value"]
-    work += val * (hidden * one["norm_forward_value"] + case.classes * one["count_value"])
+    work += train * step_values * one[f"{stage}_value"] + val * score_values * one[f"{stage}_score"]
     if case.is_batched:  # whose rows are picked out
         work += 2 * FLOAT * (train + val) * case.widths(layer)[0] * case.num_inputs * one["copy_byte"]
     message = 2 * (case.workers - 1) / case.workers * size

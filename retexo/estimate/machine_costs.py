@@ -26,7 +26,7 @@ from partitioning.graph_data import MASKS, GraphData
 from retexo.arrays import ByteArray, IntArray, occurring, taken
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.memory import FLOAT
-from retexo.estimate.random_graph import step_of_row
+from retexo.estimate.random_graph import score_of_row, step_of_row
 from retexo.estimate.timing import PER_CORE, SLOWEST, join, line, measuring, own_seconds_of, seconds_of
 from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
@@ -68,18 +68,24 @@ def measure() -> UnitCosts:
     """Seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
     keep_freed_memory()
+    first_use = own_seconds_of(1, _compiled_passes)[0]
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
     found |= {**_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
     del rows
-    return {**found, **_added_up(), **_reading(rng)}
+    return {**found, **_added_up(), **_reading(rng), "first_use": first_use}
+
+
+def _compiled_passes() -> None:
+    """Those of training, over few values: what takes long is to import them."""
+    rows = torch.ones(ROWS_AT_ONCE, WIDTH, requires_grad=True)
+    relu_of_norm(torch.nn.LayerNorm(WIDTH), drop(rows, 0.5)).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
-    """Products, norm and scores; copies, and the socket."""
-    weight, labels = torch.randn(WIDTH, WIDTH), torch.randint(47, (len(rows),))
-    norm, task, logits = torch.nn.LayerNorm(WIDTH), NodeClassification(47, False), torch.randn(len(rows), 47)
+    """Products and norm; copies, and the socket."""
+    weight, norm = torch.randn(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
     with torch.no_grad():
         forward = seconds_of(rows.numel(), lambda: relu_of_norm(norm, rows + 1))
     return {
@@ -87,31 +93,46 @@ def _rounds(rows: Tensor) -> UnitCosts:
         "copy_byte": seconds_of(rows.nbytes, lambda: rows.clone()),
         "socket_byte": seconds_of(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
         "norm_forward_value": forward,
-        "count_value": seconds_of(logits.numel(), lambda: task.counts(logits, labels)),
         "round": _round_of_few_rows(),
     }
 
 
 def _training(flop: float) -> UnitCosts:
-    """Steps of many rows in a hidden stage and in the last: of each value that is dropped, normalised or compared with
-    a label, what its products at `flop` leave."""
+    """Rows that train and rows that score a hidden stage and the last: of each value that is dropped, normalised or
+    compared with a label, what their products at `flop` leave."""
     task, labels = NodeClassification(47, False), torch.randint(47, (ROWS,))
     hidden, last = build_stages(Architecture(replace(default_model("gcn", 2, WIDTH), dropout=0.5), 100, 47), 0)
 
-    def value(stage: Stage, width: int) -> float:
-        """Seconds."""
+    def values(stage: Stage, width: int) -> tuple[float, float]:
+        """Seconds, of training and of scores."""
         assert isinstance(stage.conv, LinearConvolution)
         inputs = stage.conv.inputs(None, torch.randn(ROWS, width), NOT_PROJECTED)
         nodes = LabelledNodes.of(torch.arange(ROWS), labels, inputs)
 
-        def all_chunks() -> None:
+        def train() -> None:
             for place in nodes.chunks:
                 task.loss_sum(stage.logits(nodes.inputs(place)), labels[place]).backward()  # type: ignore[no-untyped-call]
 
-        operations, values = step_of_row(width, stage.output_dim, 47, is_last=stage.is_last)
-        return (seconds_of(ROWS, all_chunks, 3) - flop * operations) / values
+        @torch.no_grad()
+        def score() -> None:
+            for place in nodes.chunks:
+                task.counts(stage.logits(nodes.inputs(place)), labels[place])
 
-    return {"hidden_value": value(hidden, 100), "last_value": value(last, WIDTH)}
+        def value(work: Callable[[], None], operations: int, values: int) -> float:
+            return max(0.0, seconds_of(ROWS, work, 3) - flop * operations) / values
+
+        sizes = width, stage.output_dim, 47
+        trained = value(train, *step_of_row(*sizes, is_last=stage.is_last))
+        stage.eval()
+        return trained, value(score, *score_of_row(*sizes, is_last=stage.is_last))
+
+    (hidden_value, hidden_score), (last_value, last_score) = values(hidden, 100), values(last, WIDTH)
+    return {
+        "hidden_value": hidden_value,
+        "hidden_score": hidden_score,
+        "last_value": last_value,
+        "last_score": last_score,
+    }
 
 
 def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
@@ -165,7 +186,7 @@ def _added_up() -> UnitCosts:
     waits = []
 
     def taking_most(width: int) -> float:
-        seconds, wait = taking(1, width, 2)
+        seconds, wait = taking(1, width, 3)
         waits.append(wait)
         return seconds
 
@@ -356,7 +377,7 @@ def unit_costs(file: Path | None) -> UnitCosts:
     processes = PER_CORE * min(MAX_AT_ONCE // PER_CORE, len(os.sched_getaffinity(0)))
     spawning = multiprocessing.get_context("spawn")
     together = spawning.Barrier(processes, timeout=SLOWEST)  # as workers do, which share what cores share
-    with spawning.Pool(processes, join, (together,)) as pool:
+    with spawning.Pool(processes, join, (together,), maxtasksperchild=1) as pool:  # of which none has imported anything
         each = pool.map(measure_together, range(TURNS * processes), chunksize=1)
     if not all(each):
         raise TimeoutError(f"a measurement took longer than {SLOWEST:.0f} seconds")

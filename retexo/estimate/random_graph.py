@@ -142,6 +142,12 @@ def step_of_row(num_in: int, num_out: int, classes: int, num_inputs: int = 1, *,
     return 2 * (2 * num_in * num_out * num_inputs + 3 * hidden * classes), num_in * num_inputs + hidden + classes
 
 
+def score_of_row(num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool) -> tuple[int, int]:
+    """The same of a validation row, forward only; nothing is dropped."""
+    hidden = 0 if is_last else num_out
+    return 2 * (num_in * num_out * num_inputs + hidden * classes), hidden + classes
+
+
 # --- what crosses the network ----------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,8 @@ from retexo.worker.process import release_freed_memory
 
 PER_CORE = 2
 """Processes that share a core while they measure."""
+NARROW, WIDE = 48, 256
+"""Columns, as few as of classes and as many as of hidden layers."""
 SLOWEST = 600.0
 """Seconds that they wait for each other before all of them measure the same."""
 _together: Barrier | None = None
@@ -74,7 +76,7 @@ def _wait_for_all() -> None:
 
 
 def line(of_width: Callable[[int], float]) -> tuple[float, float]:
-    """Seconds an edge, and a value more, through what rows of 100 and of 256 take."""
-    narrow, wide = of_width(100), of_width(256)
-    slope = max(0.0, (wide - narrow) / 156)
-    return max(0.0, narrow - 100 * slope), slope
+    """Seconds an edge, and a value more, through what rows of two widths take."""
+    narrow, wide = of_width(NARROW), of_width(WIDE)
+    slope = max(0.0, (wide - narrow) / (WIDE - NARROW))
+    return max(0.0, narrow - NARROW * slope), slope
