@@ -114,11 +114,6 @@ def load(settings: DatasetSettings) -> GraphData:
 def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """Load a graph by name, with the reverse edges added where the settings or, failing them, the recipe say so."""
     name = canonical_name(settings.name)
-    if settings.file is not None and name not in ("file", "parts"):
-        raise InputError(
-            f"dataset_file={settings.file} has no meaning with dataset_name={settings.name}: "
-            "remove it, or set dataset_name=file"
-        )
     if name != "file":
         for defined, value in _of_tables(settings):
             if value != defined.default:

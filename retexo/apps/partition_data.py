@@ -265,6 +265,11 @@ def _data_name(settings: PartitionSettings) -> str:
     if dataset.name != "file":
         if Path(dataset.name).name != dataset.name or "\0" in dataset.name:
             raise InputError(f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file")
+        if dataset.file is not None and dataset.name != "parts":
+            raise InputError(
+                f"dataset_file={dataset.file} has no meaning with dataset_name={dataset.name}: "
+                "remove it, or set dataset_name=file"
+            )
         return dataset.name
     if dataset.file is None:
         raise InputError("dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file")

@@ -41,6 +41,14 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
     assert open_directory(settings()).digest() == made.digest(), "made again it is another"
 
 
+@pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
+def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
+    """The first one is the default, the second comes with the code, and partitions of the third are there."""
+    make(4)
+    with pytest.raises(InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"):
+        open_directory(compose([*DATA, f"dataset_name={name}", "dataset_file=g.npz"]))
+
+
 def test_the_number_of_parts_of_the_only_directory() -> None:
     make(3)
     found = settings()

@@ -43,11 +43,6 @@ def test_an_unknown_name_gets_the_nearest(name, message):
         datasets.load(asked(name))
 
 
-def test_a_file_beside_another_name_is_not_ignored():
-    with pytest.raises(InputError, match=r"dataset_file=g.npz has no meaning with dataset_name=cora"):
-        datasets.load(asked("cora", file="g.npz"))
-
-
 CLASS_SIZES = {
     "cora_torch": (351, 217, 418, 818, 426, 298, 180),
     "citeseer_torch": (264, 590, 668, 701, 596, 508),
