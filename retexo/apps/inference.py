@@ -17,7 +17,6 @@ from retexo.config.settings import ModelSettings, Settings
 from retexo.outputs.checkpoint import Checkpoint, open_checkpoint
 from retexo.worker import infer
 from retexo.worker.compatibility import Shape, check_fits
-from retexo.worker.graph import check_directory
 from retexo.worker.process import choose_device
 
 
@@ -40,8 +39,6 @@ def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, pred
     settings = with_parts_found(with_model_of(checkpoint, settings))
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory = open_local(settings)
-    check_directory(settings.train, directory)
-    launch.warm_up()
     shape = Shape.of(directory, settings.train.cluster.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     return Prepared(settings, checkpoint, directory)

@@ -18,7 +18,7 @@ from retexo.errors import TrainingError
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
 from retexo.outputs.run_log import check_logger
-from retexo.worker.graph import check, check_directory
+from retexo.worker.graph import check
 from retexo.worker.process import choose_device, num_threads
 from retexo.worker.train import TrainJob, main
 
@@ -43,8 +43,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
     directory = open_local(settings)
-    check_directory(settings.train, directory)
-    launch.warm_up()
     cluster = settings.train.cluster
     same = {
         "partitions": directory.content_digest(cluster.local_ranks),

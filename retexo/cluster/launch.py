@@ -27,20 +27,33 @@ from retexo.errors import TrainingError
 
 WORKERS = "retexo.worker.train"
 """What the fork server imports before it forks; above this room, so by name."""
+COMPILED = "retexo.nn.compiled"
+"""What it imports besides for workers that train many rows: numba, once and not in each of them."""
+_forked: int | None = None
+"""Where a fork server that is a copy of this process waits for the names of what to import."""
 
 
-def warm_up() -> None:
-    """Start the fork server of the workers; it imports torch while the parent checks its input."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS])
+def warm_up(*, compiled: bool = False) -> None:
+    """Start the fork server of the workers; it imports torch, and COMPILED, while the parent checks its input."""
+    global _forked
+    more = [COMPILED] if compiled else []
+    if _forked is not None:
+        with suppress(BrokenPipeError):  # it was killed, and another starts
+            os.write(_forked, " ".join(more).encode())
+        os.close(_forked)
+        _forked = None
+    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS, *more])
     multiprocessing.forkserver.ensure_running()
 
 
 def fork_fork_server() -> None:
     """Make a copy of this process the fork server: torch is imported once, not once here and once there.
 
-    Only in a process that has computed nothing yet: the copy of a pool of threads has no threads, and waits for ever.
-    What multiprocessing.forkserver.ForkServer.ensure_running does (CPython 3.11), but for the fork.
+    It starts workers from `warm_up` on. Only in a process that has computed nothing yet: the copy of a pool of threads
+    has no threads, and waits for ever. What multiprocessing.forkserver.ForkServer.ensure_running does (CPython 3.11),
+    but for the fork.
     """
+    global _forked
     importlib.import_module(WORKERS)
     server: Any = multiprocessing.forkserver._forkserver
     address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
@@ -48,18 +61,21 @@ def fork_fork_server() -> None:
         listener.bind(address)
         os.chmod(address, 0o600)  # noqa: PTH101
         listener.listen()
-        alive, kept = os.pipe()
+        (alive, kept), (told, _forked) = os.pipe(), os.pipe()
         sys.stdout.flush()
         pid = os.fork()
         if not pid:
             try:
                 os.close(kept)
+                os.close(_forked)
                 for handler in logging.root.handlers[:]:  # Hydra's: workers have their own
                     logging.root.removeHandler(handler)
-                multiprocessing.forkserver.main(listener.fileno(), alive, [])
+                with os.fdopen(told) as names:
+                    multiprocessing.forkserver.main(listener.fileno(), alive, names.read().split())
             finally:  # it ends with SystemExit, when nobody holds the other end of `alive`
                 os._exit(0)
         os.close(alive)
+        os.close(told)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, kept, pid
 
 

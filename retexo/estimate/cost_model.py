@@ -24,7 +24,6 @@ from retexo.estimate.random_graph import (
 )
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
-from retexo.nn.fused import ROWS_AT_ONCE
 
 
 def operations(case: Case, layer: int) -> tuple[float, float, float]:
@@ -82,7 +81,6 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     """Of a worker, by phase."""
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
-    compiled = one["first_use"] / speed.single if case.of_round[0] >= ROWS_AT_ONCE and any(case.rounds) else 0.0
     nodes = case.inner * (case.labelled + case.test)
     embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed]  # one a layer
     # Who has embedded the last layer first waits in the evaluation. Waits of others are small beside what they end in.
@@ -92,7 +90,7 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
         "plan": _plan(case, speed),
         "exchange": sum(_exchange(case, wave, speed) for wave in found),
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
-        "rounds": sum(rounds) + compiled,
+        "rounds": sum(rounds),
         "embed": sum(embedded),
         "evaluate": nodes * case.classes * one["score_value"] / speed.many + waited,
     }

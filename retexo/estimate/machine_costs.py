@@ -68,19 +68,12 @@ def measure() -> UnitCosts:
     """Seconds of a core for one unit of each kind of work."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    first_use = own_seconds_of(1, _compiled_passes)[0]
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
     found |= {**_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
     del rows
-    return {**found, **_added_up(), **_reading(rng), "first_use": first_use}
-
-
-def _compiled_passes() -> None:
-    """Those of training, over few values: what takes long is to import them."""
-    rows = torch.ones(ROWS_AT_ONCE, WIDTH, requires_grad=True)
-    relu_of_norm(torch.nn.LayerNorm(WIDTH), drop(rows, 0.5)).sum().backward()  # type: ignore[no-untyped-call]
+    return {**found, **_added_up(), **_reading(rng)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
@@ -377,7 +370,7 @@ def unit_costs(file: Path | None) -> UnitCosts:
     processes = PER_CORE * min(MAX_AT_ONCE // PER_CORE, len(os.sched_getaffinity(0)))
     spawning = multiprocessing.get_context("spawn")
     together = spawning.Barrier(processes, timeout=SLOWEST)  # as workers do, which share what cores share
-    with spawning.Pool(processes, join, (together,), maxtasksperchild=1) as pool:  # of which none has imported anything
+    with spawning.Pool(processes, join, (together,)) as pool:
         each = pool.map(measure_together, range(TURNS * processes), chunksize=1)
     if not all(each):
         raise TimeoutError(f"a measurement took longer than {SLOWEST:.0f} seconds")

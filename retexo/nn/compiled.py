@@ -1,4 +1,4 @@
-"""Loops on a CPU that torch is slow at, compiled by numba at first use: a few seconds, once a machine.
+"""Loops on a CPU that torch is slow at, compiled by numba when first imported or used: a few seconds, once a machine.
 
 Torch's own search for the row that is the largest takes seven times as long as the maximum, its products along edges
 four times as long as these; it drops, normalises and cuts off at zero in several passes over values that leave the
@@ -109,14 +109,17 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count)  # kept: to start threads takes as long as a short loop
 
 
-def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """numba.njit, kept for the next process where there is a folder to keep it in."""
+def _compiled(*signature: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """numba.njit, kept for the next process where there is a folder to keep it in.
+
+    With a signature it is compiled as this module is imported: in the fork server, for all workers.
+    """
 
     def compiled(function: Callable[..., None]) -> Callable[..., None]:
         try:
-            kernel: Callable[..., None] = numba.njit(nogil=True, cache=True, **options)(function)
+            kernel: Callable[..., None] = numba.njit(*signature, nogil=True, cache=True, **options)(function)
         except RuntimeError:  # neither beside the module nor in a home
-            kernel = numba.njit(nogil=True, **options)(function)
+            kernel = numba.njit(*signature, nogil=True, **options)(function)
         return kernel
 
     return compiled
@@ -166,7 +169,7 @@ def _multiply(
         np.dot(gathered[: stop - begin], others[node], products[begin:stop])
 
 
-@_compiled()
+@_compiled("void(f4[::1], f4[::1], u2, f4, u8, i8, i8)")
 def _drop(
     values: np.ndarray, out: np.ndarray, level: np.uint16, scale: np.float32, seed: np.uint64, first: int, end: int
 ) -> None:  # fmt: skip
@@ -186,7 +189,7 @@ def _drop(
             result[at] = some[at] * scale if bits[at] >= level else zero
 
 
-@_compiled(fastmath=ANY_ORDER)
+@_compiled("void(f4[:, ::1], f4[::1], f4[::1], f4[:, ::1], f4[:, ::1], f4, i8, i8)", fastmath=ANY_ORDER)
 def _norm_relu(
     rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, out: np.ndarray, moments: np.ndarray, eps: np.float32,
     first: int, end: int,
@@ -208,7 +211,10 @@ def _norm_relu(
             result[at] = zero if value <= zero else value
 
 
-@_compiled(fastmath=ANY_ORDER)
+@_compiled(
+    "void(f4[:, ::1], f4[:, ::1], f4[::1], f4[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], i8, i8)",
+    fastmath=ANY_ORDER,
+)
 def _norm_relu_gradient(
     gradient: np.ndarray, rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, moments: np.ndarray,
     of_rows: np.ndarray, of_weight: np.ndarray, of_bias: np.ndarray, first: int, end: int,

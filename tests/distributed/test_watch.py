@@ -164,6 +164,32 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     assert not [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_STOPPED]
 
 
+STARTED = """
+import os, sys
+from multiprocessing import forkserver as server, get_context
+from retexo.cluster import launch
+FORK
+launch.warm_up(compiled=COMPILED)
+target = "import sys; print('numba' in sys.modules, 'torch' in sys.modules)"
+worker = get_context("forkserver").Process(target=exec, args=(target,))
+worker.start()
+worker.join(60)
+sys.exit(worker.exitcode)
+"""
+KILL = (
+    "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, 9); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
+)
+"""Before it was told what to import; another one starts."""
+
+
+@pytest.mark.parametrize("fork", ["", "launch.fork_fork_server()", f"launch.fork_fork_server(); {KILL}"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_many_rows_need_is_imported_before_workers_are_forked(fork: str, compiled: bool) -> None:
+    script = STARTED.replace("FORK", fork).replace("COMPILED", str(compiled))
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, f"{compiled} True\n"), ended.stderr
+
+
 def fork_server() -> psutil.Process:
     launch.warm_up()
     return psutil.Process(launch.multiprocessing.forkserver._forkserver._forkserver_pid)

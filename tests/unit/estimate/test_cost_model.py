@@ -28,7 +28,7 @@ NAMES = (
     "some_edge some_value most_edge most_value bag_edge bag_value sum_value partial_edge build_edge find_edge "
     "occurring_end renumber_end scan_edge write_edge read_edge "
     "cover_small cover_flow cover_large size_value sparse_value put_byte page_byte log_byte "
-    "waiting score_value load_edge load_value hash_byte first_use"
+    "waiting score_value load_edge load_value hash_byte"
 )
 CONSTANTS = dict.fromkeys(NAMES.split(), 1e-9)
 CASE = random_graph.Case(
@@ -86,16 +86,6 @@ def test_a_batch_by_hand() -> None:
     assert cost_model.seconds(large, free)["rounds"] == pytest.approx(cost_model.seconds(small, free)["rounds"])
     few = replace(large, train=0.03)  # fewer than four times as many: all are taken
     assert cost_model.operations(few, 0) == cost_model.operations(replace(few, batches=False), 0)
-
-
-def test_compiled_passes_are_imported_once() -> None:
-    # By workers whose chunks of rows are whole ones, on the one core that they need for it.
-    imports = {**dict.fromkeys(CONSTANTS, 0.0), "first_use": 3.0}
-    large = replace(CASE, nodes=400_000, cores=0.5, bandwidth=math.inf)
-    assert cost_model.seconds(large, imports)["rounds"] == 6
-    assert cost_model.seconds(replace(large, cores=8.0), imports)["rounds"] == 3
-    assert cost_model.seconds(replace(large, rounds=(0, 0)), imports)["rounds"] == 0
-    assert cost_model.seconds(replace(large, nodes=200_000), imports)["rounds"] == 0
 
 
 def test_all_rows_cross_where_everybody_has_very_many_neighbours() -> None:
