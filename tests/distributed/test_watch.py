@@ -166,7 +166,7 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
 
 STARTED = """
 import os, sys
-from multiprocessing import forkserver as server, get_context
+from multiprocessing import forkserver, get_context
 from retexo.cluster import launch
 FORK
 launch.warm_up(compiled=COMPILED)
