@@ -156,7 +156,11 @@ MISTAKES = {
     "too many": ("a\nb\nc\nd\n", (), "4 hosts for 3 partitions"),
     "rank": ("a\n", ("node_rank=1",), "node_rank: the launcher sets it"),
     "setting": ("a\n", ("hiden_dim=1",), "hiden_dim"),
-    "partitions": ("a\n", ("partition_dir=elsewhere", "dataset_name=reddit"), "no partition directory"),
+    "partitions": (
+        "a\n",
+        ("partition_dir=elsewhere", "dataset_name=reddit", "dataset_file=null"),
+        "no partition directory",
+    ),
 }
 
 
