@@ -5,6 +5,7 @@ R rows, F input width, D output width, Z stored values.
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,10 @@ def product(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tenso
     """[R, F] @ [F, D] + [D] -> [R, D]"""
     if isinstance(matrix, Tensor) and _is_long(matrix, weight):
         return (_onednn_product if HAS_ONEDNN else _padded_product)(matrix, weight, bias)
+    return _plain_product(matrix, weight, bias)
+
+
+def _plain_product(matrix: Matrix, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return matrix @ weight
     return matrix @ weight + bias if isinstance(matrix, SparseMatrix) else torch.addmm(bias, matrix, weight)
@@ -153,9 +158,9 @@ def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 def _padded_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product with columns of zeros up to the next multiple of COLUMNS, which are left out again."""
     if (spare := -weight.shape[1] % COLUMNS) == 0:
-        return matrix @ weight if bias is None else torch.addmm(bias, matrix, weight)
-    padded = torch.nn.functional.pad(weight, (0, spare))
-    out = matrix @ padded if bias is None else torch.addmm(torch.nn.functional.pad(bias, (0, spare)), matrix, padded)
+        return _plain_product(matrix, weight, bias)
+    pad = partial(torch.nn.functional.pad, pad=(0, spare))
+    out = _plain_product(matrix, pad(weight), None if bias is None else pad(bias))
     return out[:, :-spare].contiguous()
 
 
