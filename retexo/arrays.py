@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 IntArray = NDArray[np.int64]
@@ -38,6 +39,15 @@ def counted(ids: IndexArray, count: int = 0) -> IntArray:
 def pointers(counts: IntArray) -> IntArray:
     """Where each of L rows of so many entries begins, and the end, int64 [L + 1]."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+
+
+def sparse_matrix(values: NDArray[Any], columns: IndexArray, counts: IntArray, num_columns: int) -> csr_array:
+    """[R, num_columns] of which each row has so many of the values [n], counts [R], in these columns.
+
+    SciPy would copy int32 columns to pointers' int64, and look up numbers of twice the length from then on.
+    """
+    row_ptr = pointers(counts).astype(columns.dtype if len(columns) < np.iinfo(np.int32).max else np.int64)
+    return csr_array((values, columns, row_ptr), shape=(len(counts), num_columns))
 
 
 def occurring(ids: IndexArray, count: int) -> Mask:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, occurring, pointers, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, occurring, sparse_matrix, taken
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -40,6 +40,8 @@ ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
 OVERRELAXATION = (1, 3)
 """Exponents of the steps of the prices, in turn: half the passes of 1 alone; 3 alone diverges."""
+_PRICES = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
+"""The least price in each type, of the dearest, and by what one changes at most in a pass, to the power of 1."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
@@ -138,7 +140,8 @@ def _whole_side(
     take_left, take_right, weight = _one_side(left_weight, right_weight)
     bound = at_least
     if weight > enough * bound:
-        graph = csr_array((np.ones(len(left)), left, pointers(degree)), shape=(len(right_weight), len(left_weight)))
+        ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
+        graph = sparse_matrix(ones, left, degree, len(left_weight))
         for bound, _ in islice(_flows(graph, right_weight, left_weight), SIDE_PASSES):
             if weight <= min(enough, SIDE_SHOWN) * bound:
                 break
@@ -208,8 +211,7 @@ def _solve_core(edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: 
     left, left_index = compact(edges[0], edges.dtype)
     right, right_index = compact(edges[1], edges.dtype)
     ones = np.ones(edges.shape[1], dtype=np.int32)
-    row_ptr = pointers(counted(left_index)).astype(edges.dtype)
-    graph = csr_array((ones, right_index, row_ptr), shape=(len(left), len(right)))
+    graph = sparse_matrix(ones, right_index, counted(left_index), len(right))
     unit = int(np.gcd(np.gcd.reduce(weight[left]), np.gcd.reduce(weight[right])))
     left_weight, right_weight = weight[left] // unit, weight[right] // unit
     heaviest = max(int(left_weight.max()), int(right_weight.max()))
@@ -288,7 +290,8 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
     """
     best, bound = _one_side(left_weight, right_weight), 0
     enough = SIDE_ENOUGH
-    for step, (bound, price) in enumerate(islice(_flows(graph, left_weight, right_weight), rounds), start=1):
+    flows = _flows(graph.astype(np.float64), left_weight, right_weight)
+    for step, (bound, price) in enumerate(islice(flows, rounds), start=1):
         if step % 10 == 0:
             best = min(best, _threshold_cover(graph, price, left_weight, right_weight), key=lambda cover: cover[2])
             enough = GOOD_ENOUGH
@@ -305,18 +308,25 @@ def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
 
 
 def _flows(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Iterator[tuple[int, FloatArray]]:
-    """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, float64 [R]."""
-    pattern = graph.astype(np.float64, copy=False)
-    price, bound = np.ones(graph.shape[1]), 0
-    around: FloatArray | IntArray = np.diff(graph.indptr)  # the prices of a left vertex's neighbours together
+    """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, [R].
+
+    graph: ones, of the type to compute in. So that the bound stays one, each vertex counts for less than it weighs, by
+    more than the sums over its edges can err (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4).
+    """
+    dtype, (least, most) = graph.dtype, _PRICES[graph.dtype.char]
+    degrees = np.diff(graph.indptr).astype(np.int64), counted(graph.indices, graph.shape[1])
+    left_kept, right_kept = (np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in degrees)
+    unit = max(1, int(left_weight.max()), int(right_weight.max()))
+    left, right = (left_weight * left_kept / unit).astype(dtype), (right_weight / unit).astype(dtype)
+    around = degrees[0].astype(dtype)  # the prices of a left vertex's neighbours together
+    price, bound = np.ones(graph.shape[1], dtype), 0
     for exponent in cycle(OVERRELAXATION):
-        offered = price * (pattern.T @ (left_weight / np.maximum(around, 1e-300)))  # of no edge, 0
-        price *= np.clip(right_weight / np.maximum(offered, 1e-300), 1e-50, 1e50) ** exponent
-        price = np.maximum(price / price.max(), 1e-150)
-        # Rounded down by more than the sums can err, so that the bound stays one.
-        bound = max(bound, int(np.minimum(offered, right_weight).sum() * (1 - 1e-9)))
+        offered = price * (graph.T @ (left / np.maximum(around, least)))  # of no edge, 0
+        price *= np.clip(right / np.maximum(offered, least), 1 / most, most) ** exponent
+        price = np.maximum(price / price.max(), least)
+        bound = max(bound, int(np.minimum(offered * right_kept, right_weight / unit).sum() * unit * (1 - 1e-9)))
         yield bound, price
-        around = pattern @ price
+        around = graph @ price
 
 
 def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution | None:
@@ -325,7 +335,8 @@ def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
         return None
     take_left, take_right, weight = _one_side(left_weight, right_weight)
     before = np.inf
-    for bound, _ in islice(_flows(graph, left_weight, right_weight), 1, ONE_SIDE_PASSES, 2):
+    flows = _flows(graph.astype(np.float32), left_weight, right_weight)
+    for bound, _ in islice(flows, 1, ONE_SIDE_PASSES, 2):
         if weight <= GOOD_ENOUGH * bound:
             return take_left, take_right, bound
         if weight - bound > 0.9 * before:

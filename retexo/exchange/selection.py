@@ -24,7 +24,7 @@ from retexo.arrays import (
     counted,
     occurring,
     picked,
-    pointers,
+    sparse_matrix,
     taken,
 )
 from retexo.exchange.coding.rows import RowFormat, Rows, encode, row_sizes
@@ -135,8 +135,7 @@ class LocalRows:
         scale = None if self.scale is None else self.scale.numpy().astype(dtype, copy=False)
         weight = np.ones(len(nodes), dtype) if scale is None else taken(scale, nodes)
         weight = weight if edge_weight is None else weight * edge_weight
-        row_ptr = pointers(counted(target, num_targets))
-        return sp.csr_array((weight, nodes, row_ptr), shape=(num_targets, len(self.rows)))
+        return sparse_matrix(weight, nodes, counted(target, num_targets), len(self.rows))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
         """The rows of nodes [k], then the sums, [k + num_targets, F], or D wide."""

@@ -1,7 +1,7 @@
 """Covers against brute force, networkx and their own bounds."""
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import networkx as nx
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from retexo.arrays import IntArray
 from retexo.exchange import cover as cover_module
@@ -129,6 +130,17 @@ def test_one_side_of_many_edges_is_taken_where_it_is_good_enough(weights: tuple[
     assert found.right_mask.tolist() == [True] * 1000 + [False]
     assert found.weight <= cover_module.SIDE_ENOUGH * found.lower_bound
     assert found.lower_bound <= minimum_cover(*graph).weight
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bound_is_one_though_sums_are_rounded(dtype: type[np.floating[Any]]) -> None:
+    """Of a row with an edge to each of many targets, which lets through what it weighs: of each of several stars."""
+    rng, num_stars, num_targets = np.random.default_rng(0), 20, 50_000
+    targets, row_ptr = np.arange(num_stars * num_targets), np.arange(num_stars + 1) * num_targets
+    graph = csr_array((np.ones(len(targets), dtype), targets, row_ptr))
+    weights = rng.integers(1, 1 << 40, num_stars), rng.integers(1 << 40, 1 << 41, len(targets))
+    for bound, _ in islice(cover_module._flows(graph, *weights), 20):
+        assert 0.9 * weights[0].sum() < bound <= weights[0].sum()
 
 
 def test_overrelaxed_prices_take_half_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
