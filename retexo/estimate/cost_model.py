@@ -88,7 +88,10 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     return {
         "load": _load(case, speed),
         "plan": _plan(case, speed),
-        "exchange": sum(_exchange(case, wave, speed) for wave in found),
+        "exchange": sum(
+            _exchange(case, wave, speed, any(_same_edges(wave, other) for other in found[:place]))
+            for place, wave in enumerate(found)
+        ),
         "aggregate": sum(_add_up(case, wave, speed) for wave in found if not wave.embed),
         "rounds": sum(rounds),
         "embed": sum(embedded),
@@ -129,9 +132,13 @@ def _plan(case: Case, speed: Speed) -> float:
     return work + speed.out * message + 3 * speed.hop
 
 
-def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
-    """Find the rows of the wave's edges, as sender and receiver, number the edges, cover them, add up sums, write, send
-    and read.
+def _same_edges(wave: Wave, other: Wave) -> bool:
+    return (wave.embed, wave.edges, wave.open_edges) == (other.embed, other.edges, other.open_edges)
+
+
+def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
+    """Find the rows of the wave's edges, as sender and receiver, number the edges, cover them, unless a cover of the
+    same edges is known, add up sums, write, send and read.
 
     Between nodes the messages to one batch of peers are chosen while those before are on their way, the next piece of
     one is written, and the one before is read and kept for a run that goes on.
@@ -142,7 +149,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
     added = one["bag_edge"] + width * one["bag_value"]
     alone = in_wave * (2 * one["occurring_end"] + one["renumber_end"] + one["scan_edge"])
-    alone += peers * wave.open_edges * cover + summed * one["partial_edge"]
+    alone += peers * wave.open_edges * cover * (not known) + summed * one["partial_edge"]
     shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
@@ -153,7 +160,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed) -> float:
     copies = message * (one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out
     copies += summed * added
-    written = 2 * message * one["page_byte"] / speed.single + copies / speed.many  # as it is made, and comes
+    written = copies / speed.many  # into memory that pieces before have left
     noted = message * one["log_byte"] / speed.single
     batches, group = pieces(case, num_in)
     hops = 2 * batches * speed.hop

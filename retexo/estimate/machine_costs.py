@@ -4,6 +4,7 @@ As in training several processes share a core meanwhile, and what a host, caches
 """
 
 import json
+import math
 import multiprocessing
 import os
 import socket
@@ -23,7 +24,7 @@ from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.types import Partition
 from partitioning.directory.write import write
 from partitioning.graph_data import MASKS, GraphData
-from retexo.arrays import ByteArray, IntArray, occurring, taken
+from retexo.arrays import ByteArray, Int32Array, IntArray, occurring, taken
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import score_of_row, step_of_row
@@ -49,6 +50,10 @@ WIDTH, EDGES = 256, 1_000_000
 MANY = 8
 """Times as many edges where what is made is as large as the C library does not keep when it is freed."""
 ROWS = 12 * ROWS_AT_ONCE
+TABLE = 500_000
+"""Rows that sums are made of: many more than caches hold, as a part has."""
+EXPONENT = 2.5
+"""Of the power law of degrees; between 2 and 3 in most measured graphs."""
 PEERS = 3
 """Times that a phase does what it does for each peer: those after the first find memory that the first has left."""
 TURNS = 2
@@ -130,12 +135,12 @@ def _training(flop: float) -> UnitCosts:
 
 def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
     """Rows looked up and added up along a million edges, 25 of a target; and what sums for another part are made of."""
-    source, factor = torch.randint(200_000, (EDGES,)), torch.rand(200_000)
+    source, factor = torch.randint(TABLE, (EDGES,)), torch.rand(TABLE)
     row_ptr = torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
     total, target_of_row = torch.zeros_like(rows), torch.randperm(len(rows)).sort().values
 
     def bag(width: int) -> float:
-        table = torch.randn(200_000, width)
+        table = torch.randn(TABLE, width)
         with torch.no_grad():
             return seconds_of(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
 
@@ -260,7 +265,7 @@ def _plan(rng: np.random.Generator) -> UnitCosts:
         "read_edge": seconds_of(num_edges, lambda: code.read(written), PEERS, fresh=True),
         "cover_small": _cover(rng, 300_000, 1),
         "cover_flow": _cover(rng, 300_000, 100),
-        "cover_large": _cover(rng, MANY * EDGES, 1),
+        "cover_large": _cover(rng, MANY * EDGES, 1, EXPONENT),
     }
 
 
@@ -326,12 +331,18 @@ def _to_itself(message: memoryview) -> None:
         thread.join()
 
 
-def _cover(rng: np.random.Generator, num_edges: int, spread: int) -> float:
-    """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums; rows weigh 500 and up
-    to `spread` more, sums, unless all are alike, twice as much."""
+def _cover(rng: np.random.Generator, num_edges: int, spread: int, exponent: float = math.inf) -> float:
+    """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums, with degrees by a
+    power law or all alike; rows weigh 500 and up to `spread` more, sums, unless all are alike, twice as much."""
     count = num_edges // 11
-    ends = np.divmod(np.sort(rng.integers(count * (count * 9 // 10), size=num_edges)), count)
-    target, source = (each.astype(np.int32) for each in ends)  # in the order of a plan, and of its type
+
+    def ends(vertices: int) -> Int32Array:
+        tail = np.minimum(rng.random(vertices) ** (-1 / (exponent - 1)), math.sqrt(vertices) + 1)
+        share = np.cumsum(tail)
+        found: Int32Array = np.searchsorted(share, share[-1] * np.sort(rng.random(num_edges))).astype(np.int32)
+        return found
+
+    source, target = rng.permutation(ends(count)), ends(count * 9 // 10)
     rows = 500 + rng.integers(spread, size=count)
     sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
     return seconds_of(num_edges, lambda: minimum_cover(source, target, rows, sums), PEERS, fresh=True)

@@ -12,7 +12,8 @@ gives the most rows; a graph with communities needs fewer.
     rows       of a pair of parts, for the targets w(x):  I <1 - exp(-k x <x w>)>,  sums  I <w (1 - exp(-k x))>
     cover      I min over t in [0, 1] of  <v (1 - exp(-k x Y g))> + <w (1 - exp(-b) (1 + b))>,  b = k x X t,
                g = <x w exp(-b)> / Y,  X = <x v>,  Y = <x w>:  the size of a minimum vertex cover of a random bipartite
-               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver does not hold yet
+               graph (Bordenave, Lelarge and Salez 2013); v is the share of rows that the receiver does not hold yet.
+               All sums instead where they are no more than `tolerated` (retexo.exchange.cover)
     sent       W (W-1) times the least of  4F cover;  4D cover (INFER_WAVE);  rows (4F (1-z) + F/8 + 2) (not in layer 0)
     gradients  2 (W-1) 4 (P + 8) R
     setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and a bit a row and a target in each wave
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from retexo.estimate.memory import FLOAT, INDEX, LayerWork, Neighbourhood
 from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.cover import tolerated
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.training.objective import AUTO_BATCH, auto_batch_pays, auto_val_step
@@ -207,7 +209,11 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
     reach = k * x * ((w * x * np.exp(-b)) @ share)[:, None]
     left, right = (v * (1 - np.exp(-reach))) @ share, (w * (1 - np.exp(-b) * (1 + b))) @ share
     best = int(np.argmin(left + right))
-    cover, taken = inner * (left[best] + right[best]), 1 - np.exp(-reach[best])
+    cover, sums, taken = inner * (left[best] + right[best]), inner * right[best], 1 - np.exp(-reach[best])
+    open_edges = inner * k * open_rows * reached
+    every_sum = inner * (share @ (w * (1 - np.exp(-k * x * open_rows))))
+    if every_sum <= tolerated(int(open_edges)) * cover:
+        cover, sums, taken = every_sum, every_sum, np.zeros(len(x))
     num_in, num_out = case.widths(layer)
     all_rows = inner * (share @ (v * (1 - np.exp(-k * x * reached))))
     sizes = [FLOAT * num_in * cover]
@@ -228,10 +234,10 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
         edges=float(reached),
         rows=float(inner * (share @ (1 - np.exp(-k * x * reached)))),
         targets=float(inner * (share @ (w * (1 - np.exp(-k * x))))),
-        open_edges=float(inner * k * open_rows * reached),
+        open_edges=float(open_edges),
         by_rows=float(inner * k * reached * (open_rows if sparse else share @ (x * v * taken))),
         vectors=float(all_rows if sparse else cover),
-        sums=float(0 if sparse else inner * right[best]),
+        sums=float(0 if sparse else sums),
         tries_zeros=bool(tries),
         leaves_zeros_out=bool(sparse),
         num_bytes=float(min(sizes)) if case.pairs else 0.0,
