@@ -5,6 +5,7 @@ embedding is the vector after the ReLU. The last stage is the bare convolution t
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -192,8 +193,8 @@ class Stage(nn.Module):
         """In the precision of the parameters."""
         return out.to(self.conv.neighbour_weight.dtype)
 
-    def _precision(self, inputs: Inputs) -> torch.autocast:
-        return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16, enabled=inputs.bf16)
+    def _precision(self, inputs: Inputs) -> AbstractContextManager[object]:
+        return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16) if inputs.bf16 else nullcontext()
 
 
 @dataclass(frozen=True)

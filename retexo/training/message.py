@@ -5,6 +5,7 @@ P parameters of a stage.
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,10 +90,10 @@ def build_message(objective: Objective, settings: TrainSettings, comm: Communica
 
 def to_digits(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """Counts int64 [K] as floats [2 K] whose sum over up to 4,096 workers is exact."""
-    return torch.cat((counts // DIGIT, counts % DIGIT)).to(dtype)
+    return torch.from_numpy(np.concatenate(np.divmod(counts.numpy(), DIGIT))).to(dtype)
 
 
 def from_digits(digits: Tensor) -> Tensor:
     """The sum of counts, int64 [K], from the sum of their digits [2 K]."""
-    high, low = digits.double().round().to(torch.int64).cpu().chunk(2)
-    return high * DIGIT + low
+    high, low = np.rint(digits.cpu().numpy()).astype(np.int64).reshape(2, -1)
+    return torch.from_numpy(high * DIGIT + low)

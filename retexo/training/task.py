@@ -63,9 +63,9 @@ class NodeClassification:
             hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
             return torch.stack([hit.sum(dim=0) for hit in hits]).cpu()
         predicted = logits.argmax(dim=1)
-        correct = predicted == labels
-        groups = (labels[correct], predicted[~correct], labels[~correct])
-        return torch.stack([torch.bincount(group, minlength=self.num_classes) for group in groups]).cpu()
+        groups = (labels[predicted == labels], predicted, labels)
+        correct, all_predicted, all_there = (torch.bincount(group, minlength=self.num_classes) for group in groups)
+        return torch.stack([correct, all_predicted - correct, all_there - correct]).cpu()
 
 
 @dataclass(frozen=True)
