@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retexo.arrays import compact, counted, occurring, pointers, repeated, taken
+from retexo.arrays import compact, counted, occurring, pointers, repeated, sparse_matrix, taken
 
 LISTS = st.lists(st.integers(0, 8), max_size=40)
 
@@ -29,3 +29,16 @@ def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> Non
 def test_values_are_repeated_as_torch_does(counts: list[int]) -> None:
     values, number = torch.arange(len(counts)), torch.tensor(counts, dtype=torch.int64)
     assert torch.equal(repeated(values, number), torch.repeat_interleave(values, number))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@given(counts=LISTS)
+def test_a_sparse_matrix_holds_its_columns_as_they_are(counts: list[int], dtype: type) -> None:
+    columns = np.array([column for count in counts for column in range(count)], dtype)
+    values = np.arange(len(columns), dtype=np.float32) + 1
+    matrix = sparse_matrix(values, columns, np.array(counts, np.int64), 9)
+    expected = np.zeros((len(counts), 9))
+    expected[np.repeat(np.arange(len(counts)), counts), columns] = values
+    assert np.array_equal(matrix.toarray(), expected)
+    assert matrix.indices.dtype == dtype
+    assert np.shares_memory(matrix.indices, columns) == (len(columns) > 0)
