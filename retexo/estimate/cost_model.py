@@ -171,7 +171,8 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
 
 
 def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
-    """Rows along the edges, looked up among own rows and those that come; and sums."""
+    """Rows along the edges, looked up among own rows and those that come; and sums, of which training and validation
+    nodes pick theirs."""
     one, peers, (num_in, num_out) = speed.one, case.workers - 1, case.widths(wave.layer)
     added = min(num_in, num_out) if wave.embed else num_in
     edges = case.edges / case.workers * wave.edges
@@ -179,7 +180,7 @@ def _add_up(case: Case, wave: Wave, speed: Speed) -> float:
     tables = 1 + (wave.vectors > wave.sums)
     share = "most" if wave.embed else "some"
     work = tables * edges * one[f"{share}_edge"] + by_rows * added * one[f"{share}_value"]
-    return (work + peers * wave.sums * added * one["sum_value"]) / speed.many
+    return (work + peers * wave.sums * added * (2 - wave.embed) * one["sum_value"]) / speed.many
 
 
 def _round(case: Case, layer: int, speed: Speed) -> float:

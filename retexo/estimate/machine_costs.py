@@ -50,8 +50,8 @@ WIDTH, EDGES = 256, 1_000_000
 MANY = 8
 """Times as many edges where what is made is as large as the C library does not keep when it is freed."""
 ROWS = 12 * ROWS_AT_ONCE
-TABLE = 500_000
-"""Rows that sums are made of: many more than caches hold, as a part has."""
+TABLE = 300_000
+"""Rows that are added up: many more than caches hold, as a part has."""
 EXPONENT = 2.5
 """Of the power law of degrees; between 2 and 3 in most measured graphs."""
 PEERS = 3
@@ -156,9 +156,9 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
 def _added_up() -> UnitCosts:
     """Rows added up along the in-edges of a tenth of the nodes, and of all, whose sources are own and received; and the
     scores of all."""
-    num_inner, num_edges = EDGES // 5, 4 * EDGES
+    num_inner, num_edges = TABLE, 4 * EDGES
     source, target = torch.randint(2 * num_inner, (num_edges,), dtype=torch.int32), torch.arange(num_edges) // 20
-    degree, nodes = torch.full((num_inner,), 20), torch.arange(num_inner)
+    degree, nodes = torch.bincount(target, minlength=num_inner), torch.unique(target)
     edges = InEdges.build(source, target, degree, torch.full((2 * num_inner,), 20), torch.float32)
 
     def build() -> InEdges:
