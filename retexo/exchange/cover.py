@@ -41,7 +41,7 @@ ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 OVERRELAXATION = (1, 3)
 """Exponents of the steps of the prices, in turn: half the passes of 1 alone; 3 alone diverges."""
 _PRICES = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
-"""The least price in each type, of the dearest, and by what one changes at most in a pass, to the power of 1."""
+"""By type: the least price, beside the dearest, and by how much a step changes one at most, before its exponent."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
