@@ -83,7 +83,7 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
     nodes = case.inner * (case.labelled + case.test)
     embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed]  # one a layer
-    # Who has embedded the last layer first waits in the evaluation. Waits of others are small beside what they end in.
+    # Who has embedded the last layer first waits in the evaluation; other waits are in what they end in.
     waited = one["waiting"] * embedded[-1] * (case.workers > 1)
     return {
         "load": _load(case, speed),
@@ -140,8 +140,9 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     """Find the rows of the wave's edges, as sender and receiver, number the edges, cover them, unless a cover of the
     same edges is known, add up sums, write, send and read.
 
-    Between nodes the messages to one batch of peers are chosen while those before are on their way, the next piece of
-    one is written, and the one before is read and kept for a run that goes on.
+    On one node who is done first waits, at each message. Between nodes the messages to one batch of peers are chosen
+    while those before are on their way, the next piece of one is written, and the one before is read and kept for a run
+    that goes on.
     """
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
     cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
@@ -165,7 +166,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     batches, group = pieces(case, num_in)
     hops = 2 * batches * speed.hop
     if case.per_node == case.workers:
-        return chosen + written + noted + hops
+        return (chosen + written + noted) * (1 + one["waiting"]) + hops
     first = chosen * min(1.0, group / max(1, peers))
     return first + max(chosen - first + written, speed.out * message, noted) + hops
 
