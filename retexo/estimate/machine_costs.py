@@ -333,7 +333,7 @@ def _to_itself(message: memoryview) -> None:
 
 def _cover(rng: np.random.Generator, num_edges: int, spread: int, exponent: float = math.inf) -> float:
     """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums, with degrees by a
-    power law or all alike; rows weigh 500 and up to `spread` more, sums, unless all are alike, twice as much."""
+    power law, or nearly alike; rows weigh 500 and up to `spread` more, and sums twice as much if spread is above 1."""
     count = num_edges // 11
 
     def ends(vertices: int) -> Int32Array:
