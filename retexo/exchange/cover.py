@@ -8,15 +8,15 @@ graph, and the cheapest is the one of least weight, a row's weight being its byt
 Shape letters: E edges, L left vertices (source rows), R right vertices (destination rows), V = L + R.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import islice
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, occurring, sparse_matrix, taken
+from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, sparse_matrix, taken
+from retexo.exchange.flows import Blocks, flows
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
 Solution = tuple[Mask, Mask, int]
@@ -38,10 +38,6 @@ SIDE_PASSES = 5
 """In which to show that; random graphs need two to five, with degrees as in ogbn-products four to five."""
 ONE_SIDE_FROM, ONE_SIDE_PASSES = 50_000, 20
 """Of so many edges it is tried in so many passes to show that one side alone is good enough, before an exact solver."""
-OVERRELAXATION = (1, 3)
-"""Exponents of the steps of the prices, in turn: half the passes of 1 alone; 3 alone diverges."""
-_PRICES = {"f": (1e-20, 1e10), "d": (1e-150, 1e50)}
-"""By type: the least price, beside the dearest, and by how much a step changes one at most, before its exponent."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
@@ -132,20 +128,22 @@ def _whole_side(
 
     To prune these edges and to number what is left takes as long as four passes.
     """
-    used, degree = occurring(left, len(left_weight)), counted(right, len(right_weight))
-    left_weight, right_weight = left_weight * used, right_weight * (degree > 0)
-    free = ((left_weight == 0) & used).any() or ((right_weight == 0) & (degree > 0)).any()
-    if free or (right[1:] < right[:-1]).any():
+    right_degree = counted(right, len(right_weight))
+    if (right[1:] < right[:-1]).any():
+        return None
+    ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
+    blocks = Blocks.of(sparse_matrix(ones, left, right_degree, len(left_weight)))
+    used_right, used_left = (degree > 0 for degree in blocks.degrees)
+    left_weight, right_weight = left_weight * used_left, right_weight * used_right
+    if ((left_weight == 0) & used_left).any() or ((right_weight == 0) & used_right).any():
         return None
     take_left, take_right, weight = _one_side(left_weight, right_weight)
     bound = at_least
     if weight > enough * bound:
-        ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
-        graph = sparse_matrix(ones, left, degree, len(left_weight))
-        for bound, _ in islice(_flows(graph, right_weight, left_weight), SIDE_PASSES):
+        for bound, _ in islice(flows(blocks, right_weight, left_weight), SIDE_PASSES):
             if weight <= min(enough, SIDE_SHOWN) * bound:
                 break
-    return Cover(take_left & used, take_right & (degree > 0), weight, bound) if weight <= enough * bound else None
+    return Cover(take_left & used_left, take_right & used_right, weight, bound) if weight <= enough * bound else None
 
 
 def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: int) -> IndexArray:
@@ -290,8 +288,8 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
     """
     best, bound = _one_side(left_weight, right_weight), 0
     enough = SIDE_ENOUGH
-    flows = _flows(graph.astype(np.float64), left_weight, right_weight)
-    for step, (bound, price) in enumerate(islice(flows, rounds), start=1):
+    passes = flows(Blocks.of(graph.astype(np.float64)), left_weight, right_weight)
+    for step, (bound, price) in enumerate(islice(passes, rounds), start=1):
         if step % 10 == 0:
             best = min(best, _threshold_cover(graph, price, left_weight, right_weight), key=lambda cover: cover[2])
             enough = GOOD_ENOUGH
@@ -307,36 +305,14 @@ def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     return np.full(len(left_weight), is_left), np.full(len(right_weight), not is_left), min(left, right)
 
 
-def _flows(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Iterator[tuple[int, FloatArray]]:
-    """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, [R].
-
-    graph: ones, of the type to compute in. So that the bound stays one, each vertex counts for less than it weighs, by
-    more than the sums over its edges can err (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4).
-    """
-    dtype, (least, most) = graph.dtype, _PRICES[graph.dtype.char]
-    degrees = np.diff(graph.indptr).astype(np.int64), counted(graph.indices, graph.shape[1])
-    left_kept, right_kept = (np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in degrees)
-    unit = max(1, int(left_weight.max()), int(right_weight.max()))
-    left, right = (left_weight * left_kept / unit).astype(dtype), (right_weight / unit).astype(dtype)
-    around = degrees[0].astype(dtype)  # the prices of a left vertex's neighbours together
-    price, bound = np.ones(graph.shape[1], dtype), 0
-    for exponent in cycle(OVERRELAXATION):
-        offered = price * (graph.T @ (left / np.maximum(around, least)))  # of no edge, 0
-        price *= np.clip(right / np.maximum(offered, least), 1 / most, most) ** exponent
-        price = np.maximum(price / price.max(), least)
-        bound = max(bound, int(np.minimum(offered * right_kept, right_weight / unit).sum() * unit * (1 - 1e-9)))
-        yield bound, price
-        around = graph @ price
-
-
 def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution | None:
     """One side of many edges, if that is shown to be good enough while two passes take a tenth of the gap."""
     if graph.nnz <= ONE_SIDE_FROM:
         return None
     take_left, take_right, weight = _one_side(left_weight, right_weight)
     before = np.inf
-    flows = _flows(graph.astype(np.float32), left_weight, right_weight)
-    for bound, _ in islice(flows, 1, ONE_SIDE_PASSES, 2):
+    passes = flows(Blocks.of(graph.astype(np.float32)), left_weight, right_weight)
+    for bound, _ in islice(passes, 1, ONE_SIDE_PASSES, 2):
         if weight <= GOOD_ENOUGH * bound:
             return take_left, take_right, bound
         if weight - bound > 0.9 * before:

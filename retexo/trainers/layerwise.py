@@ -5,6 +5,7 @@ I inner nodes of this worker, F input width, D hidden width, C classes.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Self
 
@@ -45,6 +46,11 @@ class LayerInput:
     """[I, F] the first layer's aggregate of the features, likewise; it sets them for the nodes that it computes."""
     edges: Tensor | None = None
     """[I, K] means of the in-edges' features, likewise."""
+
+    @cached_property
+    def has_sparse_rows(self) -> bool:
+        """As is_sparse, which looks at many of them."""
+        return is_sparse(self.rows)
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
@@ -176,7 +182,7 @@ def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerIn
 def layer_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> Inputs:
     """The input of a stage at some inner nodes, at least one."""
     conv, rows = stage.conv, given.rows
-    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and is_sparse(rows)):
+    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and given.has_sparse_rows):
         accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _complete(context, stage, nodes, given, accumulator.inputs())

@@ -581,8 +581,8 @@ def test_no_wave_is_longer_than_its_rows(
 def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three targets of five sources each, from worker 0; back a source of five targets and a target of five sources."""
     monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
-    flows, shown = cover._flows, []
-    monkeypatch.setattr(cover, "_flows", lambda *graph: shown.append(len(graph[0].data)) or flows(*graph))
+    flows, shown = cover.flows, []
+    monkeypatch.setattr(cover, "flows", lambda *graph: shown.append(graph[0].graphs[0].nnz) or flows(*graph))
     forth = np.arange(15), 20 + np.arange(15) // 5
     back = np.array([20] * 5 + list(range(21, 26))), np.array([*range(5), *[5] * 5])
     src, dst = (np.concatenate(ends) for ends in zip(forth, back, strict=True))
