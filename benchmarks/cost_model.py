@@ -24,8 +24,9 @@ sys.path.append(str(common.ROOT / "scripts"))
 import estimate
 
 from retexo.estimate.cost_model import seconds
-from retexo.estimate.machine_costs import UnitCosts, mean_of, unit_costs
+from retexo.estimate.machine_costs import mean_of, unit_costs
 from retexo.estimate.random_graph import Case
+from retexo.estimate.timing import UnitCosts
 
 GIVEN = {"cores": float(len(os.sched_getaffinity(0))), "bandwidth": math.inf, "latency": 1e-4, "zeros": 0.5}
 """What no run says of itself, of workers on this machine."""

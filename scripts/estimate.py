@@ -26,8 +26,9 @@ from partitioning.datasets.synthetic import POWER_LAW
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from retexo.estimate.cost_model import checksums, memory, operations, seconds
-from retexo.estimate.machine_costs import UnitCosts, unit_costs
+from retexo.estimate.machine_costs import unit_costs
 from retexo.estimate.random_graph import Case, sent
+from retexo.estimate.timing import UnitCosts
 
 
 def estimate(case: Case, one: UnitCosts) -> dict[str, float]:

@@ -23,6 +23,7 @@ from retexo.estimate.random_graph import (
     waves,
 )
 from retexo.exchange.cover import EXACT_LIMIT, MATCHING_LIMIT
+from retexo.exchange.flows import BLOCK_EDGES, MOST_BLOCKS
 from retexo.exchange.layer_exchange import peers_per_batch, pieces_per_message
 
 
@@ -136,6 +137,14 @@ def _same_edges(wave: Wave, other: Wave) -> bool:
     return (wave.embed, wave.edges, wave.open_edges) == (other.embed, other.edges, other.open_edges)
 
 
+def _cover(num_edges: float, speed: Speed, exact: str, limit: int) -> float:
+    """Seconds of one core for an edge; of more edges than the limit, passes run in threads."""
+    if num_edges <= limit:
+        return speed.one[exact]
+    threads = max(1, min(speed.many, MOST_BLOCKS, num_edges / BLOCK_EDGES))
+    return speed.one["cover_large"] + speed.one["cover_passes"] / threads
+
+
 def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     """Find the rows of the wave's edges, as sender and receiver, number the edges, cover them, unless a cover of the
     same edges is known, add up sums, write, send and read.
@@ -145,7 +154,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     that goes on.
     """
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
-    cover = one["cover_large" if wave.open_edges > MATCHING_LIMIT else "cover_small"]
+    cover = _cover(wave.open_edges, speed, "cover_small", MATCHING_LIMIT)
     in_wave = case.edges / case.workers * case.cut * wave.edges
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
     added = one["bag_edge"] + width * one["bag_value"]
@@ -153,7 +162,7 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     alone += peers * wave.open_edges * cover * (not known) + summed * one["partial_edge"]
     shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
-        weighted = one["cover_flow" if wave.open_edges <= EXACT_LIMIT else "cover_large"]
+        weighted = _cover(wave.open_edges, speed, "cover_flow", EXACT_LIMIT)
         alone += peers * wave.open_edges * (one["partial_edge"] + weighted)
         shared += peers * (wave.open_edges * added + wave.targets * num_in * one["size_value"])
     chosen = alone / speed.single + shared / speed.many

@@ -4,7 +4,6 @@ As in training several processes share a core meanwhile, and what a host, caches
 """
 
 import json
-import math
 import multiprocessing
 import os
 import socket
@@ -21,41 +20,32 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory, find
-from partitioning.directory.types import Partition
 from partitioning.directory.write import write
 from partitioning.graph_data import MASKS, GraphData
-from retexo.arrays import ByteArray, Int32Array, IntArray, occurring, taken
+from retexo.arrays import ByteArray
 from retexo.comm.replay_log import ReplayLog, checksum
+from retexo.estimate.boundary_costs import of_boundary
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import score_of_row, step_of_row
-from retexo.estimate.timing import PER_CORE, SLOWEST, WIDE, join, line, measuring, own_seconds_of, seconds_of
-from retexo.exchange.boundary import BoundaryCode, incoming_boundaries
+from retexo.estimate.timing import PER_CORE, SLOWEST, WIDE, UnitCosts, join, line, measuring, own_seconds_of, seconds_of
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
-from retexo.exchange.cover import minimum_cover
-from retexo.exchange.selection import DENSE, CutEdges, LocalRows, Selection, Vectors
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources
 from retexo.nn.fused import ROWS_AT_ONCE, drop, relu_of_norm
 from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
-from retexo.nn.matrix import dense, product, row_sums
+from retexo.nn.matrix import product, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
 from retexo.training.objective import LabelledNodes
 from retexo.training.task import NodeClassification
 from retexo.worker.process import keep_freed_memory
 
-UnitCosts = dict[str, float]
-"""Seconds of one core for one unit of each kind of work, by its name."""
 WIDTH, EDGES = 256, 1_000_000
 MANY = 8
 """Times as many edges where what is made is as large as the C library does not keep when it is freed."""
 ROWS = 12 * ROWS_AT_ONCE
 TABLE = 300_000
 """Rows that are added up: many more than caches hold, as a part has."""
-EXPONENT = 2.5
-"""Of the power law of degrees; between 2 and 3 in most measured graphs."""
-PEERS = 3
-"""Times that a phase does what it does for each peer: those after the first find memory that the first has left."""
 TURNS = 2
 """Times that each of them measures everything: a machine is not always as fast."""
 MAX_AT_ONCE = 8
@@ -76,7 +66,7 @@ def measure() -> UnitCosts:
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
-    found |= {**_training(found["flop"]), **_sums_of_neighbours(rows, rng), **_plan(rng)}
+    found |= {**_training(found["flop"]), **_sums_of_neighbours(rows), **of_boundary(rng, MANY * EDGES)}
     del rows
     return {**found, **_added_up(), **_reading(rng)}
 
@@ -133,8 +123,8 @@ def _training(flop: float) -> UnitCosts:
     }
 
 
-def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
-    """Rows looked up and added up along a million edges, 25 of a target; and what sums for another part are made of."""
+def _sums_of_neighbours(rows: Tensor) -> UnitCosts:
+    """Rows looked up and added up along a million edges, 25 of a target."""
     source, factor = torch.randint(TABLE, (EDGES,)), torch.rand(TABLE)
     row_ptr = torch.arange(0, EDGES + 1, 25, dtype=torch.int32)
     total, target_of_row = torch.zeros_like(rows), torch.randperm(len(rows)).sort().values
@@ -149,7 +139,6 @@ def _sums_of_neighbours(rows: Tensor, rng: np.random.Generator) -> UnitCosts:
         "bag_edge": bag_edge,
         "bag_value": bag_value,
         "sum_value": seconds_of(rows.numel(), lambda: total.index_add_(0, target_of_row, rows)),
-        "partial_edge": _partial_sums(rng),
     }
 
 
@@ -236,63 +225,6 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
     }
 
 
-def _partial_sums(rng: np.random.Generator) -> float:
-    """Seconds an edge to get ready the sums of all targets of a boundary, 12 edges of each."""
-    count, num_edges = MANY * EDGES // 12, MANY * EDGES
-    source, target = (rng.integers(count, size=num_edges, dtype=np.int32) for _ in range(2))
-    edges = CutEdges(np.arange(count, dtype=np.int32), source, np.sort(target), count)
-    local = LocalRows(torch.zeros(count, 1), torch.rand(count), dense, 1, "full")
-    every = Selection(DENSE, np.zeros(count, bool), np.ones(count, bool))
-    return seconds_of(num_edges, lambda: Vectors.of(local, every, edges), PEERS, fresh=True)
-
-
-def _plan(rng: np.random.Generator) -> UnitCosts:
-    """Edges of a boundary found, written and read; looked at and numbered; and covers."""
-    num_halo = num_inner = (num_edges := MANY * EDGES) // 12
-    dst, halo = np.divmod(np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo)  # as in a directory
-    part = _part(num_inner, num_halo, num_inner + halo, dst)
-    required = np.where(np.arange(num_inner) % 10, 2, 3).astype(np.uint8)  # a tenth is labelled
-    (boundary,) = incoming_boundaries(part, required, True)
-    source, place = boundary.source, np.arange(num_halo, dtype=np.int32)
-    code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
-    written = code.write(boundary, numbers)
-    return {
-        "find_edge": seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
-        "occurring_end": seconds_of(num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True),
-        "renumber_end": seconds_of(num_edges, lambda: taken(place, source), PEERS, fresh=True),
-        "scan_edge": seconds_of(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
-        "write_edge": seconds_of(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
-        "read_edge": seconds_of(num_edges, lambda: code.read(written), PEERS, fresh=True),
-        "cover_small": _cover(rng, 300_000, 1),
-        "cover_flow": _cover(rng, 300_000, 100),
-        "cover_large": _cover(rng, MANY * EDGES, 1, EXPONENT),
-    }
-
-
-def _part(num_inner: int, num_halo: int, src: IntArray, dst: IntArray) -> Partition:
-    """Of which only the edges matter, with one owner of all halo nodes."""
-    nodes, halo = (torch.zeros(count, dtype=torch.int64) for count in (num_inner, num_halo))
-    return Partition(
-        rank=0,
-        num_parts=1,
-        num_inner=num_inner,
-        num_halo=num_halo,
-        src=torch.from_numpy(src.astype(np.int32)),
-        dst=torch.from_numpy(dst.astype(np.int32)),
-        features=torch.zeros(num_inner, 0),
-        labels=nodes,
-        train_mask=nodes.bool(),
-        val_mask=nodes.bool(),
-        test_mask=nodes.bool(),
-        node_ids=nodes,
-        halo_owner=halo,
-        halo_index=halo,
-        in_degree=nodes,
-        out_degree=None,
-        self_loops=0,
-    )
-
-
 def _messages(rows: Tensor) -> UnitCosts:
     """Rows written as bytes, and read; and put where they belong in memory that is new."""
     embedded, zeros = rows.relu(), RowFormat("sparse")
@@ -329,23 +261,6 @@ def _to_itself(message: memoryview) -> None:
         while place < len(message):
             place += receiver.recv_into(room[place:])
         thread.join()
-
-
-def _cover(rng: np.random.Generator, num_edges: int, spread: int, exponent: float = math.inf) -> float:
-    """Seconds an edge for a cover of a random boundary of 11 edges a row, and a tenth fewer sums, with degrees by a
-    power law, or nearly alike; rows weigh 500 and up to `spread` more, and sums twice as much if spread is above 1."""
-    count = num_edges // 11
-
-    def ends(vertices: int) -> Int32Array:
-        tail = np.minimum(rng.random(vertices) ** (-1 / (exponent - 1)), math.sqrt(vertices) + 1)
-        share = np.cumsum(tail)
-        found: Int32Array = np.searchsorted(share, share[-1] * np.sort(rng.random(num_edges))).astype(np.int32)
-        return found
-
-    source, target = rng.permutation(ends(count)), ends(count * 9 // 10)
-    rows = 500 + rng.integers(spread, size=count)
-    sums = (500 if spread == 1 else 1000) + rng.integers(spread, size=count * 9 // 10)
-    return seconds_of(num_edges, lambda: minimum_cover(source, target, rows, sums), PEERS, fresh=True)
 
 
 def _round_of_few_rows() -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 from retexo.worker.process import release_freed_memory
 
+UnitCosts = dict[str, float]
+"""Seconds of one core for one unit of each kind of work, by its name."""
 PER_CORE = 2
 """Processes that share a core while they measure."""
 NARROW, WIDE = 48, 256

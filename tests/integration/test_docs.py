@@ -18,7 +18,7 @@ import pytest
 import torch
 from support import ROOT, random_graph, run_main, save_npz
 
-from retexo.estimate import machine_costs
+from retexo.estimate import machine_costs, timing
 
 PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
 WRITES_DATA = ("docs/data.md", "docs/links.md")
@@ -140,8 +140,8 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
 
 def write_constants(folder: Path) -> str:
     """Those of this machine, of so small matrices, each timed once, that it takes no half a minute."""
-    threads, each, patch = torch.get_num_threads(), machine_costs.seconds_of, mock.patch.object
-    once = patch(machine_costs, "seconds_of", lambda units, work, repeats=1, **how: each(units, work, 1, **how))
+    threads, each, patch = torch.get_num_threads(), timing._seconds, mock.patch.object
+    once = patch(timing, "_seconds", lambda work, repeats, fresh: each(work, 1, fresh))
     with patch(machine_costs, "WIDTH", 16), patch(machine_costs, "EDGES", 50_000), once:
         constants = machine_costs.measure()
     torch.set_num_threads(threads)

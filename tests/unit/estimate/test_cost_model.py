@@ -27,7 +27,7 @@ NAMES = (
     "flop copy_byte socket_byte norm_forward_value round hidden_value hidden_score last_value last_score "
     "some_edge some_value most_edge most_value bag_edge bag_value sum_value partial_edge build_edge find_edge "
     "occurring_end renumber_end scan_edge write_edge read_edge "
-    "cover_small cover_flow cover_large size_value sparse_value put_byte page_byte log_byte "
+    "cover_small cover_flow cover_large cover_passes size_value sparse_value put_byte page_byte log_byte "
     "waiting score_value load_edge load_value hash_byte"
 )
 CONSTANTS = dict.fromkeys(NAMES.split(), 1e-9)
