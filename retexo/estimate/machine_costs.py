@@ -104,7 +104,7 @@ def _training(flop: float) -> UnitCosts:
         @torch.no_grad()
         def score() -> None:
             for place in nodes.chunks:
-                task.counts(stage.logits(nodes.inputs(place)), labels[place])
+                task.totals(stage.logits(nodes.inputs(place)), labels[place])
 
         def value(work: Callable[[], None], operations: int, values: int) -> float:
             return max(0.0, seconds_of(ROWS, work, 3) - flop * operations) / values

@@ -194,7 +194,7 @@ def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:
     labels, task, size = context.labels.cpu()[context.partition.val_mask], context.task, context.graph_info.num_val
     counts, losses = [], []
     for answers in candidates:
-        counts.append(task.counts(answers, labels).sum(dim=1))
+        counts.append(task.totals(answers, labels))
         losses.append(torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES]))
     count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]
     context.comm.all_reduce([ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics"))

@@ -80,7 +80,7 @@ class Batches:
         with self.client.counted_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
-                    counts += self.share.task.counts(self._logits(nodes), wanted).sum(dim=1)
+                    counts += self.share.task.totals(self._logits(nodes), wanted)
         return counts
 
     def gradient(self) -> tuple[float, Tensor]:

@@ -70,8 +70,8 @@ class NetworkObjective:
         if not self.graph_info.num_val:
             return torch.zeros(3, dtype=torch.int64)
         self.module.eval()
-        counts: Tensor = self.task.counts(self.val()[0], self.val_labels)
-        return counts.sum(dim=1)
+        totals: Tensor = self.task.totals(self.val()[0], self.val_labels)
+        return totals
 
 
 def network_of(stages: Sequence[Stage]) -> nn.Module:

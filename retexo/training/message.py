@@ -4,8 +4,8 @@ P parameters of a stage.
 """
 
 import math
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,25 +54,26 @@ class Message:
         """
         self._fill(loss, val_counts)
         self.reduction.reduce(self._tail)
-        mean_loss = float(self._tail[0]) / self._graph_info.num_train
+        loss, metric = self._read()
+        mean_loss = loss / self._graph_info.num_train
         if not math.isfinite(mean_loss):
             raise TrainingError(f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate")
-        return mean_loss, self._read_tail()
+        return mean_loss, metric
 
     def reduce_counts(self, val_counts: Tensor) -> float | None:
         """The validation metric alone."""
         self._fill(0.0, val_counts)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
-        return self._read_tail()
+        return self._read()[1]
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:
-        self._tail[0], self._tail[1] = loss, self.stop_requested
-        self._tail[2:] = to_digits(val_counts, self._tail.dtype)
+        self._tail.copy_(torch.tensor([loss, self.stop_requested, *to_digits(val_counts)], dtype=self._tail.dtype))
 
-    def _read_tail(self) -> float | None:
-        """The validation metric; also sets any_stop_requested."""
-        self.any_stop_requested = bool(self._tail[1] > 0)
-        return self._metric(from_digits(self._tail[2:])) if self._graph_info.num_val else None
+    def _read(self) -> tuple[float, float | None]:
+        """The sum of the losses, and the validation metric; also sets any_stop_requested."""
+        loss, stop_requests, *digits = self._tail.tolist()
+        self.any_stop_requested = stop_requests > 0
+        return loss, self._metric(from_digits(digits)) if self._graph_info.num_val else None
 
 
 def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:
@@ -88,12 +89,14 @@ def build_message(objective: Objective, settings: TrainSettings, comm: Communica
     return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 
-def to_digits(counts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Counts int64 [K] as floats [2 K] whose sum over up to 4,096 workers is exact."""
-    return torch.from_numpy(np.concatenate(np.divmod(counts.numpy(), DIGIT))).to(dtype)
+# Lists, for a few numbers: a tensor or an array takes longer to make than all that is done with them.
 
 
-def from_digits(digits: Tensor) -> Tensor:
-    """The sum of counts, int64 [K], from the sum of their digits [2 K]."""
-    high, low = np.rint(digits.cpu().numpy()).astype(np.int64).reshape(2, -1)
-    return torch.from_numpy(high * DIGIT + low)
+def to_digits(counts: Tensor) -> list[int]:
+    """Counts int64 [K] as digits, the high and the low one of each; in float32 the sum of 4,096 workers' is exact."""
+    return [digit for count in counts.tolist() for digit in divmod(count, DIGIT)]
+
+
+def from_digits(digits: Sequence[float]) -> Tensor:
+    """The sum of counts, int64 [K], from the sum of their digits, 2 K."""
+    return torch.tensor([round(high) * DIGIT + round(low) for high, low in zip(digits[::2], digits[1::2], strict=True)])

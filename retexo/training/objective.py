@@ -199,5 +199,5 @@ class LayerObjective:
         for chunk in self.val.chunks:
             place = slice(chunk.start, chunk.stop, self.val_step)
             logits = self.stage.logits(self.val.inputs(place))
-            counts += self.task.counts(logits, self.val.labels[place]).sum(dim=1)
+            counts += self.task.totals(logits, self.val.labels[place])
         return counts

@@ -74,6 +74,13 @@ def test_counts_of_parts_add_up(multi: bool) -> None:
     assert torch.equal(halves, task.counts(logits, labels))
 
 
+@pytest.mark.parametrize("multi", [False, True])
+@pytest.mark.parametrize("count", [0, 50])
+def test_totals_are_the_sums_of_counts(multi: bool, count: int) -> None:
+    task, given = NodeClassification(4, multi), drawn(count, 4, multi, 1)
+    assert torch.equal(task.totals(*given), task.counts(*given).sum(dim=1))
+
+
 def test_loss_sums() -> None:
     logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     assert float(NodeClassification(2, False).loss_sum(logits, torch.tensor([0, 1]))) == pytest.approx(2 * math.log(2))
@@ -85,19 +92,18 @@ COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
 
 @given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
 def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
-    total = torch.stack([to_digits(torch.tensor(counts), dtype) for counts in workers]).sum(dim=0)
-    assert total.dtype == dtype
-    assert from_digits(total).tolist() == [sum(counts) for counts in zip(*workers, strict=True)]
+    total = torch.tensor([to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype).sum(dim=0)
+    assert from_digits(total.tolist()).tolist() == [sum(counts) for counts in zip(*workers, strict=True)]
 
 
 def test_digits_hold_what_one_float_does_not() -> None:
     count = 2**24 + 1
     assert int(torch.tensor([count]).float()) != count
-    assert from_digits(to_digits(torch.tensor([count]), torch.float32)).tolist() == [count]
+    assert from_digits(torch.tensor(to_digits(torch.tensor([count]))).float().tolist()).tolist() == [count]
 
 
 def test_digits_add_up_over_as_many_workers_as_promised() -> None:
     counts = torch.tensor([2**24 - 1, 4095])
-    total = to_digits(counts, torch.float32) * 4096
+    total = torch.tensor(to_digits(counts)).float() * 4096
     assert float(total.max()) < 2**24  # so that each partial sum is exact, too
-    assert from_digits(total).tolist() == [4096 * (2**24 - 1), 4096 * 4095]
+    assert from_digits(total.tolist()).tolist() == [4096 * (2**24 - 1), 4096 * 4095]
