@@ -54,8 +54,8 @@ def compare(trees: dict[str, Path], settings: list[str], *, seeds: list[int], ow
     with tempfile.TemporaryDirectory() as made:
         for seed in seeds:
             given = [*settings, *PARTS, f"partition_dir=parts{seed}", f"seed={seed}"]
-            for name, tree in trees.items():
-                folder = Path(made) / name
+            for number, (name, tree) in enumerate(trees.items()):
+                folder = Path(made) / str(number)  # Hydra would read a name like HEAD~1 as more than a path
                 folder.mkdir(exist_ok=True)
                 if not (folder / f"parts{seed}").exists():
                     command(tree, folder, *given, "app=partition_data")
