@@ -20,7 +20,8 @@ from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.estimate import cost_model, random_graph
 from retexo.estimate.traffic import estimate_traffic
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange import flows
+from retexo.exchange.cover import MATCHING_LIMIT, minimum_cover
 
 sys.path.append(str(ROOT / "scripts"))
 NAMES = (
@@ -131,6 +132,18 @@ def test_a_worker_waits_for_the_last_layers_embedding() -> None:
     both = cost_model.seconds(CASE, waiting)
     assert 0 < both["evaluate"] < both["embed"]
     assert cost_model.seconds(replace(CASE, workers=1, cut=0.0), waiting)["evaluate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cores", "edges", "threads"), [(16, 40e6, 2.5), (16, 4e9, 8), (3, 4e9, 3), (1, 4e9, 1), (16, 3e6, 1)]
+)
+def test_passes_of_a_large_cover_run_in_threads(cores: int, edges: float, threads: float) -> None:
+    """With blocks of 16 million edges, eight at most."""
+    case = replace(CASE, cores=float(cores))
+    speed = cost_model.Speed.of(case, {"cover_small": 5.0, "cover_large": 1.0, "cover_passes": 8.0})
+    blocks = edges * flows.BLOCK_EDGES / 16e6
+    assert cost_model._cover(blocks, speed, "cover_small", MATCHING_LIMIT) == pytest.approx(1 + 8 / threads)
+    assert cost_model._cover(2e6, speed, "cover_small", MATCHING_LIMIT) == 5
 
 
 def test_more_takes_more() -> None:
