@@ -128,11 +128,10 @@ def _whole_side(
 
     To prune these edges and to number what is left takes as long as four passes.
     """
-    right_degree = counted(right, len(right_weight))
     if (right[1:] < right[:-1]).any():
         return None
     ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
-    blocks = Blocks.of(sparse_matrix(ones, left, right_degree, len(left_weight)))
+    blocks = Blocks.of(sparse_matrix(ones, left, counted(right, len(right_weight)), len(left_weight)))
     used_right, used_left = (degree > 0 for degree in blocks.degrees)
     left_weight, right_weight = left_weight * used_left, right_weight * used_right
     if ((left_weight == 0) & used_left).any() or ((right_weight == 0) & used_right).any():

@@ -93,7 +93,7 @@ def flows(blocks: Blocks, left_weight: IntArray, right_weight: IntArray) -> Iter
         return float(flowing.sum()), float(price[some].max())
 
     price, bound = np.ones(len(right), dtype), 0
-    around = [np.diff(graph.indptr).astype(dtype) for graph in blocks.graphs]  # sums of the prices of a row's columns
+    around = [blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows]  # sums of the prices of a row's columns
     for exponent in cycle(OVERRELAXATION):
         offers = in_threads(offer, blocks.rows, blocks.graphs, around)
         settled = in_blocks(partial(settle, price, offers, exponent), len(price), VERTICES)
