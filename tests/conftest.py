@@ -1,5 +1,6 @@
 """Makes support.py importable from every test: pytest puts the folder of a conftest.py on the path."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -41,7 +42,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+STUCK = 900.0
+"""Seconds from a test's start to that of the next: more than the limit of any."""
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test's own limit ends only what lets Python run; this ends the process, and says where each thread is."""
+    faulthandler.dump_traceback_later(STUCK, exit=True, file=item.config.stash[STDERR])
+
+
+def pytest_unconfigure() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # which tests have captured
     if config.getoption("--all"):
         settings.load_profile("all")
     if config.getoption("--without-dgl"):
