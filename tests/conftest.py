@@ -16,6 +16,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OMP_WAIT_POLICY"] = "passive"
 os.fsync = lambda descriptor: None  # no file of a test has to outlive the machine
 
+STUCK = 900.0
+"""Seconds from a test's start to that of the next: more than the limit of any."""
+STDERR = pytest.StashKey[int]()
+
 # An example can take long where other work has the cores. The usual run takes the same few examples each time, so that
 # a change is judged by what it changed; --all takes new ones, a hundred of each test.
 settings.register_profile("usual", deadline=None, derandomize=True, max_examples=30)
@@ -42,9 +46,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-STUCK = 900.0
-"""Seconds from a test's start to that of the next: more than the limit of any."""
-STDERR = pytest.StashKey[int]()
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # which tests have captured
+    if config.getoption("--all"):
+        settings.load_profile("all")
+    if config.getoption("--without-dgl"):
+        sys.modules["dgl"] = None  # type: ignore[assignment]
+        ours = [str(Path(__file__).with_name("without_dgl")), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ours))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -54,16 +63,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_unconfigure() -> None:
     faulthandler.cancel_dump_traceback_later()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STDERR] = os.dup(2)  # which tests have captured
-    if config.getoption("--all"):
-        settings.load_profile("all")
-    if config.getoption("--without-dgl"):
-        sys.modules["dgl"] = None  # type: ignore[assignment]
-        ours = [str(Path(__file__).with_name("without_dgl")), os.environ.get("PYTHONPATH", "")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ours))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
