@@ -22,12 +22,13 @@ from torch import Tensor
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import MASKS, GraphData
+from partitioning.threads import blocks
 from retexo.arrays import ByteArray
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.boundary_costs import of_boundary
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import score_of_row, step_of_row
-from retexo.estimate.timing import PER_CORE, SLOWEST, WIDE, UnitCosts, join, line, measuring, own_seconds_of, seconds_of
+from retexo.estimate.timing import PER_CORE, SLOWEST, UnitCosts, join, line, measuring, own_seconds_of, seconds_of
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources
@@ -36,6 +37,7 @@ from retexo.nn.linear import NOT_PROJECTED, LinearConvolution
 from retexo.nn.matrix import product, row_sums
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
+from retexo.trainers.layerwise import NODES_AT_ONCE
 from retexo.training.objective import LabelledNodes
 from retexo.training.task import NodeClassification
 from retexo.worker.process import keep_freed_memory
@@ -49,7 +51,9 @@ TABLE = 300_000
 TURNS = 2
 """Times that each of them measures everything: a machine is not always as fast."""
 MAX_AT_ONCE = 8
-"""Processes that measure at a time; each takes about 1 GiB."""
+"""Processes that measure at a time; each takes about 2 GiB."""
+HELD = 1 << 30
+"""Bytes that each holds when it measures what more memory takes: a virtual machine may have to get it from its host."""
 
 
 def measure_together(turn: int) -> UnitCosts:
@@ -66,23 +70,39 @@ def measure() -> UnitCosts:
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
-    found |= {**_training(found["flop"]), **_sums_of_neighbours(rows), **of_boundary(rng, MANY * EDGES)}
+    found |= {**_embedding(rows, found["flop"]), **_training(found["flop"]), **_sums_of_neighbours(rows)}
     del rows
+    found |= of_boundary(rng, MANY * EDGES)
     return {**found, **_added_up(), **_reading(rng)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
-    """Products and norm; copies, and the socket."""
-    weight, norm = torch.randn(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
-    with torch.no_grad():
-        forward = seconds_of(rows.numel(), lambda: relu_of_norm(norm, rows + 1))
+    """Products, copies, and the socket."""
+    weight = torch.randn(WIDTH, WIDTH)
     return {
         "flop": seconds_of(2 * rows.numel() * WIDTH, lambda: product(rows, weight)),
         "copy_byte": seconds_of(rows.nbytes, lambda: rows.clone()),
         "socket_byte": seconds_of(rows.nbytes, lambda: _to_itself(rows.numpy().data.cast("B"))),
-        "norm_forward_value": forward,
         "round": _round_of_few_rows(),
     }
+
+
+def _embedding(rows: Tensor, flop: float) -> UnitCosts:
+    """The norm of embeddings; and what this and products at `flop` leave of putting them into more memory."""
+    weight, norm = torch.randn(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
+    chunks, places = blocks(len(rows), NODES_AT_ONCE), np.arange(len(rows))
+    held = [torch.ones(HELD, dtype=torch.uint8)]
+
+    def embed() -> None:
+        held.append(torch.empty_like(rows))
+        for some in chunks:
+            held[-1].numpy()[places[some]] = relu_of_norm(norm, product(rows[some], weight)).numpy()
+
+    with torch.no_grad():
+        embedded = seconds_of(rows.numel(), embed, HELD // rows.nbytes // 2, fresh=True)
+        normed = seconds_of(rows.numel(), lambda: [relu_of_norm(norm, rows[some]) for some in chunks])
+    put = max(0.0, embedded - 2 * WIDTH * flop - normed)
+    return {"norm_forward_value": normed, "put_byte": put / FLOAT}
 
 
 def _training(flop: float) -> UnitCosts:
@@ -153,8 +173,8 @@ def _added_up() -> UnitCosts:
     def build() -> InEdges:
         return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
 
-    def taking(step: int, width: int, repeats: int) -> tuple[float, float]:
-        """Seconds of an edge, and the share more that the others take."""
+    def taking(step: int, width: int, repeats: int, waiting: list[float]) -> float:
+        """Seconds of an edge of every step-th node; the shares by which others take longer are added to a list."""
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
         own, here = torch.randn(num_inner, width), nodes[::step]
@@ -168,29 +188,26 @@ def _added_up() -> UnitCosts:
             sums.inputs()
 
         seconds, waits = zip(*(own_seconds_of(num_edges // step, add_up) for _ in range(repeats)), strict=True)
-        return statistics.fmean(seconds), statistics.fmean(waits)
+        waiting.extend(waits)
+        return statistics.fmean(seconds)
 
-    waiting: dict[int, float] = {}
-
-    def taking_most(width: int) -> float:
-        seconds, waiting[width] = taking(1, width, 3)
-        return seconds
-
-    some_edge, some_value = line(lambda width: taking(10, width, 4)[0])
-    most_edge, most_value = line(taking_most)
+    waiting: list[float] = []  # of tenths of a second, as between two messages
+    some_edge, some_value = line(lambda width: taking(10, width, 4, waiting))
+    most_edge, most_value = line(lambda width: taking(1, width, 3, []))
     logits, labels = torch.randn(num_edges // 8, 47), torch.randint(47, (num_edges // 8,))
     task, drawn = NodeClassification(47, False), torch.rand(len(labels))
     masks = drawn < 0.08, (drawn >= 0.08) & (drawn < 0.1), drawn >= 0.1
 
     def score() -> list[Tensor]:
-        return [task.counts(logits[mask], labels[mask]) for mask in masks]
+        answers = task.answers(logits)
+        return [task.counts(answers[mask], labels[mask]) for mask in masks]
 
     return {
         "some_edge": some_edge / 2,  # which is looked up in two tables
         "some_value": some_value,
         "most_edge": most_edge / 2,
         "most_value": most_value,
-        "waiting": waiting[WIDE],  # which takes seconds, as a layer does; of short work it is a larger share
+        "waiting": statistics.fmean(waiting),
         "score_value": own_seconds_of(logits.numel(), score)[0],
         "build_edge": seconds_of(num_edges, build, 1, fresh=True),
     }
@@ -226,17 +243,12 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
 
 
 def _messages(rows: Tensor) -> UnitCosts:
-    """Rows written as bytes, and read; and put where they belong in memory that is new."""
+    """Rows written as bytes, and read."""
     embedded, zeros = rows.relu(), RowFormat("sparse")
-    like, places = ((len(rows), WIDTH), rows.dtype), np.arange(len(rows))
-
-    def put() -> None:
-        torch.empty_like(rows).numpy()[places] = rows.numpy()
-
+    like = (len(rows), WIDTH), rows.dtype
     return {
         "size_value": seconds_of(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
         "sparse_value": seconds_of(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
-        "put_byte": seconds_of(rows.nbytes, put, 1, fresh=True),
         # As much as the C library does not keep when it is freed.
         "page_byte": seconds_of(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
