@@ -50,7 +50,8 @@ def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more:
 
 def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int) -> float:
     task, chosen = NodeClassification(num_classes, multilabel=False), torch.from_numpy(mask)
-    return score(task.counts(task.answers(logits[chosen]), labels[chosen]), int(mask.sum()), multilabel=False).macro_f1
+    counts = task.counts(task.predictions(logits[chosen]), labels[chosen])
+    return score(counts, int(mask.sum()), multilabel=False).macro_f1
 
 
 def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:

@@ -19,11 +19,10 @@ types=$!
 trap 'kill "$types" 2>/dev/null || true; rm -f "$said"' EXIT
 
 status=0
-# Files in the order of their names: those that take long come first. After the loss of a process xdist may wait forever
-# for files that are done (its issue 1378), so none is started in its place.
-python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 "$@" || status=$?
+# Files in the order of their names: those that take long come first.
+python -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@" || status=$?
 if (($# == 0)); then
-    python -m pytest --without-dgl -n 2 --max-worker-restart 0 -k "not km1" tests/unit/partitioning/test_directory.py \
+    python -m pytest --without-dgl -n 2 -k "not km1" tests/unit/partitioning/test_directory.py \
         tests/unit/partitioning/test_assign.py tests/integration/test_trainer_runs.py || status=$?
 fi
 types_status=0

@@ -28,7 +28,18 @@ from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.estimate.boundary_costs import of_boundary
 from retexo.estimate.memory import FLOAT
 from retexo.estimate.random_graph import score_of_row, step_of_row
-from retexo.estimate.timing import PER_CORE, SLOWEST, UnitCosts, join, line, measuring, own_seconds_of, seconds_of
+from retexo.estimate.timing import (
+    NARROW,
+    PER_CORE,
+    SLOWEST,
+    WIDE,
+    UnitCosts,
+    join,
+    line,
+    measuring,
+    own_seconds_of,
+    seconds_of,
+)
 from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.nn.accumulate import Accumulator
 from retexo.nn.block import HaloRows, InEdges, Sources
@@ -72,8 +83,7 @@ def measure() -> UnitCosts:
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
     found |= {**_embedding(rows, found["flop"]), **_training(found["flop"]), **_sums_of_neighbours(rows)}
     del rows
-    found |= of_boundary(rng, MANY * EDGES)
-    return {**found, **_added_up(), **_reading(rng)}
+    return {**found, **of_boundary(rng, MANY * EDGES), **_added_up(), **_reading(rng)}
 
 
 def _rounds(rows: Tensor) -> UnitCosts:
@@ -173,8 +183,8 @@ def _added_up() -> UnitCosts:
     def build() -> InEdges:
         return InEdges.build(source, target.int(), degree, edges.out_degree, torch.float32)
 
-    def taking(step: int, width: int, repeats: int, waiting: list[float]) -> float:
-        """Seconds of an edge of every step-th node; the shares by which others take longer are added to a list."""
+    def taking(step: int, width: int, repeats: int) -> tuple[float, float]:
+        """Seconds of an edge of every step-th node, and the share more that the others take."""
         (stage,) = build_stages(Architecture(default_model("gcn", 1, WIDTH), width, 47), 0)
         assert isinstance(stage.conv, LinearConvolution)
         own, here = torch.randn(num_inner, width), nodes[::step]
@@ -188,26 +198,25 @@ def _added_up() -> UnitCosts:
             sums.inputs()
 
         seconds, waits = zip(*(own_seconds_of(num_edges // step, add_up) for _ in range(repeats)), strict=True)
-        waiting.extend(waits)
-        return statistics.fmean(seconds)
+        return statistics.fmean(seconds), statistics.fmean(waits)
 
-    waiting: list[float] = []  # of tenths of a second, as between two messages
-    some_edge, some_value = line(lambda width: taking(10, width, 4, waiting))
-    most_edge, most_value = line(lambda width: taking(1, width, 3, []))
+    some = {width: taking(10, width, 4) for width in (NARROW, WIDE)}
+    some_edge, some_value = line(lambda width: some[width][0])
+    most_edge, most_value = line(lambda width: taking(1, width, 3)[0])
     logits, labels = torch.randn(num_edges // 8, 47), torch.randint(47, (num_edges // 8,))
     task, drawn = NodeClassification(47, False), torch.rand(len(labels))
     masks = drawn < 0.08, (drawn >= 0.08) & (drawn < 0.1), drawn >= 0.1
 
     def score() -> list[Tensor]:
-        answers = task.answers(logits)
-        return [task.counts(answers[mask], labels[mask]) for mask in masks]
+        predicted = task.predictions(logits)
+        return [task.counts(predicted[mask], labels[mask]) for mask in masks]
 
     return {
         "some_edge": some_edge / 2,  # which is looked up in two tables
         "some_value": some_value,
         "most_edge": most_edge / 2,
         "most_value": most_value,
-        "waiting": statistics.fmean(waiting),
+        "waiting": statistics.fmean(share for _, share in some.values()),  # of tenths of a second, as between messages
         "score_value": own_seconds_of(logits.numel(), score)[0],
         "build_edge": seconds_of(num_edges, build, 1, fresh=True),
     }

@@ -56,26 +56,26 @@ class NodeClassification:
             return losses.mean(dim=1).sum()
         return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
 
-    def answers(self, logits: Tensor) -> Tensor:
+    def predictions(self, logits: Tensor) -> Tensor:
         """The class of each node, int64 [N]; or whether it has each label, bool [N, C]."""
         return logits > 0 if self.multilabel else logits.argmax(dim=1)
 
-    def counts(self, answers: Tensor, labels: Tensor) -> Tensor:
+    def counts(self, predicted: Tensor, labels: Tensor) -> Tensor:
         """True positives, false positives and false negatives of each class, int64 [3, C] on the host."""
         if self.multilabel:
             actual = labels > 0.5
-            hits = (answers & actual, answers & ~actual, ~answers & actual)
+            hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
             return torch.stack([hit.sum(dim=0) for hit in hits]).cpu()
-        groups = (labels[answers == labels], answers, labels)
-        correct, all_answers, all_there = (torch.bincount(group, minlength=self.num_classes) for group in groups)
-        return torch.stack([correct, all_answers - correct, all_there - correct]).cpu()
+        groups = (labels[predicted == labels], predicted, labels)
+        correct, all_predicted, all_there = (torch.bincount(group, minlength=self.num_classes) for group in groups)
+        return torch.stack([correct, all_predicted - correct, all_there - correct]).cpu()
 
     def totals(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Sums of the counts over the classes, int64 [3] on the host."""
-        answers = self.answers(logits)
+        predicted = self.predictions(logits)
         if self.multilabel:
-            return self.counts(answers, labels).sum(dim=1)
-        correct = int((answers == labels).sum())  # in a third of the time
+            return self.counts(predicted, labels).sum(dim=1)
+        correct = int((predicted == labels).sum())  # in a third of the time
         return torch.tensor([correct, len(labels) - correct, len(labels) - correct])
 
 
@@ -110,8 +110,8 @@ def ogb_correct(name: str, predicted: Tensor, labels: Tensor) -> int:
     if not len(labels):
         return 0
     evaluator = import_ogb().Evaluator(name)
-    given = {"y_true": labels.cpu().numpy()[:, None], "y_pred": predicted.cpu().numpy()[:, None]}
-    return round(float(evaluator.eval(given)["acc"]) * len(labels))
+    answers = {"y_true": labels.cpu().numpy()[:, None], "y_pred": predicted.cpu().numpy()[:, None]}
+    return round(float(evaluator.eval(answers)["acc"]) * len(labels))
 
 
 def micro_f1(counts: Tensor) -> float:
