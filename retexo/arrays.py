@@ -8,6 +8,8 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from partitioning.threads import in_blocks
+
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 """Places of the ends of edges, of which there are several per edge: a part has fewer than 2^31 nodes."""
@@ -17,6 +19,8 @@ FloatArray = NDArray[np.float64]
 WeightArray = NDArray[np.float32]
 ByteArray = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+BLOCK = 1 << 17
+"""Numbers that are looked at in one call: they stay in a core's cache."""
 
 
 def picked(values: WeightArray | None, edges: Mask | IndexArray | slice) -> WeightArray | None:
@@ -26,8 +30,10 @@ def picked(values: WeightArray | None, edges: Mask | IndexArray | slice) -> Weig
 
 def taken(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
     """values[index] in a third of the time: NumPy copies an index that is not int64."""
-    found: NDArray[Any] = torch.from_numpy(values).index_select(0, torch.from_numpy(index)).numpy()
-    return found
+    rows, number = torch.from_numpy(values), torch.from_numpy(index)
+    found = torch.empty(len(index), dtype=rows.dtype)
+    in_blocks(lambda block: torch.index_select(rows, 0, number[block], out=found[block]), len(index), BLOCK)
+    return found.numpy()
 
 
 def counted(ids: IndexArray, count: int = 0) -> IntArray:
@@ -52,7 +58,13 @@ def sparse_matrix(values: NDArray[Any], columns: IndexArray, counts: IntArray, n
 
 def occurring(ids: IndexArray, count: int) -> Mask:
     """Which of so many numbers occur, bool [count]."""
-    return counted(ids, count) > 0
+    found = np.zeros(count, bool)
+
+    def mark(block: slice) -> None:
+        found[ids[block]] = True
+
+    in_blocks(mark, len(ids), BLOCK)
+    return found
 
 
 def compact(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:

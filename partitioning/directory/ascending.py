@@ -1,4 +1,6 @@
-"""Where the entries of each row begin, in a list that is sorted by row; and how many they are."""
+"""Where runs of equal numbers begin, as the entries of each row in a list that is sorted by row; how many they are."""
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -6,6 +8,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.threads import BLOCK, in_blocks
+
+
+def runs(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each of R runs of equal values [n] begins, and the end, int64 [R + 1]."""
+    begins = in_blocks(lambda block: _begins(values, block), len(values), BLOCK)
+    return np.concatenate((np.zeros(min(1, len(values)), np.int64), *begins, np.full(1, len(values))))
+
+
+def _begins(values: NDArray[Any], block: slice) -> NDArray[np.int64]:
+    """Places in a block, behind the first of all, where a value is another than before."""
+    after = values[block.start + 1 : block.stop + 1]
+    place: NDArray[np.int64] = np.flatnonzero(after != values[block][: len(after)])
+    place += block.start + 1
+    return place
 
 
 def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
@@ -16,10 +32,8 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
     row = rows.numpy()
 
     def begins(block: slice) -> NDArray[np.int64] | None:
-        """Places in the block, behind the first of all, where another row begins; None where a lower one does."""
-        after = row[block.start + 1 : block.stop + 1]
-        place: NDArray[np.int64] = np.flatnonzero(after != row[block][: len(after)])
-        place += block.start + 1
+        """None where a lower row begins."""
+        place = _begins(row, block)
         return place if bool((row[place[1:]] > row[place[:-1]]).all()) else None
 
     found = [np.zeros(min(1, len(row)), np.int64)]

@@ -4,16 +4,19 @@ I inner nodes, H halo nodes of a worker; of one ordered pair of parts: L rows (n
 receiver), R targets (see retexo.exchange.plan), E edges between them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from partitioning.directory.ascending import runs
 from partitioning.directory.types import Partition
-from partitioning.threads import in_blocks, in_threads
+from partitioning.threads import AT_LOCK, in_blocks, in_threads
 from retexo.arrays import (
+    BLOCK,
     ByteArray,
     IndexArray,
     Int32Array,
@@ -21,9 +24,7 @@ from retexo.arrays import (
     Mask,
     WeightArray,
     compact,
-    counted,
     occurring,
-    picked,
     pointers,
     taken,
 )
@@ -31,8 +32,6 @@ from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_a
 
 TRAIN_WAVE, INFER_WAVE = 0, 1
 """See retexo.exchange.plan."""
-BLOCK = 1 << 17
-"""Numbers that are split at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,69 +110,87 @@ class EdgeSubset:
 def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
     """The required edges from each peer, sorted by target, then row."""
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
-    # The targets there may be, in their order: nodes, or needs that destinations share.
-    if partial_sums:
-        find, layers = _required_edges(partition, required_layers), required_layers
-        order = np.argsort(~required_layers, kind="stable")
-    else:
-        find, layers = _required_layers(partition, required_layers), np.arange(256, dtype=np.uint8)
-        order = layers[::-1].astype(np.int64)
+    find = _required_edges if partial_sums else _required_layers
+    # The targets there may be: nodes, or needs that destinations share.
+    layers = required_layers if partial_sums else np.arange(256, dtype=np.uint8)
 
-    def of_peer(first: int, end: int) -> Boundary:
-        halo, target, weight = find(first, end)
+    def of_peer(edges: _Edges, first: int) -> Boundary:
+        halo, target, weight = edges
         rows, source = compact(halo)
-        counts = counted(target, len(order))
-        targets = order[counts[order] > 0]
+        target_ptr = runs(target)
+        targets = target[target_ptr[:-1]].astype(np.int64)
         ids = targets if partial_sums else np.full(len(targets), -1)
-        return Boundary(rows + first, ids, layers[targets], pointers(counts[targets]), source, weight)
+        return Boundary(rows + first, ids, layers[targets], target_ptr, source, weight)
 
-    return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
+    return in_threads(of_peer, find(partition, required_layers, first_halo), first_halo[:-1].tolist())
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
 """Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
 
 
-def _required_edges(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
-    """Finds the required edges from a range of halo nodes, to inner nodes."""
+def _required_edges(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> list[_Edges]:
+    """The required edges from each peer, to inner nodes."""
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
-    weight = None if partition.edge_weight is None else partition.edge_weight.numpy()
-    required = None if required_layers.all() else taken(required_layers > 0, dst)
-    needs = [need for need in np.unique(required_layers)[::-1] if need]
+    arrays = [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
+    required, most = required_layers > 0, int(required_layers.max(initial=0))
+    first_of_others, num_groups = (num_inner + first_halo[1:-1]).astype(np.int32), partition.num_parts * most
 
-    def find(first: int, end: int) -> _Edges:
-        edges = (src >= num_inner + first) & (src < num_inner + end)
-        if required is not None:
-            edges &= required
-        halo, target, of_edges = np.compress(edges, src), np.compress(edges, dst), picked(weight, edges)
-        halo -= num_inner + first
-        falls = (target[1:] == target[:-1]) & (halo[1:] < halo[:-1])
-        if falls.any() or (target[1:] < target[:-1]).any():  # in a directory they ascend
-            order = np.lexsort((halo, target))
-            halo, target, of_edges = halo[order], target[order], picked(of_edges, order)
-        if len(needs) < 2:
-            return halo, target, of_edges
-        of_target = taken(required_layers, target)
-        groups = [of_target == need for need in needs]
-        halo, target = (np.concatenate([np.compress(group, ends) for group in groups]) for ends in (halo, target))
-        return halo, target, None if of_edges is None else np.concatenate([of_edges[group] for group in groups])
+    def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
+        """What of each array belongs to them, by the owner of the source, then by how many layers require them; and how
+        many there are of each group."""
+        cut = src[block] >= num_inner
+        cut &= taken(required, dst[block])
+        found = [np.compress(cut, each[block]) for each in arrays]
+        group = np.searchsorted(first_of_others, found[0], "right").astype(np.uint16)  # which NumPy sorts by its digits
+        group *= most
+        group += most - taken(required_layers, found[1])
+        order = np.argsort(group, kind="stable")
+        return [each[order] for each in found], np.bincount(group, minlength=num_groups)
 
-    return find
+    def ascend(block: slice) -> bool:
+        """Whether the block's edges and the one behind them do."""
+        source, target = (each[block.start : block.stop + 1] for each in (src, dst))
+        above = target[1:] > target[:-1]
+        return bool((above | (target[1:] == target[:-1]) & (source[1:] >= source[:-1])).all())
+
+    in_order, found = all(in_blocks(ascend, len(src), BLOCK)), in_blocks(of_block, len(src), BLOCK)
+    counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
+    ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T  # [blocks, groups]: a group's blocks follow each other
+    edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
+
+    def put(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
+        for first, size, end in zip(pointers(count), count, ends, strict=False):
+            for every, piece in zip(edges, pieces, strict=True):
+                every[end - size : end] = piece[first : first + size]
+
+    in_threads(put, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
+    of_peers = pointers(counts.reshape(len(found), partition.num_parts, most).sum(axis=(0, 2)))
+
+    def of_peer(first: int, end: int, first_halo: int) -> _Edges:
+        halo, target, *weights = (each[first:end] for each in edges)
+        halo -= num_inner + first_halo
+        if not in_order:  # as they are in a directory of ours
+            order = np.lexsort((halo, target, most - required_layers[target]))
+            halo, target, *weights = (each[order] for each in (halo, target, *weights))
+        return halo, target, weights[0] if weights else None
+
+    return in_threads(of_peer, of_peers[:-1], of_peers[1:], first_halo)
 
 
-def _required_layers(partition: Partition, required_layers: ByteArray) -> Callable[[int, int], _Edges]:
-    """Finds for how many layers a range of halo nodes is required, as targets that destinations share."""
+def _required_layers(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> list[_Edges]:
+    """For how many layers the halo nodes of each peer are required, as targets that destinations share."""
     src, required = partition.src.numpy(), taken(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
     found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
     found[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
     found[:, 0] = False
 
-    def find(first: int, end: int) -> _Edges:
+    def of_peer(first: int, end: int) -> _Edges:
         below_most, halo = np.nonzero(found[first:end, ::-1].T)
         return halo, found.shape[1] - 1 - below_most, None
 
-    return find
+    return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
 def _target_and_node(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
@@ -216,9 +233,13 @@ class BoundaryCode:
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
-        first = np.arange(self.num_targets) * self.num_inner
-        key = np.repeat(first, boundary.num_sources)
-        key += taken(halo_index[boundary.rows].astype(np.int32), boundary.source)
+        key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_sources)
+        number = halo_index[boundary.rows].astype(np.int32)
+
+        def add(edges: slice) -> None:
+            key[edges] += taken(number, boundary.source[edges])
+
+        in_blocks(add, self.num_edges, BLOCK)
         bits = boundary.required_layers[:, None] >> np.arange(self._planes, dtype=np.uint8) & 1
         code = write_ascending(key, self._universe), np.packbits(bits, bitorder="little")
         return torch.from_numpy(np.concatenate(code))
@@ -229,7 +250,9 @@ class BoundaryCode:
         key = read_ascending(code[:edges].numpy(), self.num_edges, self._universe)
         target, node = _target_and_node(key, self.num_inner)
         rows, source = compact(node)
-        target_ptr = pointers(counted(target, self.num_targets))
+        target_ptr = runs(target)
+        if len(target_ptr) != self.num_targets + 1:
+            raise ValueError("some of its targets have no edge")
         bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)

@@ -1,11 +1,15 @@
 """Arrays against NumPy's own."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support import torch_threads
 
+from retexo import arrays
 from retexo.arrays import compact, counted, occurring, pointers, repeated, sparse_matrix, taken
 
 LISTS = st.lists(st.integers(0, 8), max_size=40)
@@ -19,6 +23,9 @@ def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> Non
         assert np.array_equal(taken(values, index), values[index])
         assert taken(values, index).dtype == values.dtype
     distinct, place = np.unique(index, return_inverse=True)
+    with mock.patch.object(arrays, "BLOCK", 7), torch_threads(2):
+        assert np.array_equal(taken(np.arange(9), index), index)
+        assert np.array_equal(occurring(index, 9), np.isin(np.arange(9), index))
     assert np.array_equal(counted(index, 9), np.bincount(index, minlength=9))
     assert pointers(counted(place)).tolist() == [*np.searchsorted(np.sort(place), range(len(distinct))), len(ids)]
     assert np.array_equal(occurring(index, 9), np.isin(np.arange(9), index))

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.threads import blocks, in_blocks
-from retexo.arrays import ByteArray, IntArray, Mask
+from retexo.arrays import ByteArray, IntArray, Mask, pointers
 
-AT_ONCE = 1 << 16
-"""Values of one list that are written or read together: they stay in a core's cache."""
+AT_ONCE, BITS_AT_ONCE = 1 << 16, 1 << 17
+"""Values of one list that are written together, and high bits that are read: they stay in a core's cache."""
 
 
 def code_size(count: int, universe: int) -> int:
@@ -54,22 +54,36 @@ def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
         raise ValueError(f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}")
     low = best_low(count, universe)
     num_high = num_bits(count, universe, low) - count * low
-    values = np.flatnonzero(np.unpackbits(code, count=num_high, bitorder="little").view(np.bool_))
-    if len(values) != count:
-        raise ValueError(f"{count} values are announced, the code has {len(values)}")
-    padded = np.concatenate((code, np.zeros(8, np.uint8)))
-    words: NDArray[np.uint64] = np.ndarray(len(code) + 1, np.uint64, padded, strides=(1,))  # that begin at each byte
+    padded = code if len(code) > 7 else np.append(code, np.zeros(8, np.uint8))
+    words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))  # that begin at each byte
 
-    def read(block: slice) -> None:
-        part, rank = values[block], np.arange(block.start, block.stop)
+    def is_set(bits: slice) -> Mask:
+        part = code[bits.start // 8 : (bits.stop + 7) // 8]
+        return np.unpackbits(part, count=bits.stop - bits.start, bitorder="little").view(np.bool_)
+
+    set_bits = in_blocks(lambda bits: np.count_nonzero(is_set(bits)), num_high, BITS_AT_ONCE)
+    first_rank = pointers(np.array(set_bits, np.int64))
+    if first_rank[-1] != count:
+        raise ValueError(f"{count} values are announced, the code has {first_rank[-1]}")
+    values = np.empty(count, np.int64)
+
+    def read(bits: slice) -> None:
+        high = np.flatnonzero(is_set(bits))
+        first = first_rank[bits.start // BITS_AT_ONCE]
+        rank = np.arange(first, first + len(high))
         bit = num_high + rank * low
-        lows = words[bit >> 3] >> (bit & 7).astype(np.uint64) & np.uint64((1 << low) - 1)
-        part -= rank
-        part <<= low
-        part |= lows.view(np.int64)
+        word = np.minimum(bit >> 3, len(words) - 1)
+        lows = words[word] >> (bit - 8 * word).astype(np.uint64) & np.uint64((1 << low) - 1)
+        high += bits.start - rank
+        high <<= low
+        values[first : first + len(high)] = high | lows.view(np.int64)
 
-    in_blocks(read, count, AT_ONCE)
-    if count and (values[-1] >= universe or (values[1:] < values[:-1]).any()):
+    def ascend(block: slice) -> bool:
+        part = values[block.start : block.stop + 1]
+        return bool((part[1:] >= part[:-1]).all())
+
+    in_blocks(read, num_high, BITS_AT_ONCE)
+    if count and (values[-1] >= universe or not all(in_blocks(ascend, count, AT_ONCE))):
         raise ValueError(f"the values are not ascending below {universe}")
     return values
 

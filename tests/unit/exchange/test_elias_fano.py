@@ -1,13 +1,16 @@
 """Ascending integers to bytes and back: nothing lost, the size foretold and near the least, bad bytes refused."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import torch_threads
 
 from retexo.arrays import IntArray
+from retexo.exchange.coding import elias_fano
 from retexo.exchange.coding.elias_fano import AT_ONCE, best_low, code_size, read_ascending, write_ascending, write_lists
 
 without_hurry = settings(deadline=None)  # other processes may hold the cores
@@ -27,14 +30,16 @@ def log2_of_choices(count: int, universe: int) -> float:
     return ways / math.log(2)
 
 
+@pytest.mark.parametrize("at_once", [AT_ONCE, 8])
 @without_hurry
-@given(sets())
-def test_values_come_back(given: tuple[IntArray, int]) -> None:
+@given(given=sets())
+def test_values_come_back(given: tuple[IntArray, int], at_once: int) -> None:
     values, universe = given
-    code = write_ascending(values, universe)
+    with mock.patch.multiple(elias_fano, AT_ONCE=at_once, BITS_AT_ONCE=at_once), torch_threads(2):
+        code = write_ascending(values, universe)
+        assert read_ascending(code, len(values), universe).tolist() == values.tolist()
     assert code.dtype == np.uint8
     assert len(code) == code_size(len(values), universe)
-    assert read_ascending(code, len(values), universe).tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("universe", [1 << 17, 1 << 40])
@@ -44,6 +49,14 @@ def test_a_list_of_several_chunks_is_written_as_among_others(universe: int) -> N
     code = write_ascending(values, universe)
     assert (code == write_lists(values, counts, low, universe)).all()
     assert (read_ascending(code, len(values), universe) == values).all()
+
+
+@pytest.mark.parametrize("place", range(1, 17))
+def test_values_that_fall_are_refused_wherever_they_do(place: int) -> None:
+    values = np.array([5] * place + [3] * (17 - place))
+    code = write_ascending(values, 1 << 20)  # 16 bits of each are low ones
+    with mock.patch.object(elias_fano, "AT_ONCE", 8), pytest.raises(ValueError, match="not ascending"):
+        read_ascending(code, 17, 1 << 20)
 
 
 @without_hurry

@@ -1,9 +1,11 @@
 """Who needs what of whom: both ends know the same edges, needs against the whole graph, bytes by hand."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,20 +13,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import MASKS, make_graph, write_partitions
+from support import MASKS, make_graph, torch_threads, write_partitions
 
+from partitioning.directory import ascending
 from partitioning.directory.types import Partition
 from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
+from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, BoundaryCode, incoming_boundaries
-from retexo.exchange.coding.elias_fano import code_size
+from retexo.exchange.coding.elias_fano import code_size, write_ascending
 from retexo.exchange.plan import ExchangePlan, PlanOptions, Use, global_out_degree, make_plan
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 NOTHING, TRAIN, VAL, TEST = range(4)
 quickly = settings(deadline=None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def blocks_of_few_edges() -> Iterator[None]:
+    """So that targets and runs of equal numbers begin and end where blocks do."""
+    with mock.patch.object(boundary_module, "BLOCK", 5), mock.patch.object(ascending, "BLOCK", 3), torch_threads(2):
+        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,19 +300,27 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 
 
 @quickly
-@given(wholes(), st.booleans())
-def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool) -> None:
-    """In a directory they are sorted by destination; weights go with their edges."""
+@given(wholes(), st.booleans(), st.integers(0, 99))
+def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, place: int) -> None:
+    """In a directory they are sorted by destination, then source; weights go with their edges."""
     for part in range(whole.num_parts):
         partition = whole.partition(part)
-        partition = replace(partition, edge_weight=torch.arange(len(partition.src), dtype=torch.float32))
-        order = torch.argsort(partition.dst, stable=True)
-        edges = {name: getattr(partition, name)[order] for name in ("src", "dst", "edge_weight")}
+        partition = replace(partition, edge_weight=(100 * partition.src + partition.dst).float())
         required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
-        both = (incoming_boundaries(each, required, sums) for each in (partition, replace(partition, **edges)))
-        for drawn, ordered in zip(*both, strict=True):
-            for name, values in vars(drawn).items():
-                np.testing.assert_array_equal(values, getattr(ordered, name))
+        order = np.lexsort((partition.src, partition.dst))
+        turned, two = order.copy(), slice(place % max(1, len(order)), place % max(1, len(order)) + 2)
+        turned[two] = order[two][::-1]
+        orders = np.arange(len(order)), turned, order
+        drawn, *others = (incoming_boundaries(in_order(partition, each), required, sums) for each in orders)
+        for other in others:
+            for found, expected in zip(other, drawn, strict=True):
+                for name, values in vars(expected).items():
+                    np.testing.assert_array_equal(getattr(found, name), values)
+
+
+def in_order(partition: Partition, order: Ints) -> Partition:
+    edges = {name: getattr(partition, name)[torch.from_numpy(order)] for name in ("src", "dst", "edge_weight")}
+    return replace(partition, **edges)
 
 
 @quickly
@@ -359,6 +378,12 @@ def test_targets_out_of_order_are_refused() -> None:
     swapped = replace(boundary, required_layers=boundary.required_layers[::-1])
     with pytest.raises(ValueError, match="do not descend"):
         code.read(code.write(swapped, numbers))
+
+
+def test_a_target_without_an_edge_is_refused() -> None:
+    code, edges = BoundaryCode(2, 3, 4, 2), write_ascending(np.array([1, 9]), 12)  # of targets 0 and 2
+    with pytest.raises(ValueError, match="no edge"):
+        code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
 
 
 def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) -> Mask:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import torch_threads
 
 from partitioning.directory import ascending
-from partitioning.directory.ascending import degrees, row_pointers
+from partitioning.directory.ascending import degrees, row_pointers, runs
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -25,6 +25,10 @@ def test_pointers_and_degrees_are_those_of_a_count(data: st.DataObject, threads:
         pointers = row_pointers(entries, num_rows)
         found = degrees(entries, None, num_rows)
         weighted = degrees(entries, weight, num_rows)
+        begins = runs(entries.numpy()).tolist()
+    here = entries.tolist()
+    changes = (place for place in range(1, len(here)) if here[place] != here[place - 1])
+    assert begins == sorted({0, *changes, len(here)})
     counts = [entries.tolist().count(row) for row in range(num_rows)]
     assert found.tolist() == counts
     assert weighted.tolist() == [float(weight[entries == row].sum()) for row in range(num_rows)]
