@@ -29,7 +29,15 @@ def of_boundary(rng: np.random.Generator, num_edges: int) -> UnitCosts:
     (boundary,) = incoming_boundaries(part, required, True)
     source, place = boundary.source, np.arange(num_halo, dtype=np.int32)
     code, numbers = BoundaryCode(num_edges, len(boundary.targets), num_halo, 2), np.arange(num_halo)
-    written = code.write(boundary, numbers)
+    written, occurs = code.write(boundary, numbers), numbers % 10 > 0
+
+    def alone() -> None:
+        """What of finding, writing and reading is not done in blocks."""
+        np.repeat(np.arange(len(boundary.targets)), boundary.num_sources)
+        torch.cat((written, written[:1]))
+        for _ in range(2):
+            source.max(), np.cumsum(occurs, dtype=np.int32), np.flatnonzero(occurs)
+
     return {
         "find_edge": seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
         "occurring_end": seconds_of(num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True),
@@ -37,6 +45,7 @@ def of_boundary(rng: np.random.Generator, num_edges: int) -> UnitCosts:
         "scan_edge": seconds_of(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
         "write_edge": seconds_of(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
         "read_edge": seconds_of(num_edges, lambda: code.read(written), PEERS, fresh=True),
+        "alone_edge": seconds_of(num_edges, alone, PEERS, fresh=True),
         "cover_small": _cover(_ends(rng, 300_000, 1)),
         "cover_flow": _cover(_ends(rng, 300_000, 100)),
         **_large_cover(_ends(rng, num_edges, 1, EXPONENT)),

@@ -3,14 +3,15 @@
 The letters are those of retexo.estimate.random_graph, P parameters of a stage and R rounds besides.
 
 Seconds are those of the mean worker, all of them alike: work times a constant (retexo.estimate.machine_costs), over the
-cores that a worker has; what NumPy and SciPy do runs on one. What leaves a node goes at the bandwidth; nothing but
-the exchange overlaps.
+cores that a worker has; what NumPy and SciPy do runs on one, but in blocks (partitioning.threads) on a few. What leaves
+a node goes at the bandwidth; nothing but the exchange overlaps.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Self
 
+from partitioning.threads import AT_LOCK
 from retexo.estimate.memory import FLOAT, peak_memory
 from retexo.estimate.random_graph import (
     Case,
@@ -62,6 +63,8 @@ class Speed:
 
     many: float
     """Cores."""
+    blocks: float
+    """Of them, for what is done in blocks."""
     single: float
     """Of one core, for what runs on one."""
     out: float
@@ -75,7 +78,8 @@ class Speed:
         cores, away = case.cores / case.per_node, (case.workers - case.per_node) / max(1, case.workers - 1)
         out = case.per_node * away / (case.bandwidth * 1e9 / 8)
         hop = case.latency * (case.workers > 1)
-        return cls(math.floor(cores) if cores >= 1 else cores, min(1.0, cores), out, hop, one)
+        many = math.floor(cores) if cores >= 1 else cores
+        return cls(many, min(many, AT_LOCK), min(1.0, cores), out, hop, one)
 
 
 def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
@@ -117,14 +121,14 @@ def _load(case: Case, speed: Speed) -> float:
 
 
 def _plan(case: Case, speed: Speed) -> float:
-    """Look at all edges once a layer and once a peer; find, number, write and read those that are cut; send them.
+    """Look at all edges once a layer and once more; find, number, write and read those that are cut; send them.
 
     Between nodes what came is kept for a run that goes on while it is read.
     """
-    one, edges = speed.one, case.edges / case.workers
-    coded = one["find_edge"] + one["write_edge"] + one["read_edge"]
-    of_peers = needed_cut_edges(case) * coded + (case.workers - 1) * edges * one["scan_edge"]
-    work = of_peers / min(speed.many, max(1, case.workers - 1))  # a peer in a thread
+    one, edges, cut, peers = speed.one, case.edges / case.workers, needed_cut_edges(case), max(1, case.workers - 1)
+    coded = one["find_edge"] + one["write_edge"] + one["read_edge"] - one["alone_edge"]
+    work = cut * (coded / speed.blocks + one["alone_edge"] / min(speed.many, peers))  # a peer in a thread
+    work += edges * one["scan_edge"] / speed.blocks
     work += edges * ((case.layers + 1) * one["scan_edge"] + one["build_edge"]) / speed.many
     message = sent(case)["setup"] / case.workers
     noted = one["log_byte"] * (case.per_node == case.workers)
@@ -158,14 +162,15 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     in_wave = case.edges / case.workers * case.cut * wave.edges
     summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
     added = one["bag_edge"] + width * one["bag_value"]
-    alone = in_wave * (2 * one["occurring_end"] + one["renumber_end"] + one["scan_edge"])
+    in_blocks = in_wave * (2 * one["occurring_end"] + one["renumber_end"])
+    alone = in_wave * one["scan_edge"]
     alone += peers * wave.open_edges * cover * (not known) + summed * one["partial_edge"]
     shared = case.inner * num_in * one["size_value"] * (not wave.embed)  # once a layer
     if wave.tries_zeros:
         weighted = _cover(wave.open_edges, speed, "cover_flow", EXACT_LIMIT)
         alone += peers * wave.open_edges * (one["partial_edge"] + weighted)
         shared += peers * (wave.open_edges * added + wave.targets * num_in * one["size_value"])
-    chosen = alone / speed.single + shared / speed.many
+    chosen = alone / speed.single + in_blocks / speed.blocks + shared / speed.many
     message = peers * wave.num_bytes
     copies = message * (one["copy_byte"] + one["socket_byte"])
     copies += peers * wave.vectors * num_in * one["sparse_value"] * wave.leaves_zeros_out

@@ -191,6 +191,7 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
     memory.use(*[edges // 2] * 2, *[edges // INDEX] * 3, *[nodes] * 2, features // FLOAT)
     of_edges = *[edges // 2] * 2, FLOAT * work.edge_values
     memory.hold("part", *of_edges, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
+    memory.use(*[work.boundary] * 4)  # the ends of their edges, as blocks find them, and in the order of boundaries
     # The edges of all boundaries, both ways, and of one: as numbers, in code; twenty bits are a byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
     memory.hold("plan", *[work.boundary] * 2, *[nodes] * 3)  # the sources of its edges, in both directions

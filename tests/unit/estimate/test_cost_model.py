@@ -27,7 +27,7 @@ sys.path.append(str(ROOT / "scripts"))
 NAMES = (
     "flop copy_byte socket_byte norm_forward_value round hidden_value hidden_score last_value last_score "
     "some_edge some_value most_edge most_value bag_edge bag_value sum_value partial_edge build_edge find_edge "
-    "occurring_end renumber_end scan_edge write_edge read_edge "
+    "occurring_end renumber_end scan_edge write_edge read_edge alone_edge "
     "cover_small cover_flow cover_large cover_passes size_value sparse_value put_byte page_byte log_byte "
     "waiting score_value load_edge load_value hash_byte"
 )
@@ -144,6 +144,16 @@ def test_passes_of_a_large_cover_run_in_threads(cores: int, edges: float, thread
     blocks = edges * flows.BLOCK_EDGES / 16e6
     assert cost_model._cover(blocks, speed, "cover_small", MATCHING_LIMIT) == pytest.approx(1 + 8 / threads)
     assert cost_model._cover(2e6, speed, "cover_small", MATCHING_LIMIT) == 5
+
+
+@pytest.mark.parametrize(("cores", "in_blocks", "alone"), [(0.5, 0.5, 0.5), (2.5, 2, 2), (16.0, 8, 3)])
+def test_a_plan_is_made_in_blocks_but_for_what_a_thread_does_for_each_peer(
+    cores: float, in_blocks: float, alone: float
+) -> None:
+    one = {**dict.fromkeys(CONSTANTS, 0.0), "find_edge": 4.0, "write_edge": 2.0, "read_edge": 3.0, "alone_edge": 1.0}
+    case = replace(CASE, cores=cores, bandwidth=math.inf)
+    each = random_graph.needed_cut_edges(case)
+    assert cost_model.seconds(case, one)["plan"] == pytest.approx(each * (8 / in_blocks + 1 / alone))
 
 
 def test_more_takes_more() -> None:
