@@ -133,7 +133,7 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
     """The required edges from each peer, to inner nodes."""
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     arrays = [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
-    required, most = required_layers > 0, int(required_layers.max(initial=0))
+    required, most = required_layers > 0, int(required_layers.max(initial=1))
     first_of_others, num_groups = (num_inner + first_halo[1:-1]).astype(np.int32), partition.num_parts * most
 
     def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
@@ -148,13 +148,7 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
         order = np.argsort(group, kind="stable")
         return [each[order] for each in found], np.bincount(group, minlength=num_groups)
 
-    def ascend(block: slice) -> bool:
-        """Whether the block's edges and the one behind them do."""
-        source, target = (each[block.start : block.stop + 1] for each in (src, dst))
-        above = target[1:] > target[:-1]
-        return bool((above | (target[1:] == target[:-1]) & (source[1:] >= source[:-1])).all())
-
-    in_order, found = all(in_blocks(ascend, len(src), BLOCK)), in_blocks(of_block, len(src), BLOCK)
+    found = in_blocks(of_block, len(src), BLOCK)
     counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
     ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T  # [blocks, groups]: a group's blocks follow each other
     edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
@@ -165,17 +159,28 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
                 every[end - size : end] = piece[first : first + size]
 
     in_threads(put, [pieces for pieces, _ in found], counts, ends, at_most=AT_LOCK)
-    of_peers = pointers(counts.reshape(len(found), partition.num_parts, most).sum(axis=(0, 2)))
+    of_groups = pointers(counts.sum(axis=0))
+
+    def falls(block: slice) -> IntArray:
+        """Edges below the one before."""
+        source, target = (each[block.start : block.stop + 1] for each in edges[:2])
+        fall = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (source[1:] < source[:-1])
+        place: IntArray = np.flatnonzero(fall)
+        place += block.start + 1
+        return place
+
+    fallen = in_blocks(falls, len(edges[0]), BLOCK)
+    in_order = all(np.isin(each, of_groups).all() for each in fallen)  # as edges of a directory of ours are
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
         halo, target, *weights = (each[first:end] for each in edges)
         halo -= num_inner + first_halo
-        if not in_order:  # as they are in a directory of ours
+        if not in_order:
             order = np.lexsort((halo, target, most - required_layers[target]))
             halo, target, *weights = (each[order] for each in (halo, target, *weights))
         return halo, target, weights[0] if weights else None
 
-    return in_threads(of_peer, of_peers[:-1], of_peers[1:], first_halo)
+    return in_threads(of_peer, of_groups[:-1:most], of_groups[most::most], first_halo)
 
 
 def _required_layers(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> list[_Edges]:

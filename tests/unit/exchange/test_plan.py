@@ -318,6 +318,18 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, pl
                     np.testing.assert_array_equal(getattr(found, name), values)
 
 
+def test_edges_of_a_directory_are_not_sorted_again(tmp_path: Path) -> None:
+    """Of the part between two others some halo nodes come before the inner ones, by the ids that its edges go by."""
+    rng = np.random.default_rng(0)
+    graph = make_graph(rng.integers(30, size=(300, 2)), np.zeros((30, 1)), np.arange(30) % 2)
+    masks = {name: np.arange(30) % 3 == place for place, name in enumerate(MASKS)}
+    partition = write_partitions(tmp_path, graph, masks, np.arange(30) % 3, 3).read(1)
+    required = np.where(np.arange(partition.num_inner) % 2, 3, 2).astype(np.uint8)
+    with mock.patch.object(np, "lexsort", side_effect=AssertionError("sorted")):
+        found = incoming_boundaries(partition, required, partial_sums=True)
+    assert sum(len(each.source) for each in found) == int((partition.src >= partition.num_inner).sum())
+
+
 def in_order(partition: Partition, order: Ints) -> Partition:
     edges = {name: getattr(partition, name)[torch.from_numpy(order)] for name in ("src", "dst", "edge_weight")}
     return replace(partition, **edges)
