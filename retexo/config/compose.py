@@ -222,6 +222,16 @@ def unknown_setting(name: str) -> InputError:
     for (owner, variant), options in OPTIONS.items():
         if name in flatten(defaults(options)):
             return InputError(f"{name}: only {owner}={variant} has it; leave it out, or choose that")
-    nearest = difflib.get_close_matches(name, _names(), n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "see docs/settings.md for all"
+    names = _names()
+    group, _, option = name.rpartition(".")
+    of_group = [each.removeprefix(f"{group}.") for each in names if each.rpartition(".")[0] == group and group]
+    elsewhere = [each for each in names if each.rpartition(".")[2] == option]
+    if of_group and not elsewhere:
+        nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
+        hint = f"{group} has {', '.join(of_group)}"
+    else:
+        nearest = difflib.get_close_matches(name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5)
+        hint = "see docs/settings.md for all"
+    if nearest:
+        hint = f"did you mean {nearest[0]}?"
     return InputError(f"{name}: no such setting; {hint}")

@@ -192,13 +192,29 @@ def test_settings_that_do_not_go_together(overrides: list[str], words: list[str]
     assert [word for word in words if word not in message] == [], message
 
 
-@pytest.mark.parametrize("name", ["num_round", "hiden_dim", "distributed.master_adr", "stopping.patiense", "split.sed"])
-def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str) -> None:
-    nearest = {"num_round": "num_rounds", "hiden_dim": "hidden_dim", "distributed.master_adr": "distributed.master_addr",  # noqa: E501
-               "stopping.patiense": "stopping.patience", "split.sed": "split.seed"}[name]  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("num_round", "num_rounds"),
+        ("hiden_dim", "hidden_dim"),
+        ("distributed.master_adr", "distributed.master_addr"),
+        ("master_adr", "distributed.master_addr"),
+        ("stopping.patiense", "stopping.patience"),
+        ("patience", "stopping.patience"),
+        ("seeds", "seed"),
+        ("split.sed", "split.seed"),
+        ("distributed.num_partitions", "num_partitions"),
+        ("distributed.parts_per_node", "parts_per_node"),
+    ],
+)
+def test_an_unknown_setting_with_a_plus_gets_the_nearest_name(name: str, nearest: str) -> None:
     message = refused(f"+{name}=1")
     assert name in message
     assert f"did you mean {nearest}?" in message
+
+
+def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
+    assert "distributed.size: no such setting; distributed has " in refused("+distributed.size=2")
 
 
 @pytest.mark.parametrize("target", ["os.system", "builtins.eval", "torch.optim.Optimizer", "torch.optim.lr_scheduler.StepLR",  # noqa: E501
