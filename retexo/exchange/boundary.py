@@ -135,6 +135,7 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
     arrays = [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
     required, most = required_layers > 0, int(required_layers.max(initial=1))
     first_of_others, num_groups = (num_inner + first_halo[1:-1]).astype(np.int32), partition.num_parts * most
+    of_group = np.min_scalar_type(num_groups)  # NumPy sorts those of two bytes by their digits
 
     def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
         """What of each array belongs to them, by the owner of the source, then by how many layers require them; and how
@@ -142,7 +143,7 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
         cut = src[block] >= num_inner
         cut &= taken(required, dst[block])
         found = [np.compress(cut, each[block]) for each in arrays]
-        group = np.searchsorted(first_of_others, found[0], "right").astype(np.uint16)  # which NumPy sorts by its digits
+        group = np.searchsorted(first_of_others, found[0], "right").astype(of_group)
         group *= most
         group += most - taken(required_layers, found[1])
         order = np.argsort(group, kind="stable")

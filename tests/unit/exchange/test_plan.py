@@ -330,6 +330,15 @@ def test_edges_of_a_directory_are_not_sorted_again(tmp_path: Path) -> None:
     assert sum(len(each.source) for each in found) == int((partition.src >= partition.num_inner).sum())
 
 
+def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None:
+    graph = make_graph([(0, 2), (1, 2)], np.zeros((3, 1)), [0, 1, 0])
+    masks = {name: np.arange(3) == place for place, name in enumerate(MASKS)}
+    partition = write_partitions(tmp_path, graph, masks, np.arange(3), 3).read(2)
+    many = replace(partition, num_parts=400, halo_owner=torch.tensor([3, 399]))
+    found = incoming_boundaries(many, np.array([200], np.uint8), partial_sums=True)
+    assert {owner: each.rows.tolist() for owner, each in enumerate(found) if len(each.rows)} == {3: [0], 399: [1]}
+
+
 def in_order(partition: Partition, order: Ints) -> Partition:
     edges = {name: getattr(partition, name)[torch.from_numpy(order)] for name in ("src", "dst", "edge_weight")}
     return replace(partition, **edges)
