@@ -24,7 +24,9 @@ def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Call
     """What is timed: of each name ours and DGL's."""
     dgl = import_dgl("DGL beside ours")
     src, dst = torch.randint(nodes, (edges,)), torch.randint(nodes, (edges,)).sort().values
-    block = Block(torch.arange(nodes), nodes, nodes, src, dst, torch.zeros(nodes), torch.zeros(nodes))
+    block = Block(
+        torch.arange(nodes), nodes, nodes, src, dst, torch.zeros(nodes), torch.zeros(nodes)
+    )
     graph = dgl.create_block((src, dst), num_src_nodes=nodes, num_dst_nodes=nodes)
     rows = torch.randn(nodes, width).relu_()
     leaf, score = rows.clone().requires_grad_(), torch.randn(edges, heads, requires_grad=True)
@@ -32,8 +34,12 @@ def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Call
     ops = dgl.ops
 
     def attention() -> Tensor:
-        parts = zip(leaf.view(nodes, heads, -1).unbind(1), edge_softmax(block, score).unbind(1), strict=True)
-        return torch.stack([edge_sum(block, part, share.contiguous()) for part, share in parts], dim=1).flatten(1)
+        parts = zip(
+            leaf.view(nodes, heads, -1).unbind(1), edge_softmax(block, score).unbind(1), strict=True
+        )
+        return torch.stack(
+            [edge_sum(block, part, share.contiguous()) for part, share in parts], dim=1
+        ).flatten(1)
 
     def dgls_attention() -> Tensor:
         alpha = ops.edge_softmax(graph, score[:, :, None])
@@ -46,14 +52,18 @@ def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Call
     return {
         "sum": [lambda: edge_sum(block, rows), lambda: ops.copy_u_sum(graph, rows)],
         "sum, bfloat16": [lambda: edge_sum(block, half), lambda: ops.copy_u_sum(graph, half)],
-        "sum and gradient": [there_and_back(side) for side in (
-            lambda: edge_sum(block, leaf), lambda: ops.copy_u_sum(graph, leaf))],
+        "sum and gradient": [
+            there_and_back(side)
+            for side in (lambda: edge_sum(block, leaf), lambda: ops.copy_u_sum(graph, leaf))
+        ],
         "max": [lambda: edge_max(block, rows), lambda: ops.copy_u_max(graph, rows)],
-        "max and gradient": [there_and_back(side) for side in (
-            lambda: edge_max(block, leaf), lambda: ops.copy_u_max(graph, leaf))],
+        "max and gradient": [
+            there_and_back(side)
+            for side in (lambda: edge_max(block, leaf), lambda: ops.copy_u_max(graph, leaf))
+        ],
         "attention": [lambda: attention().detach(), lambda: dgls_attention().detach()],
         "attention and gradient": [there_and_back(attention), there_and_back(dgls_attention)],
-    }  # fmt: skip
+    }
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -68,8 +78,10 @@ def main() -> None:
         arguments.add_argument(f"--{name}", type=int, default=default)
     options = arguments.parse_args()
     dgl = import_dgl("DGL beside ours")
-    print(f"{common.machine()}, DGL {dgl.__version__}; {options.nodes:,} nodes, {options.edges:,} edges, "
-          f"{options.width} floats, {options.heads} heads")  # fmt: skip
+    print(
+        f"{common.machine()}, DGL {dgl.__version__}; {options.nodes:,} nodes, {options.edges:,} edges, "
+        f"{options.width} floats, {options.heads} heads"
+    )
     print(f"{'':24}{'ours: seconds':>24}{'first':>8}{'DGL: seconds':>24}{'first':>8}{'ratio':>8}")
     for name, works in sides(options.nodes, options.edges, options.width, options.heads).items():
         first = [seconds(work) for work in works]
@@ -77,7 +89,10 @@ def main() -> None:
         columns = list(zip(*taken, strict=True))
         told = [f"{median(each):.3f} [{min(each):.3f}, {max(each):.3f}]" for each in columns]
         ratio = median(columns[0]) / median(columns[1])
-        print(f"{name:24}{told[0]:>24}{first[0]:>8.2f}{told[1]:>24}{first[1]:>8.2f}{ratio:>8.2f}", flush=True)
+        print(
+            f"{name:24}{told[0]:>24}{first[0]:>8.2f}{told[1]:>24}{first[1]:>8.2f}{ratio:>8.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,11 @@ class Run:
 
 
 def fit(
-    model: Any, epoch: Callable[[], None], right: Callable[[str], float], start: float, budget: float
+    model: Any,
+    epoch: Callable[[], None],
+    right: Callable[[str], float],
+    start: float,
+    budget: float,
 ) -> dict[str, Any]:
     """Epochs until the stopping rule or the budget ends them; `right` is the accuracy on a part, without gradients."""
     best, best_epoch, kept, curve = -1.0, 0, None, []
@@ -54,7 +58,13 @@ def fit(
             break
     model.load_state_dict(kept)
     test = right("test")
-    return {"curve": curve, "val": best, "test": test, "rounds": number, "train": time.perf_counter() - start}
+    return {
+        "curve": curve,
+        "val": best,
+        "test": test,
+        "rounds": number,
+        "train": time.perf_counter() - start,
+    }
 
 
 def baseline(run: Run) -> dict[str, Any]:
@@ -66,19 +76,28 @@ def baseline(run: Run) -> dict[str, Any]:
     library, kind, *sampled = run.method.split()
     torch.set_num_threads(THREADS)
     torch.manual_seed(run.seed)
-    data = {name: torch.from_numpy(array) for name, array in np.load(Path(run.folder) / "graph.npz").items()}
+    data = {
+        name: torch.from_numpy(array)
+        for name, array in np.load(Path(run.folder) / "graph.npz").items()
+    }
     x, labels, classes = data["x"], data["labels"], int(data["labels"].max()) + 1
     nodes = {part: data[part].nonzero()[:, 0] for part in ("train", "val", "test")}
-    convs, whole, batches, call = (pyg if library == "PyG" else dgl_tools)(data, kind, (x.shape[1], WIDTH, classes))
+    convs, whole, batches, call = (pyg if library == "PyG" else dgl_tools)(
+        data, kind, (x.shape[1], WIDTH, classes)
+    )
     model = nn.ModuleList(convs)
     # Before the clock starts: the first optimiser imports torch._dynamo, which takes a second.
-    optimizer = torch.optim.Adam(model.parameters(), SAMPLED_RATE if sampled else FULL_RATE, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(
+        model.parameters(), SAMPLED_RATE if sampled else FULL_RATE, weight_decay=DECAY
+    )
     start = time.perf_counter()
 
     def forward(edges: Any, rows: Any) -> Any:
         """Dropout before each convolution for GCN (PyG's example), else between the two."""
         rows = functional.dropout(rows, DROPOUT, model.training and kind == "GCN")
-        hidden = functional.dropout(functional.relu(call(model[0], edges[0], rows)), DROPOUT, model.training)
+        hidden = functional.dropout(
+            functional.relu(call(model[0], edges[0], rows)), DROPOUT, model.training
+        )
         return call(model[1], edges[1], hidden)
 
     def step(logits: Any, wanted: Any) -> None:
@@ -96,13 +115,22 @@ def baseline(run: Run) -> dict[str, Any]:
     @torch.no_grad()
     def right(part: str) -> float:
         if sampled and part == "val":
-            parts = [(forward(blocks, rows)[: len(seeds)], seeds) for blocks, rows, seeds in loaders["val"]()]
+            parts = [
+                (forward(blocks, rows)[: len(seeds)], seeds)
+                for blocks, rows, seeds in loaders["val"]()
+            ]
         else:
             parts = [(forward(edges, x)[nodes[part]], nodes[part])]
-        return sum(int((logits.argmax(1) == labels[seeds]).sum()) for logits, seeds in parts) / len(nodes[part])
+        return sum(int((logits.argmax(1) == labels[seeds]).sum()) for logits, seeds in parts) / len(
+            nodes[part]
+        )
 
     edges = whole()
-    loaders = {part: batches(nodes[part], part == "train") for part in ("train", "val")} if sampled else {}
+    loaders = (
+        {part: batches(nodes[part], part == "train") for part in ("train", "val")}
+        if sampled
+        else {}
+    )
     return fit(model, epoch, right, start, run.budget)
 
 
@@ -118,7 +146,9 @@ def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
     make = {
         "GCN": lambda first, last, is_last: GCNConv(first, last, cached=True),
         "SAGE": lambda first, last, is_last: SAGEConv(first, last),
-        "GAT": lambda first, last, is_last: GATConv(first, last if is_last else last // 8, 1 if is_last else 8),
+        "GAT": lambda first, last, is_last: GATConv(
+            first, last if is_last else last // 8, 1 if is_last else 8
+        ),
         "GIN": lambda first, last, is_last: GINConv(
             nn.Sequential(nn.Linear(first, WIDTH), nn.ReLU(), nn.Linear(WIDTH, last))
         ),
@@ -130,7 +160,9 @@ def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
     def batches(seeds: Any, shuffle: bool) -> Callable[[], Any]:
         graph = Data(x=data["x"], edge_index=edge_index)
         loader = NeighborLoader(graph, list(FAN_OUT), seeds, batch_size=BATCH, shuffle=shuffle)
-        return lambda: (((batch.edge_index,) * 2, batch.x, batch.n_id[: batch.batch_size]) for batch in loader)
+        return lambda: (
+            ((batch.edge_index,) * 2, batch.x, batch.n_id[: batch.batch_size]) for batch in loader
+        )
 
     def whole() -> Any:
         return (to_torch_csr_tensor(edge_index.flip(0), size=(nodes, nodes)),) * 2
@@ -151,7 +183,9 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
 
     def batches(seeds: Any, shuffle: bool) -> Callable[[], Any]:
         sampler = dgl.dataloading.NeighborSampler(list(FAN_OUT))
-        loader = dgl.dataloading.DataLoader(graph, seeds, sampler, batch_size=BATCH, shuffle=shuffle, num_workers=0)
+        loader = dgl.dataloading.DataLoader(
+            graph, seeds, sampler, batch_size=BATCH, shuffle=shuffle, num_workers=0
+        )
         return lambda: ((blocks, data["x"][inputs], outputs) for inputs, outputs, blocks in loader)
 
     def whole() -> Any:
@@ -166,8 +200,15 @@ def ours(run: Run) -> dict[str, Any]:
     from retexo.config.compose import compose
 
     _, model, workers, _ = run.method.replace(",", "").split()
-    given = [*run.settings, f"num_partitions={workers}", f"dropout={DROPOUT}", f"hidden_dim={WIDTH}", "app=train",
-             f"num_rounds=[{EPOCHS}]", f"stopping.patience={PATIENCE}"]  # fmt: skip
+    given = [
+        *run.settings,
+        f"num_partitions={workers}",
+        f"dropout={DROPOUT}",
+        f"hidden_dim={WIDTH}",
+        "app=train",
+        f"num_rounds=[{EPOCHS}]",
+        f"stopping.patience={PATIENCE}",
+    ]
     run_dir = Path(tempfile.mkdtemp(dir=run.folder))
     summary = train.run(compose(given, f"node_classification_{model.lower()}"), run_dir)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -179,4 +220,6 @@ def ours(run: Run) -> dict[str, Any]:
 
 if __name__ == "__main__":
     run = Run(**json.loads(sys.argv[1]))
-    Path(sys.argv[2]).write_text(json.dumps((ours if run.method.startswith("ours") else baseline)(run)))
+    Path(sys.argv[2]).write_text(
+        json.dumps((ours if run.method.startswith("ours") else baseline)(run))
+    )

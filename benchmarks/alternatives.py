@@ -53,14 +53,36 @@ from retexo.config.settings import Settings
 
 BELOW = 0.002
 AT_SIZE = ("PyG SAGE sampled", "DGL SAGE sampled", "ours GCN, 4 workers", "ours SAGE, 4 workers")
-METHODS = ("PyG GCN", "DGL GCN", "ours GCN, 1 worker", "ours GCN, 4 workers", "PyG SAGE", "DGL SAGE",
-           "PyG SAGE sampled", "DGL SAGE sampled", "ours SAGE, 1 worker", "ours SAGE, 4 workers")  # fmt: skip
-MEDIANS = {"epochs": ("rounds", 1, 0), "training, s": ("train", 1, 2), "command, s": ("command", 1, 2),
-           "CPU s": ("cpu", 1, 1), "MB RSS": ("rss", 1e6, 0), "MB PSS": ("pss", 1e6, 0)}  # fmt: skip
+METHODS = (
+    "PyG GCN",
+    "DGL GCN",
+    "ours GCN, 1 worker",
+    "ours GCN, 4 workers",
+    "PyG SAGE",
+    "DGL SAGE",
+    "PyG SAGE sampled",
+    "DGL SAGE sampled",
+    "ours SAGE, 1 worker",
+    "ours SAGE, 4 workers",
+)
+MEDIANS = {
+    "epochs": ("rounds", 1, 0),
+    "training, s": ("train", 1, 2),
+    "command, s": ("command", 1, 2),
+    "CPU s": ("cpu", 1, 1),
+    "MB RSS": ("rss", 1e6, 0),
+    "MB PSS": ("pss", 1e6, 0),
+}
 """Columns of the table: the figure of a run, its unit and digits."""
 Found = dict[str, list[dict[str, Any]]]
-SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=200000", "synthetic.features=128", "synthetic.classes=16",
-             "synthetic.edges=2500000", "split=fraction"]  # fmt: skip
+SYNTHETIC = [
+    "dataset_name=synthetic",
+    "synthetic.nodes=200000",
+    "synthetic.features=128",
+    "synthetic.classes=16",
+    "synthetic.edges=2500000",
+    "split=fraction",
+]
 
 
 def write_graph(settings: Settings, folder: Path) -> None:
@@ -68,7 +90,10 @@ def write_graph(settings: Settings, folder: Path) -> None:
     graph, split = common.load_graph(settings)
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
-    edges = {"src": graph.src.astype(np.int64), "dst": graph.dst.astype(np.int64)}  # DGL's sampler wants them all alike
+    edges = {
+        "src": graph.src.astype(np.int64),
+        "dst": graph.dst.astype(np.int64),
+    }  # DGL's sampler wants them all alike
     np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
 
 
@@ -92,23 +117,46 @@ def measure(run: Run) -> dict[str, Any]:
     command = [sys.executable, alternative_runs.__file__, json.dumps(vars(run)), str(result)]
     watched = common.run_watched(command, environment)
     if watched["status"] or not result.exists():
-        return {"error": watched["errors"][-1] if watched["errors"] else f"exit status {watched['status']}"}
-    return {**json.loads(result.read_text()), "command": watched["seconds"],
-            **{name: watched[name] for name in ("rss", "pss", "cpu")}}  # fmt: skip
+        return {
+            "error": watched["errors"][-1]
+            if watched["errors"]
+            else f"exit status {watched['status']}"
+        }
+    return {
+        **json.loads(result.read_text()),
+        "command": watched["seconds"],
+        **{name: watched[name] for name in ("rss", "pss", "cpu")},
+    }
 
 
 def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
     """The table of one graph; seeds: the run of each method, by seed."""
     found = {method: [runs[method] for runs in seeds.values()] for method in methods}
-    done = {method: runs for method, runs in found.items() if runs and not any("error" in run for run in runs)}
+    done = {
+        method: runs
+        for method, runs in found.items()
+        if runs and not any("error" in run for run in runs)
+    }
     for method in found.keys() - done.keys():
-        print(f"{method:<21} not run: {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}")
+        print(
+            f"{method:<21} not run: {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}"
+        )
     if done:
-        loads, cutting = zip(*((run["load"], run["cutting"]) for runs in done.values() for run in runs), strict=True)
-        print(f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
-              f"that: {np.median(cutting):.1f} s (median)")  # fmt: skip
-        print(pd.DataFrame.from_dict({method: row(method, done) for method in done}, orient="index").to_string())
-        print("target of each seed, of all methods:", *(f"{target:.4f}" for target in targets(done)))
+        loads, cutting = zip(
+            *((run["load"], run["cutting"]) for runs in done.values() for run in runs), strict=True
+        )
+        print(
+            f"seeds {', '.join(seeds)}; load average {min(loads):.0f} to {max(loads):.0f}; partitioning before "
+            f"that: {np.median(cutting):.1f} s (median)"
+        )
+        print(
+            pd.DataFrame.from_dict(
+                {method: row(method, done) for method in done}, orient="index"
+            ).to_string()
+        )
+        print(
+            "target of each seed, of all methods:", *(f"{target:.4f}" for target in targets(done))
+        )
 
 
 def row(method: str, done: Found) -> dict[str, str]:
@@ -140,7 +188,10 @@ def targets(done: Found) -> np.ndarray:
 def seconds_to(wanted: np.ndarray, runs: list[dict[str, Any]]) -> str:
     """When the validation accuracy of each run first was what is wanted of its seed."""
     pairs = zip(wanted, runs, strict=True)
-    reached = [next(seconds for seconds, accuracy in run["curve"] if accuracy >= target) for target, run in pairs]
+    reached = [
+        next(seconds for seconds, accuracy in run["curve"] if accuracy >= target)
+        for target, run in pairs
+    ]
     return f"{np.median(reached):.2f} [{min(reached):.2f}, {max(reached):.2f}]"
 
 
@@ -155,11 +206,19 @@ def compare(arguments: argparse.Namespace) -> None:
     versions = ", ".join(f"{name} {version(package)}" for name, package in names.items())
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{arguments.graph}: {machine}, {versions}; ours:", *arguments.options, flush=True)
-    found = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
-    worlds = sorted({int(method.split()[2]) for method in arguments.methods if method.startswith("ours")})
+    found = (
+        json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
+    )
+    worlds = sorted(
+        {int(method.split()[2]) for method in arguments.methods if method.startswith("ours")}
+    )
     for seed in range(arguments.seeds):
         runs = found.setdefault(str(seed), {})
-        missing = [method for method in arguments.methods if "error" in runs.get(method, {"error": "not run"})]
+        missing = [
+            method
+            for method in arguments.methods
+            if "error" in runs.get(method, {"error": "not run"})
+        ]
         if not missing:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -173,19 +232,29 @@ def compare(arguments: argparse.Namespace) -> None:
                 print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
                 if arguments.keep:
                     arguments.keep.write_text(json.dumps(found))
-    report({seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)}, arguments.methods)
+    report(
+        {seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)},
+        arguments.methods,
+    )
 
 
 def main() -> None:
     parser = common.parser(__doc__, seeds=5, pubmed=None, options=[])
-    parser.add_argument("graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora")
+    parser.add_argument(
+        "graph", nargs="?", choices=["cora", "pubmed", "synthetic", "products"], default="cora"
+    )
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument(
-        "--budget", type=float, default=1e9, help="seconds of training after which a run of PyG or DGL is ended"
+        "--budget",
+        type=float,
+        default=1e9,
+        help="seconds of training after which a run of PyG or DGL is ended",
     )
     parser.add_argument("--keep", type=Path, help="JSON of all runs; those in it are not run again")
     arguments = parser.parse_args()
-    arguments.methods = arguments.methods or list(AT_SIZE if arguments.graph == "products" else METHODS)
+    arguments.methods = arguments.methods or list(
+        AT_SIZE if arguments.graph == "products" else METHODS
+    )
     compare(arguments)
 
 

@@ -43,8 +43,10 @@ def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
     run = train_worker.run
     place = state_dir(job.run_dir, rank)
     train_worker.run = lambda *arguments: {
-        **run(*arguments), "writing": spent[0], "kept": sum(file.stat().st_size for file in place.rglob("*"))
-    }  # fmt: skip
+        **run(*arguments),
+        "writing": spent[0],
+        "kept": sum(file.stat().st_size for file in place.rglob("*")),
+    }
     train_worker.main(rank, job, parent)
 
 
@@ -63,9 +65,24 @@ def main() -> None:
                 option = "checkpoint=none" if every == "none" else f"checkpoint.every={every}"
                 summary = common.train(compose([*overrides, option]), folder)
                 writing, training = summary["writing"], summary["seconds"]["train"]
-                found.append((every, 1000 * writing, training, 100 * writing / training, summary["kept"] / 1e6))
-    table = pd.DataFrame(found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %", "MB"])
-    print(table.groupby("checkpoint.every", sort=False).agg(["median", "min", "max"]).round(2).to_string())
+                found.append(
+                    (
+                        every,
+                        1000 * writing,
+                        training,
+                        100 * writing / training,
+                        summary["kept"] / 1e6,
+                    )
+                )
+    table = pd.DataFrame(
+        found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %", "MB"]
+    )
+    print(
+        table.groupby("checkpoint.every", sort=False)
+        .agg(["median", "min", "max"])
+        .round(2)
+        .to_string()
+    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,12 @@ from retexo.worker.measure import measurements
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gcn", "sage", "gat")
 CORA = ["dataset_name=cora"]
-PUBMED_SPLIT = ["split=per_class", "split.train_per_class=1461", "split.num_val=2190", "split.num_test=13144"]
+PUBMED_SPLIT = [
+    "split=per_class",
+    "split.train_per_class=1461",
+    "split.num_val=2190",
+    "split.num_test=13144",
+]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "seeds": {"type": int, "help": "seeds 0, 1, ... of split, parts and parameters"},
     "pubmed": {"type": Path, "help": "PubMed as an npz of the form of dataset_name=file"},
@@ -60,7 +65,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """A parser with those of ARGUMENTS that have a default here; log messages are switched off."""
     be_silent()
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in defaults.items():
         made.add_argument(f"--{name.replace('_', '-')}", default=default, **ARGUMENTS[name])
     return made
@@ -79,7 +86,10 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
     """The settings of Cora and, where there is a file, of PubMed with its published split, by name."""
     if pubmed is None:
         return {"cora": CORA}
-    return {"cora": CORA, "pubmed": ["dataset_name=file", f"dataset_file={pubmed.resolve()}", *PUBMED_SPLIT]}
+    return {
+        "cora": CORA,
+        "pubmed": ["dataset_name=file", f"dataset_file={pubmed.resolve()}", *PUBMED_SPLIT],
+    }
 
 
 def load_graph(settings: Settings) -> tuple[GraphData, Split]:
@@ -119,11 +129,21 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings.train, info), seed)
         built.wait()
-        context = graph.make_context(settings.train, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE)
+        context = graph.make_context(
+            settings.train, info, comm, stages[0].conv, clock=Clock(), use=trainer.USE
+        )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
-        scores = final_scores(context, choose_answer(context, trained.logits, graph.powers(context))[1])
-        measured = measurements(comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers)
-        return {**{name: asdict(score) for name, score in scores.items()}, "rounds": trained.rounds, **measured}
+        scores = final_scores(
+            context, choose_answer(context, trained.logits, graph.powers(context))[1]
+        )
+        measured = measurements(
+            comm, Clock(), (0, 0), time.perf_counter() - start, settings.train.model.num_layers
+        )
+        return {
+            **{name: asdict(score) for name, score in scores.items()},
+            "rounds": trained.rounds,
+            **measured,
+        }
 
     return run_threads(len(graphs), work)[0]
 
@@ -135,14 +155,20 @@ def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partit
     return directory, [directory.read(part) for part in range(directory.num_parts)]
 
 
-def centralized_bytes(settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]) -> int:
+def centralized_bytes(
+    settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
+) -> int:
     """What it takes to ship all parts to the worker with the largest."""
     architecture = architecture_of(settings.train, directory, partitions)
     return Sizes.of(settings.train, partitions, architecture).centralized
 
 
 def run_watched(
-    command: Sequence[str], environment: dict[str, str], *, pss: bool = True, cwd: Path | None = None
+    command: Sequence[str],
+    environment: dict[str, str],
+    *,
+    pss: bool = True,
+    cwd: Path | None = None,
 ) -> dict[str, Any]:
     """Run a command to its end: `status`, the lines of its `errors`, and `seconds`.
 
@@ -155,12 +181,17 @@ def run_watched(
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as errors:
         environment = {**os.environ, **environment}
-        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=cwd)
+        process = psutil.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=cwd
+        )
         while process.poll() is None:
             now = dict.fromkeys(together, 0)
             for each in _tree(process):
                 with contextlib.suppress(psutil.Error):
-                    memory, times = each.memory_full_info() if pss else each.memory_info(), each.cpu_times()
+                    memory, times = (
+                        each.memory_full_info() if pss else each.memory_info(),
+                        each.cpu_times(),
+                    )
                     peaks[each.pid] = max(peaks.get(each.pid, 0), memory.rss)
                     busy[each.pid] = times.user + times.system
                     now["anonymous"] += memory.rss - memory.shared
@@ -171,8 +202,14 @@ def run_watched(
         seconds = time.perf_counter() - start
         errors.seek(0)
         said = [line for line in errors.read().splitlines() if line.strip()]
-    return {"status": process.returncode, "errors": said, "seconds": seconds, "rss": sum(peaks.values()),
-            "cpu": sum(busy.values()), **together}  # fmt: skip
+    return {
+        "status": process.returncode,
+        "errors": said,
+        "seconds": seconds,
+        "rss": sum(peaks.values()),
+        "cpu": sum(busy.values()),
+        **together,
+    }
 
 
 def run_main(*arguments: str, tree: Path = ROOT, cwd: Path | None = None) -> dict[str, Any]:
@@ -180,7 +217,9 @@ def run_main(*arguments: str, tree: Path = ROOT, cwd: Path | None = None) -> dic
     command = [sys.executable, str(tree / "main.py"), *arguments]
     watched = run_watched(command, {"PYTHONPATH": str(tree)}, pss=False, cwd=cwd)
     if watched["status"]:
-        raise SystemExit("\n".join([f"{' '.join(command)}: ended with {watched['status']}", *watched["errors"]]))
+        raise SystemExit(
+            "\n".join([f"{' '.join(command)}: ended with {watched['status']}", *watched["errors"]])
+        )
     return watched
 
 

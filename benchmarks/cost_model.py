@@ -28,18 +28,27 @@ from retexo.estimate.machine_costs import mean_of, unit_costs
 from retexo.estimate.random_graph import Case
 from retexo.estimate.timing import UnitCosts
 
-GIVEN = {"cores": float(len(os.sched_getaffinity(0))), "bandwidth": math.inf, "latency": 1e-4, "zeros": 0.5}
+GIVEN = {
+    "cores": float(len(os.sched_getaffinity(0))),
+    "bandwidth": math.inf,
+    "latency": 1e-4,
+    "zeros": 0.5,
+}
 """What no run says of itself, of workers on this machine."""
 
 
-def show(point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts], mean: UnitCosts) -> None:
+def show(
+    point: Point, case: Case, runs: list[dict[str, float]], costs: list[UnitCosts], mean: UnitCosts
+) -> None:
     found, one_each = seconds(case, mean), [seconds(case, each) for each in costs]
     print(f"{point.model}, {case.nodes:,} nodes, {case.edges:,} edges, rounds {case.rounds}")
     print(f"{'':<12} {'estimated':>22} {'measured':>22} {'ratio':>6}")
     for phase in (*runs[0], "in all"):
         made, seen = ([total(each, phase) for each in all_of_it] for all_of_it in (one_each, runs))
         value, taken = total(found, phase), statistics.fmean(seen)
-        print(f"{phase:<12} {shown(value, made):>22} {shown(taken, seen):>22} {value / taken:>6.2f}")
+        print(
+            f"{phase:<12} {shown(value, made):>22} {shown(taken, seen):>22} {value / taken:>6.2f}"
+        )
 
 
 def total(phases: dict[str, float], phase: str) -> float:
@@ -52,14 +61,21 @@ def shown(value: float, spread: list[float]) -> str:
 
 def main() -> None:
     parser = common.parser(__doc__, models=["gcn"], repeats=3, options=[])
-    parser.add_argument("--shares", nargs="+", type=int, default=[1], help="one of so many of the graph")
+    parser.add_argument(
+        "--shares", nargs="+", type=int, default=[1], help="one of so many of the graph"
+    )
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="per layer")
     parser.add_argument("--folder", type=Path, help="where partitions are kept and found again")
-    parser.add_argument("--keep", type=Path, help="JSON of the mean constants, for scripts/estimate.py --constants")
+    parser.add_argument(
+        "--keep", type=Path, help="JSON of the mean constants, for scripts/estimate.py --constants"
+    )
     arguments = parser.parse_args()
-    points = [Point(share=share, parts=arguments.parts, model=model, rounds=arguments.rounds)
-              for share in arguments.shares for model in arguments.models]  # fmt: skip
+    points = [
+        Point(share=share, parts=arguments.parts, model=model, rounds=arguments.rounds)
+        for share in arguments.shares
+        for model in arguments.models
+    ]
     runs: dict[Point, list[dict[str, float]]] = {point: [] for point in points}
     cases: dict[Point, Case] = {}
     print(f"{common.machine()}; load average {os.getloadavg()[0]:.1f}", flush=True)

@@ -52,10 +52,24 @@ METHODS = {
     "fedgcn": ["trainer=fedgcn"],
     ALONE: [],
 }
-SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=50000", "synthetic.edges=500000", "synthetic.features=64",
-             "synthetic.classes=10", "synthetic.homophily=0.5", "split=fraction"]  # fmt: skip
-UNITS = {"train": ("training, s", 1), "command": ("command, s", 1), "cpu": ("CPU s", 1), "bytes": ("MB", 1e6),
-         "wire": ("MB crossed", 1e6), "pss": ("MB of memory", 1e6), "rounds": ("rounds", 1)}  # fmt: skip
+SYNTHETIC = [
+    "dataset_name=synthetic",
+    "synthetic.nodes=50000",
+    "synthetic.edges=500000",
+    "synthetic.features=64",
+    "synthetic.classes=10",
+    "synthetic.homophily=0.5",
+    "split=fraction",
+]
+UNITS = {
+    "train": ("training, s", 1),
+    "command": ("command, s", 1),
+    "cpu": ("CPU s", 1),
+    "bytes": ("MB", 1e6),
+    "wire": ("MB crossed", 1e6),
+    "pss": ("MB of memory", 1e6),
+    "rounds": ("rounds", 1),
+}
 """Columns: the figure of a run, and its unit."""
 Found = dict[str, dict[str, dict[str, Any]]]
 """Runs by seed and method."""
@@ -71,24 +85,45 @@ def prepare(settings: list[str], folder: Path, *, alone: bool) -> None:
 def train(arguments: list[str], folder: Path) -> dict[str, Any]:
     """A command on one node: its summary.json, memory and CPU seconds."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    command = [sys.executable, str(common.ROOT / "main.py"), "--config-name", "node_classification_sage", "app=train"]
-    watched = common.run_watched([*command, *arguments, f"hydra.run.dir={place}"], {"PYTHONPATH": str(common.ROOT)})
+    command = [
+        sys.executable,
+        str(common.ROOT / "main.py"),
+        "--config-name",
+        "node_classification_sage",
+        "app=train",
+    ]
+    watched = common.run_watched(
+        [*command, *arguments, f"hydra.run.dir={place}"], {"PYTHONPATH": str(common.ROOT)}
+    )
     if watched["status"]:
         return {"error": watched["errors"][-1]}
     summary = json.loads((place / "summary.json").read_text())
-    return {"bytes": summary["bytes"]["total"], "wire": 0, "pss": watched["pss"], "cpu": watched["cpu"],
-            "command": watched["seconds"], **outcome(summary, place)}  # fmt: skip
+    return {
+        "bytes": summary["bytes"]["total"],
+        "wire": 0,
+        "pss": watched["pss"],
+        "cpu": watched["cpu"],
+        "command": watched["seconds"],
+        **outcome(summary, place),
+    }
 
 
 def outcome(summary: dict[str, Any], place: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     last = max(line["layer"] for line in lines)
     curve = [(line["seconds"], line["val_metric"]) for line in lines if line["layer"] == last]
-    return {"curve": curve, "val": max(accuracy for _, accuracy in curve), "test": summary["test"]["accuracy"],
-            "train": summary["seconds"]["train"], "rounds": sum(summary["rounds"])}  # fmt: skip
+    return {
+        "curve": curve,
+        "val": max(accuracy for _, accuracy in curve),
+        "test": summary["test"]["accuracy"],
+        "train": summary["seconds"]["train"],
+        "rounds": sum(summary["rounds"]),
+    }
 
 
-def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts: int) -> dict[str, Any]:
+def run(
+    method: str, data: list[str], seed: int, rate: str, folder: Path, parts: int
+) -> dict[str, Any]:
     """One run, on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
     arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
@@ -99,27 +134,53 @@ def run(method: str, data: list[str], seed: int, rate: str, folder: Path, parts:
         return train(arguments, folder)
     with slow_link.namespaces.network(2, rate) as nodes:
         summary = slow_link.run(nodes, ["model=sage", *arguments], parts // 2, folder)
-    return {"bytes": summary["bytes"]["total"], "wire": summary["wire"], "pss": 0, "cpu": 0, "command": 0,
-            **outcome(summary, summary["place"])}  # fmt: skip
+    return {
+        "bytes": summary["bytes"]["total"],
+        "wire": summary["wire"],
+        "pss": 0,
+        "cpu": 0,
+        "command": 0,
+        **outcome(summary, summary["place"]),
+    }
 
 
 def table(found: Found) -> pd.DataFrame:
     """A row a method."""
-    of = {method: {seed: runs[method] for seed, runs in found.items() if "test" in runs.get(method, {})}
-          for method in METHODS}  # fmt: skip
+    of = {
+        method: {
+            seed: runs[method] for seed, runs in found.items() if "test" in runs.get(method, {})
+        }
+        for method in METHODS
+    }
     of = {method: runs for method, runs in of.items() if runs}
-    common_seeds = [seed for seed in found if all(runs.get(seed, {}).get("curve") for runs in of.values())]
+    common_seeds = [
+        seed for seed in found if all(runs.get(seed, {}).get("curve") for runs in of.values())
+    ]
     rows = {}
     for method, runs in of.items():
-        row = {"n": str(len(runs)), "val": f"{np.mean([each['val'] for each in runs.values()]):.4f}"}
+        row = {
+            "n": str(len(runs)),
+            "val": f"{np.mean([each['val'] for each in runs.values()]):.4f}",
+        }
         row["test"] = common.interval([each["test"] for each in runs.values()])
         if ALONE in of:
-            row["less DGL's"] = common.interval([each["test"] - of[ALONE][seed]["test"] for seed, each in runs.items()
-                                          if seed in of[ALONE]])  # fmt: skip
+            row["less DGL's"] = common.interval(
+                [
+                    each["test"] - of[ALONE][seed]["test"]
+                    for seed, each in runs.items()
+                    if seed in of[ALONE]
+                ]
+            )
         if common_seeds:
-            wanted = alternatives.targets({each: [of[each][seed] for seed in common_seeds] for each in of})
-            row["to target, s"] = alternatives.seconds_to(wanted, [runs[seed] for seed in common_seeds])
-            row["to target, CPU s"] = alternatives.seconds_to(wanted, [in_cpu(runs[seed]) for seed in common_seeds])
+            wanted = alternatives.targets(
+                {each: [of[each][seed] for seed in common_seeds] for each in of}
+            )
+            row["to target, s"] = alternatives.seconds_to(
+                wanted, [runs[seed] for seed in common_seeds]
+            )
+            row["to target, CPU s"] = alternatives.seconds_to(
+                wanted, [in_cpu(runs[seed]) for seed in common_seeds]
+            )
         for name, (title, unit) in UNITS.items():
             row[title] = f"{np.median([each[name] for each in runs.values()]) / unit:,.1f}"
         rows[method] = row
@@ -141,7 +202,9 @@ def draw(found: dict[str, Found], file: Path) -> None:
     from matplotlib import pyplot
 
     graphs = {key.split()[0]: runs for key, runs in found.items() if " loopback" in key}
-    figure, axes = pyplot.subplots(len(graphs), 2, figsize=(9, 3 * len(graphs)), squeeze=False, sharey="row")
+    figure, axes = pyplot.subplots(
+        len(graphs), 2, figsize=(9, 3 * len(graphs)), squeeze=False, sharey="row"
+    )
     for row, (graph, seeds) in zip(axes, graphs.items(), strict=True):
         for panel, name, label in zip(
             row, ("bytes", "cpu"), ("bytes sent", "CPU seconds of all processes"), strict=True
@@ -149,8 +212,12 @@ def draw(found: dict[str, Found], file: Path) -> None:
             for number, method in enumerate(METHODS):
                 runs = [each[method] for each in seeds.values() if "test" in each.get(method, {})]
                 if runs and (method != ALONE or name == "cpu"):
-                    points = [np.mean([each[measure] for each in runs]) for measure in (name, "test")]
-                    panel.scatter(*points, marker="osD^v<>P*X"[number], color=f"C{number}", label=method)
+                    points = [
+                        np.mean([each[measure] for each in runs]) for measure in (name, "test")
+                    ]
+                    panel.scatter(
+                        *points, marker="osD^v<>P*X"[number], color=f"C{number}", label=method
+                    )
             panel.set(xscale="log", xlabel=label, title=graph)
         row[0].set_ylabel("test accuracy")
         row[1].legend(fontsize=7)
@@ -161,16 +228,28 @@ def draw(found: dict[str, Found], file: Path) -> None:
 def main() -> None:
     parser = common.parser(__doc__, seeds=5, pubmed=None, options=[])
     parser.add_argument("what", choices=["distdgl"])
-    parser.add_argument("--graphs", nargs="+", default=[], choices=["cora", "pubmed", "synthetic", "products"])
+    parser.add_argument(
+        "--graphs", nargs="+", default=[], choices=["cora", "pubmed", "synthetic", "products"]
+    )
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit")
+    parser.add_argument(
+        "--rates", nargs="+", default=["loopback"], help="loopback, or rates of tc such as 100mbit"
+    )
     parser.add_argument("--parts", type=int, default=4, help="random ones (default 4)")
-    parser.add_argument("--share", type=int, default=1, help="products: one of so many of its nodes")
-    parser.add_argument("--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again")
+    parser.add_argument(
+        "--share", type=int, default=1, help="products: one of so many of its nodes"
+    )
+    parser.add_argument(
+        "--keep", type=Path, required=True, help="JSON of all runs; those in it are not run again"
+    )
     parser.add_argument("--figure", type=Path, help="svg of all that is kept")
     options = parser.parse_args()
     found: dict[str, Found] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
-    graphs = {"synthetic": SYNTHETIC, "products": scale.data(options.share), **common.graphs(options.pubmed)}
+    graphs = {
+        "synthetic": SYNTHETIC,
+        "products": scale.data(options.share),
+        **common.graphs(options.pubmed),
+    }
     for graph in options.graphs:
         for seed in range(options.seeds):
             compare(graph, [*graphs[graph], *options.options], seed, options, found)
@@ -180,14 +259,23 @@ def main() -> None:
         draw(found, options.figure)
 
 
-def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]) -> None:
+def compare(
+    graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]
+) -> None:
     """What is missing of one seed: the same partitions for all methods."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [*data, f"seed={seed}", f"partition_dir={folder}/partitions", f"num_partitions={options.parts}"]
+        given = [
+            *data,
+            f"seed={seed}",
+            f"partition_dir={folder}/partitions",
+            f"num_partitions={options.parts}",
+        ]
         made = False
         for rate in options.rates:
             size = f"/{options.share}" * (graph == "products")
-            runs = found.setdefault(f"{graph}{size} {rate}, {options.parts} parts", {}).setdefault(str(seed), {})
+            runs = found.setdefault(f"{graph}{size} {rate}, {options.parts} parts", {}).setdefault(
+                str(seed), {}
+            )
             for method in options.methods:
                 if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
@@ -196,7 +284,10 @@ def compare(graph: str, data: list[str], seed: int, options: argparse.Namespace,
                     made = True
                 runs[method] = run(method, given, seed, rate, Path(folder), options.parts)
                 said = {name: runs[method].get(name) for name in ("test", "train", "error")}
-                print(f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}", file=sys.stderr)
+                print(
+                    f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}",
+                    file=sys.stderr,
+                )
                 options.keep.write_text(json.dumps(found))
 
 

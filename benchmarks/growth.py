@@ -24,7 +24,13 @@ from retexo.estimate.traffic import estimate_traffic
 from retexo.exchange.coding.elias_fano import write_ascending
 from retexo.exchange.cover import minimum_cover
 
-GRAPH = ("dataset_name=synthetic", "synthetic.features=128", "synthetic.classes=8", "synthetic.homophily=0.9", "seed=0")
+GRAPH = (
+    "dataset_name=synthetic",
+    "synthetic.features=128",
+    "synthetic.classes=8",
+    "synthetic.homophily=0.9",
+    "seed=0",
+)
 ROUNDS = 30
 
 
@@ -34,15 +40,22 @@ def settings_of(*overrides: str) -> Settings:
 
 def growth(nodes: int, parts: int, method: str, folder: Path) -> dict[str, str]:
     """The figures of one graph in so many parts; MB by what is sent and by method."""
-    graph = (f"synthetic.nodes={nodes}", f"synthetic.edges={5 * nodes}", f"num_partitions={parts}",
-              f"partition_method={method}", f"partition_dir={folder}")  # fmt: skip
+    graph = (
+        f"synthetic.nodes={nodes}",
+        f"synthetic.edges={5 * nodes}",
+        f"num_partitions={parts}",
+        f"partition_method={method}",
+        f"partition_dir={folder}",
+    )
     settings = settings_of(*graph, "+experiment=exact")
     meta = common.partition(settings)
     directory, partitions = common.read_partitions(settings)
     start = time.perf_counter()
     exact = estimate_traffic(settings.train, directory, partitions)
     seconds = time.perf_counter() - start
-    plain = estimate_traffic(settings_of(*graph, "+experiment=retexo", "exchange=plain").train, directory, partitions)
+    plain = estimate_traffic(
+        settings_of(*graph, "+experiment=retexo", "exchange=plain").train, directory, partitions
+    )
     lean = estimate_traffic(settings_of(*graph).train, directory, partitions)
     methods = {"plain": plain, "exact": exact, "lean": lean}
     kinds = ["features", "embeddings", "predictions"]
@@ -70,14 +83,19 @@ def planning(edges: int) -> None:
     start = time.perf_counter()
     code = write_ascending(np.sort(left * vertices + right), vertices * vertices)
     print(f"{edges:,} boundary edges, {vertices:,} rows and targets; one core")
-    print(f"their code   {time.perf_counter() - start:6.1f} s, {len(code) / edges:.2f} bytes an edge")
+    print(
+        f"their code   {time.perf_counter() - start:6.1f} s, {len(code) / edges:.2f} bytes an edge"
+    )
     for name, heaviest in (("equal", 2), ("unequal", 400)):
         weights = rng.integers(1, heaviest, size=(2, vertices))
         start = time.perf_counter()
         cover = minimum_cover(left, right, *weights)
         seconds = time.perf_counter() - start
         gap = cover.weight / cover.lower_bound - 1
-        print(f"cover, {name:<7} weights {seconds:6.1f} s, at most {gap:.2%} above the smallest", flush=True)
+        print(
+            f"cover, {name:<7} weights {seconds:6.1f} s, at most {gap:.2%} above the smallest",
+            flush=True,
+        )
     peak = psutil.Process().memory_info().rss / 2**30
     print(f"memory {peak:.1f} GiB at the end")
 

@@ -30,17 +30,31 @@ METHODS = {
     "layer by layer, network alone": ["task.spectral=0"],
     "layer by layer, pairs between parts left out": ["task.cut_edges=skip"],
     "layer by layer, low rank": ["gradient.compression=powersgd"],
-    "end to end": ["trainer=full_graph", "learning_rate=0.01", "dropout=0.4", "num_rounds=2000",
-                   "stopping.patience=80"],
-}  # fmt: skip
+    "end to end": [
+        "trainer=full_graph",
+        "learning_rate=0.01",
+        "dropout=0.4",
+        "num_rounds=2000",
+        "stopping.patience=80",
+    ],
+}
 GRAPHS = {
-    "blocks": ["dataset_name=synthetic", "synthetic.nodes=2000", "synthetic.edges=8000", "synthetic.classes=20",
-               "synthetic.homophily=0.8"],
-    "tastes": ["task.relation=user__likes__item", "split.by=source", "split.edges=[0.85,0.05,0.1]",
-               "features=[given,positional]"],
+    "blocks": [
+        "dataset_name=synthetic",
+        "synthetic.nodes=2000",
+        "synthetic.edges=8000",
+        "synthetic.classes=20",
+        "synthetic.homophily=0.8",
+    ],
+    "tastes": [
+        "task.relation=user__likes__item",
+        "split.by=source",
+        "split.edges=[0.85,0.05,0.1]",
+        "features=[given,positional]",
+    ],
     "hubs": ["features=[degree,positional]"],
     "hubs-both-ways": ["features=[degree,positional]", "symmetrize=true"],
-}  # fmt: skip
+}
 """Drawn ones, by --data, with their settings: communities with features that tell of them (a stochastic block model),
 users and items by latent factors and popularity, and a power law with triangles (Holme and Kim, 2002), with each edge
 from the older node to the younger, or in both directions."""
@@ -48,7 +62,11 @@ MEASURES = ("mrr", "hits@20", "auc")
 
 
 def command(*arguments: str, threads: int) -> None:
-    options = ["device=cpu", f"cluster.threads={threads}"] if "app=partition_data" not in arguments else []
+    options = (
+        ["device=cpu", f"cluster.threads={threads}"]
+        if "app=partition_data" not in arguments
+        else []
+    )
     line = [sys.executable, str(ROOT / "main.py"), *arguments, *options]
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode:
@@ -71,8 +89,12 @@ def draw(name: str, folder: Path, seed: int) -> list[str]:
         path = path / "edges.csv"
     else:
         users, items = rng.standard_normal((600, 8)), rng.standard_normal((1200, 8))
-        liking = users @ items.T + 1.5 * rng.standard_normal(1200) + rng.gumbel(size=(600, 1200))  # of a softmax
-        edges = np.stack([np.repeat(np.arange(600), 25), np.argsort(-liking)[:, :25].ravel()], axis=1)
+        liking = (
+            users @ items.T + 1.5 * rng.standard_normal(1200) + rng.gumbel(size=(600, 1200))
+        )  # of a softmax
+        edges = np.stack(
+            [np.repeat(np.arange(600), 25), np.argsort(-liking)[:, :25].ravel()], axis=1
+        )
         for kind, count in (("user", 600), ("item", 1200)):
             np.savetxt(path / f"nodes/{kind}.csv", np.arange(count), "%d", header="id", comments="")
     table = path if "hubs" in name else path / "edges/user__likes__item.csv"
@@ -89,17 +111,43 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
         hashlib.sha256(repr([args.file, *args.settings, *more]).encode()).hexdigest()[:8]
         for more in (parted, [args.parts, *METHODS[name]])
     )
-    folder = args.out / f"{graph}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}-{of_run}"
-    if not (folder / "summary.json").is_file() or json.loads((folder / "summary.json").read_text())["status"] != "done":
+    folder = (
+        args.out / f"{graph}-{args.model}-{name.replace(' ', '_').replace(',', '')}-{seed}-{of_run}"
+    )
+    if (
+        not (folder / "summary.json").is_file()
+        or json.loads((folder / "summary.json").read_text())["status"] != "done"
+    ):
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
-        data = [f"seed={seed}", f"partition_dir={args.out / f'parts-{graph}-{seed}-{of_graph}'}", *parted]
-        data += draw(args.data, args.out, seed) if args.data in GRAPHS else [f"dataset_name={args.data}"]
+        data = [
+            f"seed={seed}",
+            f"partition_dir={args.out / f'parts-{graph}-{seed}-{of_graph}'}",
+            *parted,
+        ]
+        data += (
+            draw(args.data, args.out, seed)
+            if args.data in GRAPHS
+            else [f"dataset_name={args.data}"]
+        )
         data += args.settings
         if args.file:
             data += [f"dataset_file={args.file}"]
-        command("app=partition_data", "task=link_prediction", *data, f"num_partitions={parts}", threads=1)
+        command(
+            "app=partition_data",
+            "task=link_prediction",
+            *data,
+            f"num_partitions={parts}",
+            threads=1,
+        )
         model = ["--config-name", f"link_prediction_{args.model}", *data, f"num_partitions={parts}"]
-        command(*model, "app=train", *METHODS[name], f"hydra.run.dir={folder}", "checkpoint=none", threads=args.threads)
+        command(
+            *model,
+            "app=train",
+            *METHODS[name],
+            f"hydra.run.dir={folder}",
+            "checkpoint=none",
+            threads=args.threads,
+        )
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary
 
@@ -126,8 +174,10 @@ def compare(args: argparse.Namespace) -> None:
         print()
         for name in [each for each in METHODS if each in found and each != "end to end"]:
             pairs = list(zip(found[name], found["end to end"], strict=True))
-            less = [f"{measure} {common.interval([one[measure] - other[measure] for one, other in pairs])}"
-                    for measure in MEASURES]  # fmt: skip
+            less = [
+                f"{measure} {common.interval([one[measure] - other[measure] for one, other in pairs])}"
+                for measure in MEASURES
+            ]
             print(f"{name}, less end to end, seed by seed: {', '.join(less)}")
 
 
@@ -146,12 +196,24 @@ def rank(num_nodes: int, threads: int) -> None:
     torch.set_num_threads(threads)
     rows, pairs = torch.randn(num_nodes, 64), torch.randint(num_nodes, (2048, 2))
     none, near = torch.zeros(0, dtype=torch.int64), torch.randint(num_nodes, (10 * num_nodes,))
-    neighbours = torch.stack((torch.arange(num_nodes).repeat_interleave(10), near, torch.ones_like(near)), dim=1)
+    neighbours = torch.stack(
+        (torch.arange(num_nodes).repeat_interleave(10), near, torch.ones_like(near)), dim=1
+    )
     partition = SimpleNamespace(
-        first_id=0, num_inner=num_nodes, halo_owner=none, halo_index=none, src=none, dst=none,
-        links={"val": pairs[:0], "test": pairs, "train": pairs[:0], "candidates": pairs[:0],
-               "neighbours": neighbours},
-    )  # fmt: skip
+        first_id=0,
+        num_inner=num_nodes,
+        halo_owner=none,
+        halo_index=none,
+        src=none,
+        dst=none,
+        links={
+            "val": pairs[:0],
+            "test": pairs,
+            "train": pairs[:0],
+            "candidates": pairs[:0],
+            "neighbours": neighbours,
+        },
+    )
     task, exchange = SimpleNamespace(ranked=len(pairs)), SimpleNamespace(rounded="")
     settings = SimpleNamespace(seed=0, task=task, exchange=exchange)
     stage: Any = SimpleNamespace(scorer=Scorer("dot", 64))
@@ -159,13 +221,22 @@ def rank(num_nodes: int, threads: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def worker(comm: Any) -> Any:
-        info = SimpleNamespace(id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_test=len(pairs), num_candidates=0)
-        context: Any = SimpleNamespace(comm=comm, partition=partition, settings=settings, graph_info=info)
-        return ranking.ranks(ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test")
+        info = SimpleNamespace(
+            id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_test=len(pairs), num_candidates=0
+        )
+        context: Any = SimpleNamespace(
+            comm=comm, partition=partition, settings=settings, graph_info=info
+        )
+        return ranking.ranks(
+            ranking.Embedded.of(context, [stage], [rows], [Answer((0,), paths=0.5)]), "test"
+        )
 
     start = time.perf_counter()
     run_threads(1, worker)
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds, after = (
+        time.perf_counter() - start,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
     print(
         f"{len(pairs):,} pairs among {num_nodes:,} nodes, 64 wide: {seconds:.1f} s, {after - before:.0f} MiB beside "
         f"the {rows.numel() * 4 / 2**20:.0f} MiB of embeddings"
@@ -173,7 +244,9 @@ def rank(num_nodes: int, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", default="cora")
     parser.add_argument("--file", help="of --data file")
     parser.add_argument("--model", default="gcn")

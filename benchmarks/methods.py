@@ -76,12 +76,20 @@ COMPARISONS = {
     },
     "choose": {},
 }
-KINDS = {"rows": ("features", "embeddings", "predictions"), "steps": ("gradients",), "valid.": ("metrics",),
-         "rest": ("setup", "parameters")}  # fmt: skip
+KINDS = {
+    "rows": ("features", "embeddings", "predictions"),
+    "steps": ("gradients",),
+    "valid.": ("metrics",),
+    "rest": ("setup", "parameters"),
+}
 REFERENCE = {
-    ("cora", "gcn"): (0.828, 0.823), ("cora", "sage"): (0.825, 0.830), ("cora", "gat"): (0.818, 0.820),
-    ("pubmed", "gcn"): (0.850, 0.828), ("pubmed", "sage"): (0.861, 0.860), ("pubmed", "gat"): (0.830, 0.834),
-}  # fmt: skip
+    ("cora", "gcn"): (0.828, 0.823),
+    ("cora", "sage"): (0.825, 0.830),
+    ("cora", "gat"): (0.818, 0.820),
+    ("pubmed", "gcn"): (0.850, 0.828),
+    ("pubmed", "sage"): (0.861, 0.860),
+    ("pubmed", "gat"): (0.830, 0.834),
+}
 """Test accuracy of arXiv 2302.13053 (4 random parts, 2 layers, 256 wide), and of its public code run on 2 cores, mean
 of 3 splits."""
 Summaries = dict[str, list[dict[str, Any]]]
@@ -113,11 +121,16 @@ def run_methods(
     found: dict[str, Any] = {}
     made: set[int] = set()
     for method, options in methods.items():
-        kept = keep / f"{hashlib.sha256(repr((data, model, seed, method, options)).encode()).hexdigest()[:20]}.json"
+        kept = (
+            keep
+            / f"{hashlib.sha256(repr((data, model, seed, method, options)).encode()).hexdigest()[:20]}.json"
+        )
         if kept.exists():
             found[method] = json.loads(kept.read_text())
             continue
-        settings = compose([*overrides, *options.split(), "app=train"], f"node_classification_{model}")
+        settings = compose(
+            [*overrides, *options.split(), "app=train"], f"node_classification_{model}"
+        )
         if settings.partition.num_partitions not in made:
             common.partition(settings)
             made.add(settings.partition.num_partitions)
@@ -135,8 +148,13 @@ def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
             alternative_runs.Run(f"PyG {model.upper()}", settings.train.seed, [], folder, math.inf)
         )
     sent = {"total": 0, "by_kind": dict.fromkeys(KINDS_SENT, 0)}
-    return {"val": {"accuracy": made["val"]}, "test": {"accuracy": made["test"]}, "rounds": [made["rounds"]],
-            "seconds": {"train": made["train"]}, "bytes": sent}  # fmt: skip
+    return {
+        "val": {"accuracy": made["val"]},
+        "test": {"accuracy": made["test"]},
+        "rounds": [made["rounds"]],
+        "seconds": {"train": made["train"]},
+        "bytes": sent,
+    }
 
 
 def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
@@ -148,7 +166,9 @@ def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
             test = common.accuracies(summaries, "test")
             cells |= {"test": common.with_spread(test), "points": points(found, test)}
         cells["rounds"] = f"{np.mean([sum(summary['rounds']) for summary in summaries]):.1f}"
-        cells["seconds"] = f"{np.median([summary['seconds']['train'] for summary in summaries]):.2f}"
+        cells["seconds"] = (
+            f"{np.median([summary['seconds']['train'] for summary in summaries]):.2f}"
+        )
         for name, kinds in {"MB": (), **KINDS}.items():
             cells[name] = f"{common.megabytes(summaries, *kinds):.3f}"
         rows[method] = cells
@@ -158,7 +178,11 @@ def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
 def points(found: Summaries, test: np.ndarray) -> str:
     first = common.accuracies(next(iter(found.values())), "test")
     difference = paired_difference(*(dict(enumerate(100 * each)) for each in (first, test)))
-    return f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]" if difference is not None else ""
+    return (
+        f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+        if difference is not None
+        else ""
+    )
 
 
 def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path) -> None:
@@ -173,20 +197,35 @@ def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path
         assert meta.cover_rows is not None
         # Attention has no cover: a row per halo node.
         rows = sum(part.halo for part in meta.parts) if model == "gat" else meta.cover_rows
-        embeddings = estimate_traffic(settings.train, directory, partitions).total([0, 0], ["embeddings"])
+        embeddings = estimate_traffic(settings.train, directory, partitions).total(
+            [0, 0], ["embeddings"]
+        )
         bound.append(4 * meta.num_features * rows + embeddings)
         centralized.append(common.centralized_bytes(settings, directory, partitions))
-    print(f"centralized {np.mean(centralized) / 1e6:.3f} MB; "
-          f"dense rows of the smallest cover {np.mean(bound) / 1e6:.3f} MB", flush=True)  # fmt: skip
+    print(
+        f"centralized {np.mean(centralized) / 1e6:.3f} MB; "
+        f"dense rows of the smallest cover {np.mean(bound) / 1e6:.3f} MB",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = common.parser(__doc__, seeds=10, pubmed=None, pubmed_seeds=5, models=common.MODELS, options=[])
+    parser = common.parser(
+        __doc__, seeds=10, pubmed=None, pubmed_seeds=5, models=common.MODELS, options=[]
+    )
     parser.add_argument("comparison", choices=COMPARISONS)
     parser.add_argument("--data", nargs="+", help="settings of another graph, in place of these")
-    parser.add_argument("--methods", nargs="+", help="names of the comparison's methods, or settings")
-    parser.add_argument("--threads", action="store_true", help="workers are threads: a third of the time, same bytes")
-    parser.add_argument("--keep", type=Path, help="a folder of finished runs, which are not run again")
+    parser.add_argument(
+        "--methods", nargs="+", help="names of the comparison's methods, or settings"
+    )
+    parser.add_argument(
+        "--threads",
+        action="store_true",
+        help="workers are threads: a third of the time, same bytes",
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="a folder of finished runs, which are not run again"
+    )
     parser.add_argument("--processes", type=int, default=1, help="seeds at a time, a process each")
     arguments = parser.parse_args()
     known = COMPARISONS[arguments.comparison]
@@ -198,17 +237,34 @@ def main() -> None:
         seeds = range(arguments.pubmed_seeds if graph == "pubmed" else arguments.seeds)
         data = [*settings, *arguments.options]
         for model in arguments.models:
-            reference = REFERENCE.get((graph, model)) if arguments.comparison == "accuracy" else None
-            print(f"\n{graph} {model}", "published {}, public code {}".format(*reference) if reference else "")
+            reference = (
+                REFERENCE.get((graph, model)) if arguments.comparison == "accuracy" else None
+            )
+            print(
+                f"\n{graph} {model}",
+                "published {}, public code {}".format(*reference) if reference else "",
+            )
             with tempfile.TemporaryDirectory() as folder:
-                run = common.train_in_threads if arguments.threads else partial(common.train, folder=folder)
+                run = (
+                    common.train_in_threads
+                    if arguments.threads
+                    else partial(common.train, folder=folder)
+                )
                 keep = arguments.keep or Path(folder)
                 keep.mkdir(parents=True, exist_ok=True)
                 run_seed = partial(
-                    run_methods, data=data, model=model, methods=methods, folder=Path(folder), run=run, keep=keep
+                    run_methods,
+                    data=data,
+                    model=model,
+                    methods=methods,
+                    folder=Path(folder),
+                    run=run,
+                    keep=keep,
                 )
                 found = run_all(run_seed, seeds, arguments.processes)
-                print(table(found, with_test=arguments.comparison != "choose").to_string(), flush=True)
+                print(
+                    table(found, with_test=arguments.comparison != "choose").to_string(), flush=True
+                )
                 if arguments.comparison == "bytes":
                     print_bounds(model, data, seeds, Path(folder))
 

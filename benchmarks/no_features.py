@@ -21,9 +21,18 @@ import pandas as pd
 from retexo.config.compose import compose
 
 KINDS = ("given", "degree", "random", "positional", "[degree,random]", "[degree,positional]")
-BLOCKS = ["dataset_name=synthetic", "synthetic.nodes=4000", "synthetic.edges=20000", "synthetic.features=1",
-          "synthetic.classes=6", "synthetic.homophily=0.6", "split=fraction", "split.train=0.2", "split.val=0.1",
-          "split.test=0.7"]  # fmt: skip
+BLOCKS = [
+    "dataset_name=synthetic",
+    "synthetic.nodes=4000",
+    "synthetic.edges=20000",
+    "synthetic.features=1",
+    "synthetic.classes=6",
+    "synthetic.homophily=0.6",
+    "split=fraction",
+    "split.train=0.2",
+    "split.val=0.1",
+    "split.test=0.7",
+]
 CLASSES = 8
 
 
@@ -31,19 +40,42 @@ def write_lastfm(source: Path, folder: Path) -> list[str]:
     """Tables as dataset_name=file takes them: edges with src, dst and weight; labels with id and label."""
     users = pd.read_parquet(source / "nodes/user.parquet")
     names = ("friend__user", "listens__artist", "tags__artist")
-    friends, plays, tags = (pd.read_parquet(source / f"edges/user__{name}.parquet") for name in names)
+    friends, plays, tags = (
+        pd.read_parquet(source / f"edges/user__{name}.parquet") for name in names
+    )
     of_artist = tags.groupby("dst")["tag"].agg(lambda tag: tag.mode().iloc[0]).rename("tag")
-    heard = plays.join(of_artist, on="dst", how="inner").groupby(["src", "tag"])["weight"].sum().reset_index()
+    heard = (
+        plays.join(of_artist, on="dst", how="inner")
+        .groupby(["src", "tag"])["weight"]
+        .sum()
+        .reset_index()
+    )
     top = heard.sort_values("weight").drop_duplicates("src", keep="last").set_index("src")["tag"]
     named = top[top.isin(top.value_counts().index[:CLASSES])].map("tag {}".format)
     users.assign(label=users["id"].map(named)).to_parquet(folder / "labels.parquet")
     plays["share"] = plays["weight"] / plays.groupby("src")["weight"].transform("sum")
-    shares = plays.set_index(["src", "dst"])["share"].unstack(fill_value=0).reindex(users["id"], fill_value=0)
+    shares = (
+        plays.set_index(["src", "dst"])["share"]
+        .unstack(fill_value=0)
+        .reindex(users["id"], fill_value=0)
+    )
     rows = dict(zip(users["id"], shares.to_numpy(), strict=True))
-    overlap = [np.minimum(rows[src], rows[dst]).sum() for src, dst in zip(friends["src"], friends["dst"], strict=True)]
-    friends.assign(weight=np.round(0.01 + np.array(overlap), 3)).to_parquet(folder / "edges.parquet")
-    return ["dataset_name=file", f"dataset_file={folder}", "symmetrize=true", "split=fraction", "split.train=0.5",
-            "split.val=0.2", "split.test=0.3"]  # fmt: skip
+    overlap = [
+        np.minimum(rows[src], rows[dst]).sum()
+        for src, dst in zip(friends["src"], friends["dst"], strict=True)
+    ]
+    friends.assign(weight=np.round(0.01 + np.array(overlap), 3)).to_parquet(
+        folder / "edges.parquet"
+    )
+    return [
+        "dataset_name=file",
+        f"dataset_file={folder}",
+        "symmetrize=true",
+        "split=fraction",
+        "split.train=0.5",
+        "split.val=0.2",
+        "split.test=0.3",
+    ]
 
 
 def main() -> None:
@@ -60,8 +92,12 @@ def main() -> None:
         if lastfm:
             (Path(temporary) / "friends").mkdir()
             graphs["lastfm"] = write_lastfm(lastfm, Path(temporary) / "friends")
-        for (name, data), model, kind in itertools.product(graphs.items(), options.models, options.kinds):
-            if (kind == "given" and name in ("blocks", "lastfm")) or name not in (options.graphs or graphs):
+        for (name, data), model, kind in itertools.product(
+            graphs.items(), options.models, options.kinds
+        ):
+            if (kind == "given" and name in ("blocks", "lastfm")) or name not in (
+                options.graphs or graphs
+            ):
                 continue
             found = []
             for seed in range(options.seeds):
@@ -74,7 +110,10 @@ def main() -> None:
                 found.append(common.train_in_threads(settings))
             features = np.mean([summary["bytes"]["by_kind"]["features"] for summary in found]) / 1e6
             test = common.with_spread(common.accuracies(found, "test"))
-            print(f"{name:<8} {model:<5} {kind:<20} test {test}   {features:.3f} MB of features", flush=True)
+            print(
+                f"{name:<8} {model:<5} {kind:<20} test {test}   {features:.3f} MB of features",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,10 @@ def in_turn(works: list[Callable[[], Any]], repeats: int) -> str:
 def measured(num_rows: int, num_in: int, num_out: int, repeats: int) -> str:
     sizes = (num_rows, num_in), (num_in, num_out), (num_out,)
     plain = [torch.randn(size) for size in sizes]
-    learnt, gradient = [each.clone().requires_grad_() for each in plain], torch.randn(num_rows, num_out)
+    learnt, gradient = (
+        [each.clone().requires_grad_() for each in plain],
+        torch.randn(num_rows, num_out),
+    )
 
     def gradients(multiply: Callable[..., torch.Tensor]) -> Any:
         return torch.autograd.grad(multiply(*learnt), learnt, gradient)
@@ -61,7 +64,9 @@ def main() -> None:
     print("  rows      widths     torch product ratio   with gradients, likewise")
     for num_in, num_out in WIDTHS:
         for num_rows in ROWS:
-            print(f"{num_rows:>6} {num_in:>5} x {num_out:<3} {measured(num_rows, num_in, num_out, options.repeats)}")
+            print(
+                f"{num_rows:>6} {num_in:>5} x {num_out:<3} {measured(num_rows, num_in, num_out, options.repeats)}"
+            )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ def main() -> None:
     parser.add_argument("--model", default="gcn")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        fixed = [f"partition_dir={folder}", "app=train", "stopping=none", f"num_rounds=[{arguments.rounds}]"]
+        fixed = [
+            f"partition_dir={folder}",
+            "app=train",
+            "stopping=none",
+            f"num_rounds=[{arguments.rounds}]",
+        ]
         config = f"node_classification_{arguments.model}"
         settings = compose([*common.CORA, *fixed, *arguments.options], config)
         common.partition(settings)
@@ -39,10 +44,20 @@ def main() -> None:
         summary = train_app.run(settings, run_dir)
         profiles = [json.loads(path.read_text()) for path in sorted(run_dir.glob("profile-*.json"))]
     rounds = sum(summary["rounds"])
-    print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; {rounds} rounds;", *arguments.options)
-    print(f"workers start after {min(each['started'] for each in profiles) - begin:.2f} s, train for "
-          f"{summary['seconds']['train']:.2f}; phases", summary["seconds"]["phase"])  # fmt: skip
-    table = pd.DataFrame({clock: pd.DataFrame([each[clock] for each in profiles]).mean() for clock in ("wall", "cpu")})
+    print(
+        f"{common.machine()}; load {os.getloadavg()[0]:.1f}; {rounds} rounds;", *arguments.options
+    )
+    print(
+        f"workers start after {min(each['started'] for each in profiles) - begin:.2f} s, train for "
+        f"{summary['seconds']['train']:.2f}; phases",
+        summary["seconds"]["phase"],
+    )
+    table = pd.DataFrame(
+        {
+            clock: pd.DataFrame([each[clock] for each in profiles]).mean()
+            for clock in ("wall", "cpu")
+        }
+    )
     table = table.reindex([*profiled_worker.WATCHED, "rest"]).dropna()
     repeated = table.index.str.startswith(("round", "sums", "messages"))
     for clock in ("wall", "cpu"):

@@ -27,7 +27,10 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
     "embed": [(layerwise, "_embed")],
     "round: gradient": [(update.SynchronousSGD, "compute"), (update.LocalSGD, "compute")],
     "round: validation": [(objective.LayerObjective, "val_counts")],
-    "round: compression": [(reductions.DenseReduction, "reduce"), (reductions.PowerSGDReduction, "reduce")],
+    "round: compression": [
+        (reductions.DenseReduction, "reduce"),
+        (reductions.PowerSGDReduction, "reduce"),
+    ],
     "round: optimiser": [(update.SynchronousSGD, "apply"), (update.LocalSGD, "apply")],
     "sums: add up, encode": [(collectives.Communicator, "all_reduce")],
     "messages": [(process_group.GlooTransport, "swap"), (sockets.SocketTransport, "swap")],

@@ -24,7 +24,12 @@ import common
 import pandas as pd
 from scale import data as products
 
-SYNTHETIC = ["dataset_name=synthetic", "synthetic.nodes=20000", "synthetic.edges=200000", "split=fraction"]
+SYNTHETIC = [
+    "dataset_name=synthetic",
+    "synthetic.nodes=20000",
+    "synthetic.edges=200000",
+    "split=fraction",
+]
 PARTS = ["num_partitions=4", "partition_method=random"]
 PUBLISHED = "+experiment=retexo"
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed")
@@ -32,7 +37,11 @@ PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed")
 
 def command(tree: Path, folder: Path, *settings: str) -> dict[str, Any]:
     """Seconds and memory of one command of a tree; what it says is shown where it fails."""
-    given = [each for each in settings if each != PUBLISHED or (tree / "conf/experiment/retexo.yaml").exists()]
+    given = [
+        each
+        for each in settings
+        if each != PUBLISHED or (tree / "conf/experiment/retexo.yaml").exists()
+    ]
     return common.run_main(*given, tree=tree, cwd=folder)
 
 
@@ -42,24 +51,37 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
         whole = command(tree, folder, *settings, "app=train", f"hydra.run.dir={run_dir}")
         summary = json.loads((Path(run_dir) / "summary.json").read_text())
     phases, train = summary["seconds"]["phase"], summary["seconds"]["train"]
-    return {"command": whole["seconds"], "start and end": whole["seconds"] - train, "training": train,
-            **{name: phases[name] for name in PHASES}, "CPU": whole["cpu"], "number of rounds": sum(summary["rounds"]),
-            "MB sent": summary["bytes"]["total"] / 1e6, "MB of memory": whole["anonymous"] / 1e6,
-            "test accuracy": summary["test"]["accuracy"]}  # fmt: skip
+    return {
+        "command": whole["seconds"],
+        "start and end": whole["seconds"] - train,
+        "training": train,
+        **{name: phases[name] for name in PHASES},
+        "CPU": whole["cpu"],
+        "number of rounds": sum(summary["rounds"]),
+        "MB sent": summary["bytes"]["total"] / 1e6,
+        "MB of memory": whole["anonymous"] / 1e6,
+        "test accuracy": summary["test"]["accuracy"],
+    }
 
 
-def compare(trees: dict[str, Path], settings: list[str], *, seeds: list[int], own: list[str]) -> pd.DataFrame:
+def compare(
+    trees: dict[str, Path], settings: list[str], *, seeds: list[int], own: list[str]
+) -> pd.DataFrame:
     """The median of each figure, by tree, and their ratio; a repeat a seed; own: settings of this checkout."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
     with tempfile.TemporaryDirectory() as made:
         for seed in seeds:
             given = [*settings, *PARTS, f"partition_dir=parts{seed}", f"seed={seed}"]
             for number, (name, tree) in enumerate(trees.items()):
-                folder = Path(made) / str(number)  # Hydra would read a name like HEAD~1 as more than a path
+                folder = Path(made) / str(
+                    number
+                )  # Hydra would read a name like HEAD~1 as more than a path
                 folder.mkdir(exist_ok=True)
                 if not (folder / f"parts{seed}").exists():
                     command(tree, folder, *given, "app=partition_data")
-                found[name].append(measure(tree, folder, [*given, *(own if tree == common.ROOT else [])]))
+                found[name].append(
+                    measure(tree, folder, [*given, *(own if tree == common.ROOT else [])])
+                )
     table = pd.DataFrame({name: pd.DataFrame(runs).median() for name, runs in found.items()})
     first, second = trees
     return table.assign(ratio=table[second] / table[first])
@@ -76,22 +98,34 @@ def main() -> None:
     public = common.graphs(options.pubmed)
     graphs = {**public, "synthetic": SYNTHETIC, "products": products(1)}
     wanted = options.graphs or [*public, *([] if options.converge else ["synthetic"])]
-    fixed = [] if options.converge else [PUBLISHED, "stopping=none", f"num_rounds=[{options.rounds}]"]
+    fixed = (
+        [] if options.converge else [PUBLISHED, "stopping=none", f"num_rounds=[{options.rounds}]"]
+    )
     fixed += options.both
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
         git = ["git", "-C", str(common.ROOT)]
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), options.commit], check=True)
-        info = other / "retexo-0.dist-info"  # older commits ask for the version of what is installed
+        subprocess.run(
+            [*git, "worktree", "add", "--quiet", "--detach", str(other), options.commit], check=True
+        )
+        info = (
+            other / "retexo-0.dist-info"
+        )  # older commits ask for the version of what is installed
         info.mkdir()
         (info / "METADATA").write_text("Name: retexo\nVersion: 0\n")
         try:
-            print(f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {options.repeats};")
+            print(
+                f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {options.repeats};"
+            )
             print("both", *options.both, "this checkout", *options.options)
             trees = {options.commit: other, "this checkout": common.ROOT}
             for graph in wanted:
                 for model in options.models:
-                    settings = [f"--config-name=node_classification_{model}", *graphs[graph], *fixed]
+                    settings = [
+                        f"--config-name=node_classification_{model}",
+                        *graphs[graph],
+                        *fixed,
+                    ]
                     fresh = options.converge and graph != "products"
                     seeds = [repeat * fresh for repeat in range(options.repeats)]
                     table = compare(trees, settings, seeds=seeds, own=options.options)

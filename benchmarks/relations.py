@@ -38,13 +38,26 @@ from retexo.training.task import NodeClassification, score
 MODELS = ("rgcn", "hetero_sage", "rgat")
 METHODS = ("logistic", *(f"PyG_{model}" for model in MODELS), *MODELS)
 BYTES = {"plain": "+experiment=exact exchange=plain", "exact": "+experiment=exact", "lean": ""}
-SCALE = ["dataset_name=synthetic_hetero", "synthetic.nodes=1000000", "synthetic.edges=10000000", "synthetic.classes=16"]
+SCALE = [
+    "dataset_name=synthetic_hetero",
+    "synthetic.nodes=1000000",
+    "synthetic.edges=10000000",
+    "synthetic.classes=16",
+]
 
 
 def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more: str) -> Settings:
-    given = ["dataset_name=file", f"dataset_file={graph.resolve()}", "split=per_class", "split.train_per_class=100",
-             "split.num_val=300", "split.num_test=2339", "num_partitions=4", f"partition_dir={folder}",
-             f"seed={seed}"]  # fmt: skip
+    given = [
+        "dataset_name=file",
+        f"dataset_file={graph.resolve()}",
+        "split=per_class",
+        "split.train_per_class=100",
+        "split.num_val=300",
+        "split.num_test=2339",
+        "num_partitions=4",
+        f"partition_dir={folder}",
+        f"seed={seed}",
+    ]
     return compose([*given, "app=train", *more], f"node_classification_{model}")
 
 
@@ -59,8 +72,12 @@ def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:
     found = {}
     for name, relation in graph.relations.items():
         shape = graph.nodes[name[2]].num_nodes, graph.nodes[name[0]].num_nodes
-        matrix = sp.csr_array((np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape)
-        found[name] = sp.csr_array(sp.diags_array(1 / np.maximum(matrix.sum(axis=1), 1)).astype(np.float32) @ matrix)
+        matrix = sp.csr_array(
+            (np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape
+        )
+        found[name] = sp.csr_array(
+            sp.diags_array(1 / np.maximum(matrix.sum(axis=1), 1)).astype(np.float32) @ matrix
+        )
     return found
 
 
@@ -68,7 +85,9 @@ def logistic(graph: HeteroGraphData, split: Split) -> float:
     from sklearn.linear_model import LogisticRegression
 
     rows = {name: sp.csr_array(table.features) for name, table in graph.nodes.items()}
-    brought = [matrix @ rows[name[0]] for name, matrix in means(graph).items() if name[2] == graph.target]
+    brought = [
+        matrix @ rows[name[0]] for name, matrix in means(graph).items() if name[2] == graph.target
+    ]
     inputs = sp.csr_array(sp.hstack([rows[graph.target], *brought]))
     fits = [LogisticRegression(C=c, max_iter=2000) for c in (0.03, 0.1, 0.3, 1, 3)]
     fits = [each.fit(inputs[split.train], graph.labels[split.train]) for each in fits]
@@ -86,14 +105,21 @@ class PyG(nn.Module):
         super().__init__()
         self.kind, self.target, width = kind, graph.target, 64
         self.rows = {name: sp.csr_array(table.features) for name, table in graph.nodes.items()}
-        self.inputs = nn.ParameterDict({name: nn.init.xavier_uniform_(torch.empty(rows.shape[1], width))
-                                        for name, rows in self.rows.items()})  # fmt: skip
-        self.edges = {name: torch.from_numpy(np.stack((each.src, each.dst)).astype(np.int64))
-                      for name, each in graph.relations.items()}  # fmt: skip
+        self.inputs = nn.ParameterDict(
+            {
+                name: nn.init.xavier_uniform_(torch.empty(rows.shape[1], width))
+                for name, rows in self.rows.items()
+            }
+        )
+        self.edges = {
+            name: torch.from_numpy(np.stack((each.src, each.dst)).astype(np.int64))
+            for name, each in graph.relations.items()
+        }
         sizes, self.first = {name: table.num_nodes for name, table in graph.nodes.items()}, {}
         for name, size in sizes.items():
             self.first[name] = slice(
-                sum(sizes[each] for each in self.first), sum(sizes[each] for each in self.first) + size
+                sum(sizes[each] for each in self.first),
+                sum(sizes[each] for each in self.first) + size,
             )
 
         def conv(out: int) -> nn.Module:
@@ -102,21 +128,38 @@ class PyG(nn.Module):
             if kind == "hetero_sage":
                 return HeteroConv({name: SAGEConv(width, out) for name in self.edges}, aggr="sum")
             heads = 8 if out == width else 1
-            return HeteroConv({name: GATConv((width, width), out // heads, heads, add_self_loops=False)
-                               for name in self.edges}, aggr="sum")  # fmt: skip
+            return HeteroConv(
+                {
+                    name: GATConv((width, width), out // heads, heads, add_self_loops=False)
+                    for name in self.edges
+                },
+                aggr="sum",
+            )
 
         self.convs = nn.ModuleList([conv(width), conv(graph.num_classes)])
 
     def forward(self) -> Tensor:
-        rows = {name: self._dropped(torch.relu(product(each, self.inputs[name]))) for name, each in self.rows.items()}
+        rows = {
+            name: self._dropped(torch.relu(product(each, self.inputs[name])))
+            for name, each in self.rows.items()
+        }
         if self.kind != "rgcn":
-            rows = {name: self._dropped(torch.relu(each)) for name, each in self.convs[0](rows, self.edges).items()}
+            rows = {
+                name: self._dropped(torch.relu(each))
+                for name, each in self.convs[0](rows, self.edges).items()
+            }
             return self.convs[1](rows, self.edges)[self.target]
-        both = [torch.stack((edges[0] + self.first[name[0]].start, edges[1] + self.first[name[2]].start))
-                for name, edges in self.edges.items()]  # fmt: skip
+        both = [
+            torch.stack(
+                (edges[0] + self.first[name[0]].start, edges[1] + self.first[name[2]].start)
+            )
+            for name, edges in self.edges.items()
+        ]
         types = torch.cat([torch.full((each.shape[1],), place) for place, each in enumerate(both)])
         edges = torch.cat(both, dim=1)
-        hidden = self._dropped(torch.relu(self.convs[0](torch.cat(list(rows.values())), edges, types)))
+        hidden = self._dropped(
+            torch.relu(self.convs[0](torch.cat(list(rows.values())), edges, types))
+        )
         return self.convs[1](hidden, edges, types)[self.first[self.target]]
 
     def _dropped(self, rows: Tensor) -> Tensor:
@@ -125,10 +168,14 @@ class PyG(nn.Module):
 
 def product(matrix: sp.csr_array, weight: Tensor) -> Tensor:
     """[N, F] @ [F, D], in torch far faster as an embedding bag, forward and backward."""
-    columns, row_ptr = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indices, matrix.indptr))
+    columns, row_ptr = (
+        torch.from_numpy(each.astype(np.int64)) for each in (matrix.indices, matrix.indptr)
+    )
     values = torch.from_numpy(matrix.data)
     bag = nn.functional.embedding_bag
-    return bag(columns, weight, row_ptr, mode="sum", per_sample_weights=values, include_last_offset=True)
+    return bag(
+        columns, weight, row_ptr, mode="sum", per_sample_weights=values, include_last_offset=True
+    )
 
 
 def end_to_end(kind: str, graph: HeteroGraphData, split: Split, seed: int) -> float:
@@ -159,7 +206,9 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
             graph = datasets.load_any(settings.partition.dataset)
-            split = splits.draw(graph.of_target(), settings.partition.dataset.split, datasets.recipe("file").split)
+            split = splits.draw(
+                graph.of_target(), settings.partition.dataset.split, datasets.recipe("file").split
+            )
             common.partition(settings)
             for name in methods:
                 if name in MODELS:
@@ -168,8 +217,15 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
                 elif name == "logistic":
                     found[name][str(seed)] = logistic(graph, split)
                 else:
-                    found[name][str(seed)] = end_to_end(name.removeprefix("PyG_"), graph, split, seed)
-        print(json.dumps({"seed": seed, **{name: values[str(seed)] for name, values in found.items()}}), flush=True)
+                    found[name][str(seed)] = end_to_end(
+                        name.removeprefix("PyG_"), graph, split, seed
+                    )
+        print(
+            json.dumps(
+                {"seed": seed, **{name: values[str(seed)] for name, values in found.items()}}
+            ),
+            flush=True,
+        )
     report(found)
 
 
@@ -178,10 +234,16 @@ def report(found: dict[str, dict[str, float | None]]) -> None:
     for name, values in found.items():
         print(f"{name:<16} {common.with_spread(np.array(list(values.values())))}", end="")
         for other in ("logistic", f"PyG_{name}"):
-            difference = paired_difference(found[other], values) if other in found and name in MODELS else None
+            difference = (
+                paired_difference(found[other], values)
+                if other in found and name in MODELS
+                else None
+            )
             if difference:
                 low, high = 100 * difference.low, 100 * difference.high
-                print(f"   {100 * difference.mean:+.2f} [{low:+.2f}, {high:+.2f}] to {other}", end="")
+                print(
+                    f"   {100 * difference.mean:+.2f} [{low:+.2f}, {high:+.2f}] to {other}", end=""
+                )
         print()
 
 
@@ -195,9 +257,14 @@ def sent(graph_file: Path, seeds: range, model: str) -> None:
                 common.partition(settings)
                 runs.append(common.train_in_threads(settings))
         rounds = np.mean([run["rounds"] for run in runs], axis=0)
-        kinds = {kind: round(common.megabytes(runs, kind), 3) for kind in runs[0]["bytes"]["by_kind"]}
+        kinds = {
+            kind: round(common.megabytes(runs, kind), 3) for kind in runs[0]["bytes"]["by_kind"]
+        }
         f1 = np.mean([run["test"]["macro_f1"] for run in runs])
-        print(f"{name:<6} {common.megabytes(runs):8.2f} MB  rounds {rounds}  macro-F1 {f1:.4f}  {kinds}", flush=True)
+        print(
+            f"{name:<6} {common.megabytes(runs):8.2f} MB  rounds {rounds}  macro-F1 {f1:.4f}  {kinds}",
+            flush=True,
+        )
 
 
 def scale(model: str) -> None:

@@ -38,7 +38,13 @@ from retexo.training.message import Message
 ROUNDS = 200
 WORKERS = 4
 BETWEEN_NODES = ("plain", "tls")
-DATA = [*common.CORA, "+experiment=retexo", "stopping=none", f"num_rounds=[{ROUNDS}]", f"log_every={10**9}"]
+DATA = [
+    *common.CORA,
+    "+experiment=retexo",
+    "stopping=none",
+    f"num_rounds=[{ROUNDS}]",
+    f"log_every={10**9}",
+]
 
 
 def floor_seconds() -> float:
@@ -55,7 +61,12 @@ def floor_seconds() -> float:
     for stage in build_stages(architecture, 0):
         gathered = []
         for mask in (split.train, split.val):
-            nothing = Sources(*(HaloRows.none(0, width, rows.dtype) for width in (rows.shape[1], stage.output_dim)))
+            nothing = Sources(
+                *(
+                    HaloRows.none(0, width, rows.dtype)
+                    for width in (rows.shape[1], stage.output_dim)
+                )
+            )
             block = edges.block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
             gathered.append(stage.conv.prepare(block, *rows_of(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
@@ -75,7 +86,9 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
     return time.perf_counter() - start
 
 
-def messages_alone(rank: int, job: tuple[Rendezvous, list[int]], parent: Connection, streams: Streams | None) -> None:
+def messages_alone(
+    rank: int, job: tuple[Rendezvous, list[int]], parent: Connection, streams: Streams | None
+) -> None:
     """A worker: seconds of ROUNDS all-reduces of each size (float32 values)."""
     meeting, sizes = job
     if meeting.credentials is not None:
@@ -100,7 +113,11 @@ def message_seconds(backend: str, folder: Path) -> float:
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
     launch.warm_up()
     with launch.connect_nodes(settings.cluster, {}, "") as node:
-        meeting = replace(node.rendezvous, parts_per_node=1) if backend in BETWEEN_NODES else node.rendezvous
+        meeting = (
+            replace(node.rendezvous, parts_per_node=1)
+            if backend in BETWEEN_NODES
+            else node.rendezvous
+        )
         if backend == "tls":
             meeting = replace(meeting, credentials=credentials(folder / "keys"))
         return float(launch.run_workers(range(WORKERS), messages_alone, (meeting, sizes), node)[0])
@@ -121,10 +138,15 @@ def once(folder: Path, backends: list[str]) -> dict[str, float]:
         if backend in BETWEEN_NODES:
             continue
         option = f"distributed.backend={backend}"
-        settings = compose([*DATA, option, f"partition_dir={folder}", "app=train"], "node_classification_gcn")
+        settings = compose(
+            [*DATA, option, f"partition_dir={folder}", "app=train"], "node_classification_gcn"
+        )
         common.partition(settings)
         seconds = common.train(settings, folder)["seconds"]
-        found |= {f"training {backend}": seconds["train"], f"rounds {backend}": seconds["phase"]["rounds"]}
+        found |= {
+            f"training {backend}": seconds["train"],
+            f"rounds {backend}": seconds["phase"]["rounds"],
+        }
     return found
 
 
@@ -133,7 +155,9 @@ def main() -> None:
     parser.add_argument("--backend", nargs="+", default=["gloo"])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        seconds = pd.DataFrame([once(Path(folder), arguments.backend) for _ in range(arguments.repeats)])
+        seconds = pd.DataFrame(
+            [once(Path(folder), arguments.backend) for _ in range(arguments.repeats)]
+        )
     median = seconds.median()
     print(f"{common.machine()}; {arguments.repeats} repeats")
     print(seconds.agg(["median", "min", "max"]).T.round(2).to_string())
@@ -146,8 +170,10 @@ def main() -> None:
             continue
         rounds = median[f"rounds {backend}"]
         floor = median["products"]
-        print(f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the products, "
-              f"{rounds / (floor + messages):.2f} of products and messages")  # fmt: skip
+        print(
+            f"{backend}: {2 * ROUNDS / rounds:.0f} rounds a second, {rounds / floor:.2f} of the products, "
+            f"{rounds / (floor + messages):.2f} of products and messages"
+        )
         if backend != first:
             print(f"{backend} / {first}: rounds {rounds / median[f'rounds {first}']:.2f}")
 

@@ -40,10 +40,16 @@ TRAIN, VAL = 196_615 / NODES, 39_323 / NODES
 def data(share: int) -> list[str]:
     """The settings of one size of the graph."""
     return [
-        "dataset_name=synthetic", f"synthetic.nodes={NODES // share}", f"synthetic.edges={EDGES // share}",
-        f"synthetic.features={FEATURES}", f"synthetic.classes={CLASSES}", "split=fraction",
-        f"split.train={TRAIN}", f"split.val={VAL}", f"split.test={1 - TRAIN - VAL}",
-    ]  # fmt: skip
+        "dataset_name=synthetic",
+        f"synthetic.nodes={NODES // share}",
+        f"synthetic.edges={EDGES // share}",
+        f"synthetic.features={FEATURES}",
+        f"synthetic.classes={CLASSES}",
+        "split=fraction",
+        f"split.train={TRAIN}",
+        f"split.val={VAL}",
+        f"split.test={1 - TRAIN - VAL}",
+    ]
 
 
 def run_main(*arguments: str) -> dict[str, float]:
@@ -73,7 +79,11 @@ class Point:
         return 2 * (EDGES // self.share)
 
     def settings(self, folder: Path) -> list[str]:
-        return [*data(self.share), f"num_partitions={self.parts}", f"partition_dir={folder}/{self.share}"]
+        return [
+            *data(self.share),
+            f"num_partitions={self.parts}",
+            f"partition_dir={folder}/{self.share}",
+        ]
 
 
 SWEEPS: dict[str, list[dict[str, int | None]]] = {
@@ -102,7 +112,10 @@ class Rates:
     @classmethod
     def measured(cls) -> "Rates":
         left, right = torch.randn(20_000, 256), torch.randn(256, 256)
-        rows, table = torch.randint(600_000, (4_000_000,), dtype=torch.int32), torch.randn(600_000, 100)
+        rows, table = (
+            torch.randint(600_000, (4_000_000,), dtype=torch.int32),
+            torch.randn(600_000, 100),
+        )
         row_ptr = torch.arange(0, 4_000_001, 50, dtype=torch.int32)
         return cls(
             2 * 20_000 * 256 * 256 / _least(lambda: left @ right),
@@ -157,11 +170,20 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
     """Partition, unless that is there, and train; what the commands took, and the run directory."""
     settings, found = [*point.settings(folder), *options], {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
-        found["partition"] = run_main("app=partition_data", *settings, f"hydra.run.dir={folder}/out")
+        found["partition"] = run_main(
+            "app=partition_data", *settings, f"hydra.run.dir={folder}/out"
+        )
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
     stop = [] if point.rounds is None else ["stopping=none", f"num_rounds=[{point.rounds}]"]
-    model = ["--config-name", f"node_classification_{point.model}", "+experiment=retexo", f"hidden_dim={point.width}"]
-    return found | run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"), run_dir
+    model = [
+        "--config-name",
+        f"node_classification_{point.model}",
+        "+experiment=retexo",
+        f"hidden_dim={point.width}",
+    ]
+    return found | run_main(
+        *model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"
+    ), run_dir
 
 
 def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
@@ -183,10 +205,18 @@ def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
 def show(point: Point, found: dict[str, Any]) -> None:
     if "partition" in found:
         made = found["partition"]
-        print(f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s, {made['memory'] / 2**30:.2f} GiB")
+        print(
+            f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s, {made['memory'] / 2**30:.2f} GiB"
+        )
     phase, floor = found["phase"], found["floor"]
-    beside = {name: f" ({floor[name]:.1f}, {phase[name] / floor[name]:.1f})" for name in floor if floor[name]}
-    seconds = "  ".join(f"{name} {phase[name]:.1f}{beside.get(name, '')}" for name in ("load", *PHASES, "evaluate"))
+    beside = {
+        name: f" ({floor[name]:.1f}, {phase[name] / floor[name]:.1f})"
+        for name in floor
+        if floor[name]
+    }
+    seconds = "  ".join(
+        f"{name} {phase[name]:.1f}{beside.get(name, '')}" for name in ("load", *PHASES, "evaluate")
+    )
     rows = found["bytes"]["features"] + found["bytes"]["embeddings"]
     print(
         f"{point.model:<4} {point.edges:>11,} edges {point.parts:>2} parts {point.width:>3} wide: "
@@ -217,11 +247,27 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
             shown = {point: runs[point] for point in points(sweep, [model], 20) if point in runs}
             across = [getattr(point, sweep) for point in shown]
             for name, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
-                axes.plot(across, [max(run["phase"][name], 1e-2) for run in shown.values()], color=colour,
-                          marker=marker, label=name)  # fmt: skip
+                axes.plot(
+                    across,
+                    [max(run["phase"][name], 1e-2) for run in shown.values()],
+                    color=colour,
+                    marker=marker,
+                    label=name,
+                )
                 if name != "plan":
-                    axes.plot(across, [max(run["floor"][name], 1e-2) for run in shown.values()], ":", color=colour)
-            axes.plot(across, [run["memory"] / 2**30 for run in shown.values()], "--", color="grey", label="GiB, all")
+                    axes.plot(
+                        across,
+                        [max(run["floor"][name], 1e-2) for run in shown.values()],
+                        ":",
+                        color=colour,
+                    )
+            axes.plot(
+                across,
+                [run["memory"] / 2**30 for run in shown.values()],
+                "--",
+                color="grey",
+                label="GiB, all",
+            )
             axes.set(xscale="log", yscale="log", xlabel=sweep)
             if sweep != "edges":
                 axes.set_xticks(across, [str(value) for value in across])
@@ -244,9 +290,11 @@ def main() -> None:
     kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else []
     runs = {Point(**point): found for point, found in kept}
     rates = Rates.measured()
-    print(f"{common.machine()}, "
-          f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.values / 1e9:.1f} G values/s added up, loopback "
-          f"{rates.loopback / 1e9:.2f} GB/s; load average {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(
+        f"{common.machine()}, "
+        f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.values / 1e9:.1f} G values/s added up, loopback "
+        f"{rates.loopback / 1e9:.2f} GB/s; load average {os.getloadavg()[0]:.1f}"
+    )
     print("seconds by phase, in brackets the floor and the ratio to it")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
@@ -257,10 +305,17 @@ def main() -> None:
                 if point not in runs:
                     runs[point] = measure(point, folder, Rates.measured())
                     if options.keep:
-                        options.keep.write_text(json.dumps([[asdict(each), run] for each, run in runs.items()]))
+                        options.keep.write_text(
+                            json.dumps([[asdict(each), run] for each, run in runs.items()])
+                        )
                 show(point, runs[point])
     if options.figure:
-        draw(runs, [sweep for sweep in options.sweeps if sweep != "whole"], options.models[0], options.figure)
+        draw(
+            runs,
+            [sweep for sweep in options.sweeps if sweep != "whole"],
+            options.models[0],
+            options.figure,
+        )
 
 
 if __name__ == "__main__":

@@ -35,17 +35,33 @@ LIMIT = 3600
 """seconds a run may take"""
 
 
-def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path) -> dict[str, Any]:
+def run(
+    nodes: list[namespaces.Node], arguments: list[str], per_node: int, folder: Path
+) -> dict[str, Any]:
     """Train on all nodes; summary.json, with the bytes that left the nodes as `wire` and its directory as `place`."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    command = [sys.executable, str(common.ROOT / "main.py"), "--config-name", "node_classification_gcn", "app=train"]
-    command += [*arguments, f"parts_per_node={per_node}", f"distributed.master_addr={nodes[0].address}"]
+    command = [
+        sys.executable,
+        str(common.ROOT / "main.py"),
+        "--config-name",
+        "node_classification_gcn",
+        "app=train",
+    ]
+    command += [
+        *arguments,
+        f"parts_per_node={per_node}",
+        f"distributed.master_addr={nodes[0].address}",
+    ]
     before = sum(node.sent()[0] for node in nodes)
     processes = []
     for rank, node in enumerate(nodes):
         own = [f"node_rank={rank}", f"hydra.run.dir={place}/{rank}"]
         with (place / f"{rank}.log").open("w") as log:
-            processes.append(subprocess.Popen([*node.prefix, *command, *own], stdout=log, stderr=subprocess.STDOUT))
+            processes.append(
+                subprocess.Popen(
+                    [*node.prefix, *command, *own], stdout=log, stderr=subprocess.STDOUT
+                )
+            )
     for rank, process in enumerate(processes):
         if process.wait(LIMIT) != 0:
             sys.exit((place / f"{rank}.log").read_text())
@@ -53,13 +69,17 @@ def run(nodes: list[namespaces.Node], arguments: list[str], per_node: int, folde
     return {**summary, "wire": sum(node.sent()[0] for node in nodes) - before, "place": place / "0"}
 
 
-def measure(data: list[str], rate: str, options: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def measure(
+    data: list[str], rate: str, options: argparse.Namespace, folder: Path
+) -> dict[str, list[dict[str, Any]]]:
     """Summaries by method; the methods in turn, again and again."""
     found: dict[str, list[dict[str, Any]]] = {method: [] for method in options.methods}
     with namespaces.network(options.nodes, rate) as nodes:
         for _ in range(options.repeats):
             for method in options.methods:
-                found[method].append(run(nodes, [*data, *METHODS[method]], options.parts_per_node, folder))
+                found[method].append(
+                    run(nodes, [*data, *METHODS[method]], options.parts_per_node, folder)
+                )
     return found
 
 
@@ -67,7 +87,9 @@ def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """Medians by method, and of the last run what it sent."""
     rows = {}
     for method, summaries in found.items():
-        seconds = pd.DataFrame([{**each["seconds"], **each["seconds"]["phase"]} for each in summaries])
+        seconds = pd.DataFrame(
+            [{**each["seconds"], **each["seconds"]["phase"]} for each in summaries]
+        )
         last = summaries[-1]
         rows[method] = {
             **{f"{name}, s": seconds[name].median() for name in ("train", "exchange", "rounds")},
@@ -85,19 +107,29 @@ def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
 def main() -> None:
     parser = common.parser(__doc__, repeats=3, pubmed=None)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "10mbit"])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="the first is the base")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(METHODS), choices=METHODS, help="the first is the base"
+    )
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--parts-per-node", type=int, default=2)
     options = parser.parse_args()
     graph, data = list(common.graphs(options.pubmed).items())[-1]
     parts = options.nodes * options.parts_per_node
-    print(f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()}; {options.nodes} nodes, "
-          f"{parts} random parts, {options.repeats} repeats")  # fmt: skip
+    print(
+        f"{common.machine()}, Python {platform.python_version()}, Linux {platform.release()}; {options.nodes} nodes, "
+        f"{parts} random parts, {options.repeats} repeats"
+    )
     with tempfile.TemporaryDirectory() as folder:
         data = [*data, f"num_partitions={parts}", f"partition_dir={folder}/parts"]
         common.partition(compose(data))
         for rate in options.rates:
-            print(graph, rate, table(measure(data, rate, options, Path(folder))).to_string(), sep="\n", flush=True)
+            print(
+                graph,
+                rate,
+                table(measure(data, rate, options, Path(folder))).to_string(),
+                sep="\n",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,16 @@ def main(directory: Path, epochs: int) -> None:
             token = f"{run}-{part}"
             (folder / token).mkdir()
             config = part_config(directory, token, folder / token)
-            command = [sys.executable, "-m", "retexo.distdgl.server", config, ip_config, str(part), str(parts), token]
+            command = [
+                sys.executable,
+                "-m",
+                "retexo.distdgl.server",
+                config,
+                ip_config,
+                str(part),
+                str(parts),
+                token,
+            ]
             servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         given = [(part, parts, f"{run}-{part}", folder, epochs) for part in range(parts)]
         trainers = [spawn.Process(target=train, args=each) for each in given]
@@ -53,22 +62,34 @@ def main(directory: Path, epochs: int) -> None:
 
 def train(part: int, parts: int, token: str, folder: Path, epochs: int) -> None:
     rendezvous = f"file://{folder}/gloo"
-    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=part, world_size=parts)
+    torch.distributed.init_process_group(
+        "gloo", init_method=rendezvous, rank=part, world_size=parts
+    )
     torch.set_num_threads(1)
     dgl, _ = hooks.install(token)
     graph = connect(dgl, token, folder / "ip_config", part, ADDRESS)
     forget_names(token)
     policy, book = graph.get_node_partition_policy("_N"), graph.get_partition_book()
-    degree = dgl.distributed.DistTensor((graph.num_nodes(), 1), torch.float32, "log_degree", part_policy=policy)
+    degree = dgl.distributed.DistTensor(
+        (graph.num_nodes(), 1), torch.float32, "log_degree", part_policy=policy
+    )
     own = book.partid2nids(part)
     degree[own] = graph.ndata["in_deg"][own].float().log1p()[:, None]
-    embedding = dgl.distributed.DistEmbedding(graph.num_nodes(), WIDTH, "learnt", None, policy)  # zeros
-    embedding._tensor[own] = torch.randn(len(own), WIDTH) / 8  # an init_func would have to be importable at the server
+    embedding = dgl.distributed.DistEmbedding(
+        graph.num_nodes(), WIDTH, "learnt", None, policy
+    )  # zeros
+    embedding._tensor[own] = (
+        torch.randn(len(own), WIDTH) / 8
+    )  # an init_func would have to be importable at the server
     sparse = dgl.distributed.optim.SparseAdam([embedding], lr=0.01)
-    seeds, test = (dgl.distributed.node_split(graph.ndata[name], book) for name in ("train_mask", "test_mask"))
+    seeds, test = (
+        dgl.distributed.node_split(graph.ndata[name], book) for name in ("train_mask", "test_mask")
+    )
     classes = int(graph.ndata["label"][torch.arange(graph.num_nodes())].max()) + 1
     torch.manual_seed(0)
-    model = nn.ModuleList([dgl.nn.SAGEConv(WIDTH + 1, WIDTH, "mean"), dgl.nn.SAGEConv(WIDTH, classes, "mean")])
+    model = nn.ModuleList(
+        [dgl.nn.SAGEConv(WIDTH + 1, WIDTH, "mean"), dgl.nn.SAGEConv(WIDTH, classes, "mean")]
+    )
     dense = torch.optim.Adam(model.parameters(), 0.01)
     sampler = dgl.dataloading.NeighborSampler([15, 10])
 
@@ -78,7 +99,9 @@ def train(part: int, parts: int, token: str, folder: Path, epochs: int) -> None:
         return model[1](blocks[1], torch.relu(model[0](blocks[0], rows)))
 
     for _ in range(epochs):
-        for batch in seeds[torch.randperm(len(seeds))].split(BATCH):  # each trainer has as many, by node_split
+        for batch in seeds[torch.randperm(len(seeds))].split(
+            BATCH
+        ):  # each trainer has as many, by node_split
             loss = nn.functional.cross_entropy(logits(batch), graph.ndata["label"][batch])
             dense.zero_grad()
             loss.backward()

@@ -26,7 +26,9 @@ with METIS of 1, 4 and 20 million directed edges (120, 115, 97), with km1 of 1, 
 million (180, 140, 107)."""
 
 
-def assign(graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionSettings) -> Assignment:
+def assign(
+    graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionSettings
+) -> Assignment:
     """Assign each node to a partition by the method of the settings.
 
     Returns an int64 array [N]. Parts can come out empty when there are more of them than nodes.
@@ -49,8 +51,12 @@ def check_memory(method: str, num_edges: int, available: int) -> None:
     """
     needed = BYTES_PER_EDGE.get(method, 0) * num_edges
     if needed:
-        log.info("partition_method=%s: about %.1f GiB of memory, %.1f are available", method, needed / 2**30,
-                 available / 2**30)  # fmt: skip
+        log.info(
+            "partition_method=%s: about %.1f GiB of memory, %.1f are available",
+            method,
+            needed / 2**30,
+            available / 2**30,
+        )
     if needed > 1.25 * available:
         raise InputError(
             f"partition_method={method}: {num_edges:,} edges need about {needed / 2**30:.1f} GiB of memory, "
@@ -74,8 +80,13 @@ def metis(
     """
     several = groups is not None and len(groups) > 0 and groups.min() < groups.max()
     by = _dgl_metis if has_dgl() else _pymetis
-    assignment = by(graph, groups.astype(np.int64) if several and groups is not None else None,
-                    num_parts, objective, rng)  # fmt: skip
+    assignment = by(
+        graph,
+        groups.astype(np.int64) if several and groups is not None else None,
+        num_parts,
+        objective,
+        rng,
+    )
     if assignment is None:
         raise InputError(
             f"partition_method=metis: METIS could not cut {graph.num_nodes} nodes into num_partitions={num_parts}; "
@@ -85,7 +96,11 @@ def metis(
 
 
 def _dgl_metis(
-    graph: GraphData, groups: Assignment | None, num_parts: int, objective: str, rng: np.random.Generator
+    graph: GraphData,
+    groups: Assignment | None,
+    num_parts: int,
+    objective: str,
+    rng: np.random.Generator,
 ) -> Assignment | None:
     """DGL gives METIS no seed, so the seed enters as a random renumbering of the nodes."""
     dgl = import_dgl("partition_method=metis")
@@ -96,19 +111,29 @@ def _dgl_metis(
         types = np.empty(graph.num_nodes, np.int64)
         types[renumber] = groups
     with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
-        parts = dgl.metis_partition_assignment(shuffled, num_parts, balance_ntypes=types, objtype=objective)
+        parts = dgl.metis_partition_assignment(
+            shuffled, num_parts, balance_ntypes=types, objtype=objective
+        )
     return None if parts is None else parts.numpy()[renumber]
 
 
 def _pymetis(
-    graph: GraphData, groups: Assignment | None, num_parts: int, objective: str, rng: np.random.Generator
+    graph: GraphData,
+    groups: Assignment | None,
+    num_parts: int,
+    objective: str,
+    rng: np.random.Generator,
 ) -> Assignment | None:
     try:
         import pymetis
     except ImportError:
-        raise InputError("partition_method=metis: needs pymetis (pip install pymetis), or DGL; or use km1") from None
+        raise InputError(
+            "partition_method=metis: needs pymetis (pip install pymetis), or DGL; or use km1"
+        ) from None
     shape = (graph.num_nodes, graph.num_nodes)
-    one_way = sp.csr_array((np.ones(graph.num_edges, np.bool_), (graph.dst, graph.src)), shape=shape)
+    one_way = sp.csr_array(
+        (np.ones(graph.num_edges, np.bool_), (graph.dst, graph.src)), shape=shape
+    )
     both = one_way + one_way.T
     both.setdiag(False)
     both.eliminate_zeros()
@@ -122,7 +147,9 @@ def _pymetis(
     options = pymetis.Options()
     options.seed = int(rng.integers(2**31))
     options.objtype = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT
-    parts = pymetis.part_graph(num_parts, adjacency, vweights=weights, recursive=False, options=options).vertex_part
+    parts = pymetis.part_graph(
+        num_parts, adjacency, vweights=weights, recursive=False, options=options
+    ).vertex_part
     assignment = np.array(parts, np.int64)
     return assignment if np.bincount(assignment, minlength=num_parts).all() else None
 
@@ -147,10 +174,16 @@ def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
 
 def _read_integers(path: Path) -> NDArray[np.int64]:
     with reading(path, "npy or csv of integers", where=f"partition_file={path}"):
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.float64)
+        values = (
+            np.load(path, allow_pickle=False)
+            if path.suffix == ".npy"
+            else np.loadtxt(path, dtype=np.float64)
+        )
     values = np.atleast_1d(np.asarray(values))
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu":
-        raise InputError(f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node")
+        raise InputError(
+            f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each node"
+        )
     return values.astype(np.int64)

@@ -41,7 +41,9 @@ class CsrParts:
     shape: Array
 
 
-def refuse(values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0) -> None:
+def refuse(
+    values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
+) -> None:
     """InputError for the first row that is wrong; `first_row` is the row that the values begin with."""
     if wrong.any():
         row = int(wrong.argmax())
@@ -59,18 +61,24 @@ def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
     if array.dtype.kind not in "iu":
         raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
     if array.dtype == np.uint64:
-        refuse(array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63", first_row)
+        refuse(
+            array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63", first_row
+        )
     return array.astype(np.int64, copy=False)
 
 
 def check_length(array: Array, num_nodes: int, where: str) -> None:
     if len(array) != num_nodes:
-        raise InputError(f"{where} has {len(array)} rows; expected {num_nodes}, one per node (as many as labels)")
+        raise InputError(
+            f"{where} has {len(array)} rows; expected {num_nodes}, one per node (as many as labels)"
+        )
 
 
 def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
     """[E] ends of the edges, in [0, N)."""
-    ends: Endpoints = array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
+    ends: Endpoints = (
+        array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
+    )
 
     def are_nodes(edges: slice) -> bool:
         return bool(ends[edges].min() >= 0 and ends[edges].max() < num_nodes)
@@ -93,7 +101,9 @@ def check_unique(ids: Ints, where: str) -> None:
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
-        raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once")
+        raise InputError(
+            f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once"
+        )
 
 
 def check_classes(array: Array, limit: int, where: str) -> Ints:
@@ -107,7 +117,9 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
     """[N, C] of 0 and 1, a row of NaN where unlabelled."""
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]")
+        raise InputError(
+            f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]"
+        )
     labels = array.astype(np.float32)
     unlabelled = np.isnan(labels)
     wrong = np.argwhere(~(np.isin(labels, (0, 1)) | unlabelled.all(axis=1, keepdims=True)))
@@ -135,7 +147,9 @@ def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | Csr
     """The dense features `feat` of a file's arrays, or the parts of a CSR matrix; InputError for both or neither."""
     csr = [name for name in CSR if name in arrays]
     if "feat" in arrays and csr:
-        raise InputError(f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones")
+        raise InputError(
+            f"{path}: has both `feat` and `{csr[0]}`; expected dense features or CSR ones"
+        )
     if "feat" in arrays:
         return arrays["feat"]
     missing = [name for name in CSR if name not in arrays]
@@ -148,7 +162,10 @@ def features_among(arrays: Mapping[str, Array], path: Path | str) -> Array | Csr
 
 
 def check_features(
-    features: Array | CsrParts, num_nodes: int, at: Callable[[str], str], featured: NDArray[np.bool_] | None = None
+    features: Array | CsrParts,
+    num_nodes: int,
+    at: Callable[[str], str],
+    featured: NDArray[np.bool_] | None = None,
 ) -> Features:
     """[N, F] finite float32, dense or CSR; for `featured` see check_dense."""
     if isinstance(features, CsrParts):
@@ -164,7 +181,9 @@ def check_dense(
     featured: bool [N], set to False at rows that are all NaN, which become zeros; None: they are refused.
     """
     if array.ndim != 2 or array.shape[1] == 0:
-        raise InputError(f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature")
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature"
+        )
     check_length(array, num_nodes, where)
     if array.dtype.kind not in "biuf":
         raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
@@ -173,7 +192,9 @@ def check_dense(
     size = max(1, BLOCK // array.shape[1])
     all_rows = blocks(num_nodes, size)
     finite_rows = in_blocks(lambda rows: bool(np.isfinite(features[rows]).all()), num_nodes, size)
-    for rows in (rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite):
+    for rows in (
+        rows for rows, are_finite in zip(all_rows, finite_rows, strict=True) if not are_finite
+    ):
         finite = np.isfinite(features[rows])
         if featured is not None:
             blank = np.isnan(features[rows]).all(axis=1)
@@ -183,14 +204,18 @@ def check_dense(
             featured[rows], finite[blank] = ~blank, True
         if not finite.all():
             row, column = np.argwhere(~finite)[0] + (rows.start, 0)
-            raise InputError(f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32")
+            raise InputError(
+                f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite float32"
+            )
     return np.ascontiguousarray(features)
 
 
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
     """[E] weights as float32; None where all are one: then there is nothing to weigh."""
     if array.shape not in ((num_edges,), (num_edges, 1)):
-        raise InputError(f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge")
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge"
+        )
     weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
     odd = (weight != 0) & ~((weight >= MIN_WEIGHT) & (weight <= MAX_WEIGHT))
     refuse(weight, odd, where, f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
@@ -200,7 +225,9 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
     """[E, K] finite features of edges as float32; [E] is one feature."""
     if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
-        raise InputError(f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge")
+        raise InputError(
+            f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge"
+        )
     return check_dense(array if array.ndim == 2 else array[:, None], num_edges, where)
 
 
@@ -226,44 +253,64 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
     matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
     matrix.sum_duplicates()
     if not np.isfinite(matrix.data).all():
-        row = int(np.searchsorted(matrix.indptr, np.argmin(np.isfinite(matrix.data)), side="right")) - 1
-        raise InputError(f"{at('feat_data')}: entries of one place (node {row}) add up to more than a float32 holds")
+        row = (
+            int(np.searchsorted(matrix.indptr, np.argmin(np.isfinite(matrix.data)), side="right"))
+            - 1
+        )
+        raise InputError(
+            f"{at('feat_data')}: entries of one place (node {row}) add up to more than a float32 holds"
+        )
     return matrix
 
 
 def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None:
     if len(indptr) != num_nodes + 1:
-        raise InputError(f"{where} has {len(indptr)} entries; expected {num_nodes + 1}, one more than nodes")
+        raise InputError(
+            f"{where} has {len(indptr)} entries; expected {num_nodes + 1}, one more than nodes"
+        )
     if indptr[0] != 0 or indptr[-1] != stored:
-        raise InputError(f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored values")
+        raise InputError(
+            f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored values"
+        )
     falls = np.flatnonzero(np.diff(indptr) < 0)
     if len(falls):
         row = int(falls[0]) + 1
-        raise InputError(f"{where}: entry {row} is {indptr[row]}, less than the one before; expected no decrease")
+        raise InputError(
+            f"{where}: entry {row} is {indptr[row]}, less than the one before; expected no decrease"
+        )
 
 
-def check_masks(masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]) -> dict[str, NDArray[np.bool_]]:
+def check_masks(
+    masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str]
+) -> dict[str, NDArray[np.bool_]]:
     """The three masks by name, or nothing; whether they overlap is looked at when they are used (splits.py)."""
     if not masks:
         return {}
     missing = [name for name in MASKS if name not in masks]
     if missing:
         found = ", ".join(masks)
-        raise InputError(f"{at(missing[0])} is missing, {found} is there; expected all three or none")
+        raise InputError(
+            f"{at(missing[0])} is missing, {found} is there; expected all three or none"
+        )
     return {name: check_mask(masks[name], num_nodes, at(name)) for name in MASKS}
 
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
     """[N] booleans; integers do if they are all 0 or 1."""
     if array.ndim != 1 or array.dtype.kind not in "biu":
-        raise InputError(f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]")
+        raise InputError(
+            f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]"
+        )
     check_length(array, num_nodes, where)
     refuse(array, (array != 0) & (array != 1), where, "expected a mask of True and False")
     return array.astype(np.bool_)
 
 
 def check_split(
-    masks: Mapping[str, NDArray[np.bool_]], labelled: NDArray[np.bool_], where: str, ids: Ints | None = None
+    masks: Mapping[str, NDArray[np.bool_]],
+    labelled: NDArray[np.bool_],
+    where: str,
+    ids: Ints | None = None,
 ) -> None:
     """Masks, bool [N] each, that share no node and have labelled nodes only; `ids` [N] name the nodes, else their rows.
 
@@ -277,4 +324,6 @@ def check_split(
         if mask.any():
             row = int(mask.argmax())
             node = row if ids is None else ids[row]
-            raise InputError(f"{where}: {int(mask.sum())} nodes {what}, the first is node {node}; take it out")
+            raise InputError(
+                f"{where}: {int(mask.sum())} nodes {what}, the first is node {node}; take it out"
+            )

@@ -21,8 +21,10 @@ def has_dgl() -> bool:
 def require_dgl(use: str) -> None:
     """InputError that begins with `use` where DGL is not installed."""
     if not has_dgl():
-        raise InputError(f"{use}: needs DGL, which is not installed; it has wheels for Python up to 3.11: "
-                         "pip install 'dgl>=1.1.3,<2'")  # fmt: skip
+        raise InputError(
+            f"{use}: needs DGL, which is not installed; it has wheels for Python up to 3.11: "
+            "pip install 'dgl>=1.1.3,<2'"
+        )
 
 
 def import_dgl(use: str) -> Any:
@@ -30,6 +32,8 @@ def import_dgl(use: str) -> Any:
     require_dgl(use)
     os.environ.setdefault("DGLBACKEND", "pytorch")  # before the import below: DGL reads it once
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated names of torch and scipy that DGL uses while it is imported
+        warnings.simplefilter(
+            "ignore"
+        )  # deprecated names of torch and scipy that DGL uses while it is imported
         import dgl
     return dgl

@@ -29,11 +29,16 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
     if seconds is None:
         seconds = SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
     try:
-        status = (_status_of_child if forkserver._forkserver._forkserver_pid else _status_of_program)(files, seconds)  # type: ignore[attr-defined]
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        status = (_status_of_child if server else _status_of_program)(files, seconds)
     except (subprocess.TimeoutExpired, TimeoutError):
-        raise InputError(f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again") from None
+        raise InputError(
+            f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again"
+        ) from None
     if status != 0:
-        raise InputError(f"{named}: DGL's reader crashes on it, so it is damaged; copy or write it again")
+        raise InputError(
+            f"{named}: DGL's reader crashes on it, so it is damaged; copy or write it again"
+        )
 
 
 def _status_of_program(files: Sequence[Path], seconds: float) -> int:

@@ -25,13 +25,29 @@ from partitioning.errors import InputError
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = (OSError, ValueError, TypeError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError,
-              SyntaxError, TokenError, ArithmeticError, SafetensorError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TokenError,
+    ArithmeticError,
+    SafetensorError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
 
 
 @contextlib.contextmanager
-def reading(path: Path, kind: str, remedy: str = "write it anew", where: str | None = None) -> Iterator[None]:
+def reading(
+    path: Path, kind: str, remedy: str = "write it anew", where: str | None = None
+) -> Iterator[None]:
     """Turn whatever reading a file of the user's raises into an InputError that names it.
 
     Args:
@@ -132,14 +148,22 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{where}: in use by {_owner(lock)}; wait for its end, or choose another") from None
+            raise InputError(
+                f"{where}: in use by {_owner(lock)}; wait for its end, or choose another"
+            ) from None
         except OSError as error:
-            log.warning("%s: this file system has no locks (%s); let no other process write there", lock, error)
+            log.warning(
+                "%s: this file system has no locks (%s); let no other process write there",
+                lock,
+                error,
+            )
         if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
             raise InputError(f"{where}: another process has just left it; try again")
         file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": started}))
+        file.write(
+            json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": started})
+        )
         file.flush()
         refused = False
         try:

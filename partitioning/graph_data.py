@@ -13,8 +13,11 @@ from partitioning.names import Names
 MASKS = ("train_mask", "val_mask", "test_mask")
 EDGE_DATA = ("edge_weight", "edge_feat")
 EDGE_NAMES = {name: name for name in EDGE_DATA} | {
-    "weight": "edge_weight", "w": "edge_weight", "feat": "edge_feat", "edge_attr": "edge_feat",
-}  # fmt: skip
+    "weight": "edge_weight",
+    "w": "edge_weight",
+    "feat": "edge_feat",
+    "edge_attr": "edge_feat",
+}
 """What edata of DGL's may be called, and our name."""
 Features = NDArray[np.float32] | sp.csr_array
 Endpoints = NDArray[np.signedinteger[Any]]

@@ -54,7 +54,11 @@ def limit(count: int, num_parts: int) -> int:
 
 
 def partition(
-    graph: GraphData, train_mask: Mask | None, num_parts: int, rng: np.random.Generator, types: Ints | None = None
+    graph: GraphData,
+    train_mask: Mask | None,
+    num_parts: int,
+    rng: np.random.Generator,
+    types: Ints | None = None,
 ) -> Ints:
     """Assign each node to a part so that few halo rows are needed; int64 [N] in [0, P).
 
@@ -68,7 +72,10 @@ def partition(
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
     types = np.zeros(graph.num_nodes, np.int64) if types is None else types
-    attempts = [_attempt(graph, train_mask, types, num_parts, rng.permutation(graph.num_nodes)) for _ in range(tries)]
+    attempts = [
+        _attempt(graph, train_mask, types, num_parts, rng.permutation(graph.num_nodes))
+        for _ in range(tries)
+    ]
     return min(attempts, key=lambda attempt: attempt[0])[1]
 
 
@@ -96,7 +103,9 @@ def make_nets(src: Ints, dst: Ints, num_nodes: int) -> csr_array:
     """Return the nets, int32 [N, N]: entry (u, v) is 1 if v is u or an out-neighbour of u. src, dst int64 [E]."""
     everyone = np.arange(num_nodes)
     rows, columns = np.concatenate([src, everyone]), np.concatenate([dst, everyone])
-    nets = csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=(num_nodes, num_nodes))
+    nets = csr_array(
+        (np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=(num_nodes, num_nodes)
+    )
     nets.sum_duplicates()
     nets.data[:] = 1
     return nets
@@ -132,7 +141,9 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
     return [pins[first:end] for first, end in pairwise(nets.indptr.tolist()) if end - first > 1]
 
 
-def balance(parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None) -> None:
+def balance(
+    parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None
+) -> None:
     """Move nodes, int64 [N], until no part is above its limit of training nodes, nor of nodes of a type. Changes parts.
 
     Training nodes move first; then other nodes alone, so that the first result stays. The second step never lacks
@@ -158,7 +169,9 @@ def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movabl
         if room[fullest] >= 0:
             return
         nodes = np.flatnonzero(movable & (parts == fullest))
-        cost = np.where(room > 0, added_rows(nets, nets_of[nodes], parts, fullest, num_parts), np.inf)
+        cost = np.where(
+            room > 0, added_rows(nets, nets_of[nodes], parts, fullest, num_parts), np.inf
+        )
         target = cost.argmin(axis=1)
         first = np.argsort(cost.min(axis=1), kind="stable")[: (1 - room[fullest]) // 2]
         for part in np.unique(target[first]):
@@ -166,7 +179,9 @@ def _shed(parts: Ints, nets: csr_array, num_parts: int, *, counted: Mask, movabl
             parts[nodes[going[: room[part]]]] = part
 
 
-def added_rows(nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int) -> NDArray[np.int32]:
+def added_rows(
+    nets: csr_array, nets_of: csr_array, parts: Ints, source: int, num_parts: int
+) -> NDArray[np.int32]:
     """How many halo rows more there are when a node of part `source` moves to each part, int32 [M, P].
 
     nets_of int32 [M, N]: the nets of each node in question.

@@ -37,7 +37,9 @@ class Names:
         """Those of some nodes, int64 [n]."""
         sizes = np.diff(self.ends, prepend=0)[rows]
         ends = np.cumsum(sizes)
-        return Names(self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends)
+        return Names(
+            self.text[np.arange(sizes.sum()) + np.repeat(self.ends[rows] - ends, sizes)], ends
+        )
 
     def tolist(self) -> list[str]:
         text = self.text.tobytes()
@@ -53,7 +55,11 @@ class Names:
         """Those in a folder, None where there are none; InputError for a damaged file."""
         if not (folder / FILES[0]).is_file():
             return None
-        with reading(folder / FILES[0], "file of names", "copy it again, or partition again with overwrite=true"):
+        with reading(
+            folder / FILES[0],
+            "file of names",
+            "copy it again, or partition again with overwrite=true",
+        ):
             names = cls(*(np.load(folder / file, allow_pickle=False) for file in FILES))
             names.tolist()
         return names
@@ -64,5 +70,7 @@ def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
     try:
         from pandas.util import hash_array
     except ImportError:
-        raise InputError("ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt") from None
+        raise InputError(
+            "ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt"
+        ) from None
     return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)

@@ -13,7 +13,9 @@ def random_rows(ids: NDArray[np.int64], width: int) -> NDArray[np.float32]:
         seeds = _mixed(ids.astype(np.uint64) * GOLDEN)
         for column in range(width):
             bits = _mixed(seeds + GOLDEN * np.uint64(column + 1))
-            rows[:, column] = (bits >> np.uint64(40)).astype(np.float64) * (2 * 3**0.5 / 2**24) - 3**0.5
+            rows[:, column] = (bits >> np.uint64(40)).astype(np.float64) * (
+                2 * 3**0.5 / 2**24
+            ) - 3**0.5
     return rows
 
 

@@ -52,7 +52,10 @@ def within(least: float, most: float) -> Check:
 
 
 FINITE = Check(math.isfinite, "must be finite")
-SEED = (at_least(0), at_most(2**32 - 1))  # torch and numpy take larger ones, but not each of their generators
+SEED = (
+    at_least(0),
+    at_most(2**32 - 1),
+)  # torch and numpy take larger ones, but not each of their generators
 
 
 @dataclass(frozen=True)

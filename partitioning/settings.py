@@ -20,13 +20,19 @@ MAX_PARTITIONS = 100_000
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 KINDS = Check(
-    lambda value: all(kind in FEATURES for kinds in (value.values() if isinstance(value, dict) else [value])
-                      for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])),
-    f"choose of {', '.join(FEATURES)}", FEATURES,
-)  # fmt: skip
+    lambda value: all(
+        kind in FEATURES
+        for kinds in (value.values() if isinstance(value, dict) else [value])
+        for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])
+    ),
+    f"choose of {', '.join(FEATURES)}",
+    FEATURES,
+)
 LINKS = "retexo.metrics.LinkPrediction"
 TASKS = ("retexo.metrics.NodeClassification", LINKS)
-SHARE = Check(lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file")
+SHARE = Check(
+    lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file"
+)
 
 
 @settings_dataclass
@@ -38,15 +44,24 @@ class SyntheticSettings(Checked):
 
     nodes: int = setting("synthetic.nodes", 10_000, "nodes", at_least(1), MAX_COUNT)
     edges: int = setting("synthetic.edges", 100_000, "undirected edges", at_least(0), MAX_COUNT)
-    features: int = setting("synthetic.features", 64, "width of a feature row", at_least(1), MAX_COUNT)
+    features: int = setting(
+        "synthetic.features", 64, "width of a feature row", at_least(1), MAX_COUNT
+    )
     classes: int = setting("synthetic.classes", 8, "classes", at_least(1), MAX_COUNT)
-    homophily: float = setting("synthetic.homophily", 0.7, "share of the edges within a class", within(0, 1))
+    homophily: float = setting(
+        "synthetic.homophily", 0.7, "share of the edges within a class", within(0, 1)
+    )
     seed: int = setting("synthetic.seed", "${seed}", "of the graph", *SEED, is_seed=True)
-    types: int = setting("synthetic.types", 5, "synthetic_hetero: types of nodes", at_least(1), at_most(1000))
+    types: int = setting(
+        "synthetic.types", 5, "synthetic_hetero: types of nodes", at_least(1), at_most(1000)
+    )
     relations: int = setting(
-        "synthetic.relations", 6, "synthetic_hetero: relations, their reverse ones not counted", at_least(1),
+        "synthetic.relations",
+        6,
+        "synthetic_hetero: relations, their reverse ones not counted",
+        at_least(1),
         at_most(1000),
-    )  # fmt: skip
+    )
 
 
 @settings_dataclass
@@ -54,101 +69,179 @@ class SplitSettings(Checked):
     """How nodes become training, validation and test nodes; null: as in the data set's published split."""
 
     kind: str = setting(
-        "split.kind", "default",
+        "split.kind",
+        "default",
         "the data set's published split; the masks in the data; N per class; shares of the labelled nodes; index files",
-        one_of("default", "given", "per_class", "fraction", "files"), is_group=True, of_partitioner=True,
-    )  # fmt: skip
-    seed: int = setting("split.seed", "${seed}", "of a drawn split", *SEED, is_seed=True, of_partitioner=True)
-    train_per_class: int | None = setting(
-        "split.train_per_class", None, "per_class: nodes of each class for training", at_least(0), of_partitioner=True
+        one_of("default", "given", "per_class", "fraction", "files"),
+        is_group=True,
+        of_partitioner=True,
     )
-    num_val: int | None = setting("split.num_val", None, "per_class: for validation", at_least(0), of_partitioner=True)
-    num_test: int | None = setting("split.num_test", None, "per_class: for the test", at_least(0), of_partitioner=True)
+    seed: int = setting(
+        "split.seed", "${seed}", "of a drawn split", *SEED, is_seed=True, of_partitioner=True
+    )
+    train_per_class: int | None = setting(
+        "split.train_per_class",
+        None,
+        "per_class: nodes of each class for training",
+        at_least(0),
+        of_partitioner=True,
+    )
+    num_val: int | None = setting(
+        "split.num_val", None, "per_class: for validation", at_least(0), of_partitioner=True
+    )
+    num_test: int | None = setting(
+        "split.num_test", None, "per_class: for the test", at_least(0), of_partitioner=True
+    )
     train: Any = setting(
-        "split.train", None, "fraction: share in [0, 1]; files: node indices (npy, csv)", SHARE, of_partitioner=True
+        "split.train",
+        None,
+        "fraction: share in [0, 1]; files: node indices (npy, csv)",
+        SHARE,
+        of_partitioner=True,
     )
     val: Any = setting("split.val", None, "likewise", SHARE, of_partitioner=True)
     test: Any = setting("split.test", None, "likewise", SHARE, of_partitioner=True)
     dir: str | None = setting(
-        "split.dir", None, "files: folder with train, val (or valid) and test (npy, csv)", of_partitioner=True
+        "split.dir",
+        None,
+        "files: folder with train, val (or valid) and test (npy, csv)",
+        of_partitioner=True,
     )
     drop_unlabelled: bool = setting(
-        "split.drop_unlabelled", False, "take nodes without a label out of the masks", of_partitioner=True
+        "split.drop_unlabelled",
+        False,
+        "take nodes without a label out of the masks",
+        of_partitioner=True,
     )
     edges: tuple[float, ...] | None = setting(
-        "split.edges", None, "task=link_prediction: shares of training, validation and test pairs; null: the data's "
-        "own split, else [0.85, 0.05, 0.1]", of_partitioner=True,
-    )  # fmt: skip
-    by: str | None = setting(
-        "split.by", None, "likewise: source, or its type: of each source's pairs; time: the first train; null: all",
+        "split.edges",
+        None,
+        "task=link_prediction: shares of training, validation and test pairs; null: the data's "
+        "own split, else [0.85, 0.05, 0.1]",
         of_partitioner=True,
-    )  # fmt: skip
+    )
+    by: str | None = setting(
+        "split.by",
+        None,
+        "likewise: source, or its type: of each source's pairs; time: the first train; null: all",
+        of_partitioner=True,
+    )
 
 
 @settings_dataclass
 class ColumnSettings(Checked):
     """Columns of dataset_name=file's tables; null: one of a usual name, which the log says."""
 
-    id: str | None = setting("columns.id", None, "column of the nodes' ids; null: id, node_id ...", of_partitioner=True)
-    label: str | None = setting("columns.label", None, "of their classes; null: label, class", of_partitioner=True)
-    src: str | None = setting("columns.src", None, "of edges; null: src, source, from ...", of_partitioner=True)
-    dst: str | None = setting("columns.dst", None, "likewise; null: dst, target, to ...", of_partitioner=True)
-    weight: str | None = setting("columns.weight", None, "of edges; null: weight", of_partitioner=True)
-    time: str | None = setting("columns.time", None, "of edges, a number, for split.by=time", of_partitioner=True)
+    id: str | None = setting(
+        "columns.id", None, "column of the nodes' ids; null: id, node_id ...", of_partitioner=True
+    )
+    label: str | None = setting(
+        "columns.label", None, "of their classes; null: label, class", of_partitioner=True
+    )
+    src: str | None = setting(
+        "columns.src", None, "of edges; null: src, source, from ...", of_partitioner=True
+    )
+    dst: str | None = setting(
+        "columns.dst", None, "likewise; null: dst, target, to ...", of_partitioner=True
+    )
+    weight: str | None = setting(
+        "columns.weight", None, "of edges; null: weight", of_partitioner=True
+    )
+    time: str | None = setting(
+        "columns.time", None, "of edges, a number, for split.by=time", of_partitioner=True
+    )
 
 
 @settings_dataclass
 class DatasetSettings(Checked):
     """Which graph, from where."""
 
-    task: str = setting("task._target_", TASKS[0], "or task=link_prediction: links; classes of nodes", one_of(*TASKS))
+    task: str = setting(
+        "task._target_",
+        TASKS[0],
+        "or task=link_prediction: links; classes of nodes",
+        one_of(*TASKS),
+    )
     name: str = setting("dataset_name", "reddit", "the data set, see README.md")
     dir: str = setting(
-        "dataset_dir", "../retexo-datasets/", "folder of downloaded data sets", per_node=True, compared=False
+        "dataset_dir",
+        "../retexo-datasets/",
+        "folder of downloaded data sets",
+        per_node=True,
+        compared=False,
     )
     file: str | None = setting(
-        "dataset_file", None,
+        "dataset_file",
+        None,
         "dataset_name=file: an npz, tables, or a DGL graph file (docs/data.md); dataset_name=parts: this site's folder",
         per_node=True,
-    )  # fmt: skip
+    )
     symmetrize: bool | None = setting(
-        "symmetrize", None, "add the reverse of each edge; null: as the data set needs it", of_partitioner=True
+        "symmetrize",
+        None,
+        "add the reverse of each edge; null: as the data set needs it",
+        of_partitioner=True,
     )
     columns: ColumnSettings
     labels: str = setting(
-        "labels", "auto", "dataset_name=file: one class per node, or several; auto: a matrix of 0 and 1 has several",
-        one_of("auto", "multiclass", "multilabel"), of_partitioner=True,
-    )  # fmt: skip
+        "labels",
+        "auto",
+        "dataset_name=file: one class per node, or several; auto: a matrix of 0 and 1 has several",
+        one_of("auto", "multiclass", "multilabel"),
+        of_partitioner=True,
+    )
     duplicates: str = setting(
-        "duplicates", "keep", "dataset_name=file: an edge that is listed k times counts k times; or merge: once, with "
-        "the sum of its weights", one_of("keep", "merge"), of_partitioner=True,
-    )  # fmt: skip
+        "duplicates",
+        "keep",
+        "dataset_name=file: an edge that is listed k times counts k times; or merge: once, with "
+        "the sum of its weights",
+        one_of("keep", "merge"),
+        of_partitioner=True,
+    )
     features: Any = setting(
-        "features", "given",
+        "features",
+        "given",
         "one or a list, side by side: those of the data; degrees; random ones of the node's id, which are not sent; "
         "of the place in the graph; those of the data, or the mean of neighbours' (docs/data.md); or {TYPE: ...}",
-        KINDS, earlier=["given"], of_partitioner=True,
-    )  # fmt: skip
+        KINDS,
+        earlier=["given"],
+        of_partitioner=True,
+    )
     target: str | None = setting(
-        "target", None, "heterogeneous graphs: the node type that is learned; null: the one with labels",
+        "target",
+        None,
+        "heterogeneous graphs: the node type that is learned; null: the one with labels",
         of_partitioner=True,
-    )  # fmt: skip
+    )
     reverse: bool = setting(
-        "relations.reverse", True, "heterogeneous graphs: add the reverse rev_NAME of every relation that has none",
+        "relations.reverse",
+        True,
+        "heterogeneous graphs: add the reverse rev_NAME of every relation that has none",
         of_partitioner=True,
-    )  # fmt: skip
+    )
     synthetic: SyntheticSettings
     split: SplitSettings
 
     relation: str | None = setting(
-        "task.relation", None, "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION", of_partitioner=True
+        "task.relation",
+        None,
+        "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION",
+        of_partitioner=True,
     )
     spectral: int = setting(
-        "task.spectral", 128, "links: width of the spectral embedding of training pairs, whose products may answer; "
-        "validation chooses it, a half or a quarter of it; 0: none", at_least(0), at_most(1024), of_partitioner=True,
-    )  # fmt: skip
+        "task.spectral",
+        128,
+        "links: width of the spectral embedding of training pairs, whose products may answer; "
+        "validation chooses it, a half or a quarter of it; 0: none",
+        at_least(0),
+        at_most(1024),
+        of_partitioner=True,
+    )
     paths: bool = setting(
-        "task.paths", True, "links: paths of two, weighted as Adamic-Adar has them, may answer", of_partitioner=True
+        "task.paths",
+        True,
+        "links: paths of two, weighted as Adamic-Adar has them, may answer",
+        of_partitioner=True,
     )
 
     @property
@@ -163,43 +256,73 @@ class PartitionSettings(Checked):
 
     dataset: DatasetSettings
     dir: str = setting(
-        "partition_dir", "data/partitions", "where partition directories are",
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "partition_dir",
+        "data/partitions",
+        "where partition directories are",
+        per_node=True,
+        compared=False,
+    )
     method: str = setting(
-        "partition_method", "random", "how nodes are assigned to parts", one_of("random", "metis", "km1", "file"),
+        "partition_method",
+        "random",
+        "how nodes are assigned to parts",
+        one_of("random", "metis", "km1", "file"),
         of_partitioner=True,
-    )  # fmt: skip
+    )
     objective: str = setting(
-        "part_obj", "vol", "metis: minimises communication volume, or cut edges", one_of("vol", "cut"),
+        "part_obj",
+        "vol",
+        "metis: minimises communication volume, or cut edges",
+        one_of("vol", "cut"),
         of_partitioner=True,
-    )  # fmt: skip
+    )
     file: str | None = setting(
-        "partition_file", None, "file: the part of each node, an integer array [nodes], npy or csv", of_partitioner=True
+        "partition_file",
+        None,
+        "file: the part of each node, an integer array [nodes], npy or csv",
+        of_partitioner=True,
     )
     num_partitions: int = setting(
-        "num_partitions", 4, "parts, which is also the number of workers", at_least(1), at_most(MAX_PARTITIONS)
+        "num_partitions",
+        4,
+        "parts, which is also the number of workers",
+        at_least(1),
+        at_most(MAX_PARTITIONS),
     )
     balance_train: bool | None = setting(
-        "partition.balance_train", None, "balance the training nodes over the parts; null: for metis and km1",
+        "partition.balance_train",
+        None,
+        "balance the training nodes over the parts; null: for metis and km1",
         of_partitioner=True,
-    )  # fmt: skip
-    seed: int = setting("partition.seed", "${seed}", "of the partitioning", *SEED, is_seed=True, of_partitioner=True)
+    )
+    seed: int = setting(
+        "partition.seed", "${seed}", "of the partitioning", *SEED, is_seed=True, of_partitioner=True
+    )
     dgl_files: bool | None = setting(
-        "partition.dgl_files", None,
+        "partition.dgl_files",
+        None,
         "write what dgl.distributed.load_partition reads, too, a second copy; null: where DGL is installed",
-        of_partitioner=True, compared=False,
-    )  # fmt: skip
+        of_partitioner=True,
+        compared=False,
+    )
     overwrite: bool = setting(
-        "overwrite", False, "replace a partition directory made with other settings",
-        of_partitioner=True, compared=False,
-    )  # fmt: skip
+        "overwrite",
+        False,
+        "replace a partition directory made with other settings",
+        of_partitioner=True,
+        compared=False,
+    )
     verify: bool = setting(
-        "verify", False, "app=partition_data: check the directory that is there, and write nothing",
-        of_partitioner=True, compared=False,
-    )  # fmt: skip
+        "verify",
+        False,
+        "app=partition_data: check the directory that is there, and write nothing",
+        of_partitioner=True,
+        compared=False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.method == "file" and self.file is None:
-            raise InputError("partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv")
+            raise InputError(
+                "partition_method=file needs partition_file=PATH: an integer array [nodes], npy or csv"
+            )

@@ -37,22 +37,39 @@ class SiteTypes:
     @classmethod
     def of(cls, fields: Mapping[str, Any], path: Path) -> Self:
         """InputError names what is wrong."""
-        values: list[Any] = [fields.get(name, [] if name == "weighted" else None) for name in OF_TYPES]
+        values: list[Any] = [
+            fields.get(name, [] if name == "weighted" else None) for name in OF_TYPES
+        ]
         target, types, relations, weighted = values
 
         def check(name: str, right: bool, expected: str) -> None:
             if not right:
                 raise InputError(f"{path}: {name} is {fields.get(name)!r}; expected {expected}")
 
-        right = isinstance(types, dict) and all(type(width) is int and width >= 0 for width in types.values())
-        check("types", right and not any(SEPARATOR in name or "/" in name for name in types or ()),
-              "{TYPE: width of its features, ...}, 0 for none; no name has __ or / in it")  # fmt: skip
-        check("target", isinstance(target, str) and target in types, f"one of its types: {', '.join(types)}")
+        right = isinstance(types, dict) and all(
+            type(width) is int and width >= 0 for width in types.values()
+        )
+        check(
+            "types",
+            right and not any(SEPARATOR in name or "/" in name for name in types or ()),
+            "{TYPE: width of its features, ...}, 0 for none; no name has __ or / in it",
+        )
+        check(
+            "target",
+            isinstance(target, str) and target in types,
+            f"one of its types: {', '.join(types)}",
+        )
         right = isinstance(relations, list) and all(_is_relation(each, types) for each in relations)
-        check("relations", right and len(set(relations)) == len(relations),
-              f"a list of SOURCE{SEPARATOR}RELATION{SEPARATOR}DESTINATION, of its types, each once")  # fmt: skip
-        check("weighted", isinstance(weighted, list) and all(each in relations for each in weighted),
-              "a list of some of its relations")  # fmt: skip
+        check(
+            "relations",
+            right and len(set(relations)) == len(relations),
+            f"a list of SOURCE{SEPARATOR}RELATION{SEPARATOR}DESTINATION, of its types, each once",
+        )
+        check(
+            "weighted",
+            isinstance(weighted, list) and all(each in relations for each in weighted),
+            "a list of some of its relations",
+        )
         return cls(target, types, tuple(relations), tuple(weighted))
 
 
@@ -91,16 +108,28 @@ class Site:
         fields = read_json(path)
         known = (*KEYS, *OF_TYPES)
         if unknown := sorted(fields.keys() - set(known)):
-            raise InputError(f"{path}: `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
+            raise InputError(
+                f"{path}: `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
+            )
         if fields.get("version") != VERSION:
-            raise InputError(f"{path}: version is {fields.get('version')!r}; this program reads version {VERSION}")
+            raise InputError(
+                f"{path}: version is {fields.get('version')!r}; this program reads version {VERSION}"
+            )
         name, sites = fields.get("site"), fields.get("sites")
-        if not isinstance(sites, list) or not all(isinstance(other, str) and other for other in sites):
-            raise InputError(f"{path}: sites is {sites!r}; expected a list of names, one per site, by rank")
+        if not isinstance(sites, list) or not all(
+            isinstance(other, str) and other for other in sites
+        ):
+            raise InputError(
+                f"{path}: sites is {sites!r}; expected a list of names, one per site, by rank"
+            )
         if len(set(sites)) < len(sites):
-            raise InputError(f"{path}: sites names {max(sites, key=sites.count)} twice; expected each name once")
+            raise InputError(
+                f"{path}: sites names {max(sites, key=sites.count)} twice; expected each name once"
+            )
         if not isinstance(name, str) or name not in sites:
-            raise InputError(f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}")
+            raise InputError(
+                f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}"
+            )
         task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
         one_of("multiclass", "multilabel")(f"{path}: task", task)
         integer = type(classes) is int and 1 <= classes <= MAX_CLASSES

@@ -60,7 +60,8 @@ def read_part(site: Site) -> Partition:
     ids, edges = checked_ids(arrays, path), checked_edges(arrays, site, path)
     order = np.argsort(ids)
     nodes: dict[str, Any] = {
-        name: torch.from_numpy(array[order]) for name, array in _node_arrays(arrays, ids, site, path).items()
+        name: torch.from_numpy(array[order])
+        for name, array in _node_arrays(arrays, ids, site, path).items()
     }
     return Partition(
         rank=site.rank,
@@ -79,14 +80,18 @@ def _at(path: Path | str, name: str) -> str:
 
 def _required(arrays: Mapping[str, Array], name: str, path: Path | str) -> Ints:
     if name not in arrays:
-        raise InputError(f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}")
+        raise InputError(
+            f"{path}: there is no array `{name}`; found {', '.join(sorted(arrays)) or 'nothing'}"
+        )
     return check_integers(arrays[name], _at(path, name))
 
 
 def check_names(arrays: Mapping[str, Array], known: Sequence[str], path: Path | str) -> None:
     """InputError for an array of another name."""
     if unknown := sorted(arrays.keys() - set(known)):
-        raise InputError(f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}")
+        raise InputError(
+            f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
+        )
 
 
 def checked_ids(arrays: Mapping[str, Array], path: Path | str) -> Ints:
@@ -114,9 +119,15 @@ def checked_edges(arrays: Mapping[str, Array], site: Site, path: Path | str) -> 
     src, dst, owner = (_required(arrays, name, path) for name in EDGES)
     for name, array in zip(EDGES[1:], (dst, owner), strict=True):
         if len(array) != len(src):
-            raise InputError(f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge")
-    refuse(owner, (owner < 0) | (owner >= len(site.sites)), _at(path, "src_owner"),
-           f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}")  # fmt: skip
+            raise InputError(
+                f"{_at(path, name)} has {len(array)} rows, `src` has {len(src)}; expected one per edge"
+            )
+    refuse(
+        owner,
+        (owner < 0) | (owner >= len(site.sites)),
+        _at(path, "src_owner"),
+        f"expected a rank in [0, {len(site.sites)}), a place in `sites` of {DESCRIPTION}",
+    )
     weight, feat = (
         check(arrays[name], len(src), _at(path, name)) if name in arrays else None
         for name, check in zip(EDGE_DATA, (check_edge_weight, check_edge_feat), strict=True)
@@ -132,13 +143,18 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
     order = np.lexsort((edges.src, edges.owner, edges.dst))
     order = order[~loop[order]]
     dst = np.searchsorted(ids, edges.dst[order])
-    weight, feat = (None if data is None else torch.from_numpy(data[order]) for data in (edges.weight, edges.feat))
+    weight, feat = (
+        None if data is None else torch.from_numpy(data[order])
+        for data in (edges.weight, edges.feat)
+    )
     return {
         "num_halo": len(halo["halo_owner"]),
         "src": torch.from_numpy(local[order]),
         "dst": torch.from_numpy(dst.astype(np.int32)),
         **halo,
-        "in_degree": torch.bincount(torch.from_numpy(dst), None if weight is None else weight.double(), len(ids)),
+        "in_degree": torch.bincount(
+            torch.from_numpy(dst), None if weight is None else weight.double(), len(ids)
+        ),
         "edge_weight": weight,
         "edge_feat": feat,
         "self_loops": int(loop.sum()),
@@ -147,13 +163,25 @@ def _structure(ids: Ints, edges: Edges, site: Site, path: Path) -> dict[str, Any
 
 def check_ends(src_ids: Ints, dst_ids: Ints, edges: Edges, site: Site, path: Path | str) -> None:
     """InputError for a destination of another site, and a source that is here while its owner is not, or reversed."""
-    refuse(edges.dst, ~np.isin(edges.dst, dst_ids), _at(path, "dst"),
-           "expected a node of this site, one of `node_id`; an edge belongs to the site of its dst")  # fmt: skip
+    refuse(
+        edges.dst,
+        ~np.isin(edges.dst, dst_ids),
+        _at(path, "dst"),
+        "expected a node of this site, one of `node_id`; an edge belongs to the site of its dst",
+    )
     own, held = edges.owner == site.rank, np.isin(edges.src, src_ids)
-    refuse(edges.src, own & ~held, _at(path, "src"),
-           f"`src_owner` says that {site.name} holds it, and it is not in `node_id`")  # fmt: skip
-    refuse(edges.src, ~own & held, _at(path, "src"),
-           "it is in `node_id`, and `src_owner` names another site; an id has one owner")  # fmt: skip
+    refuse(
+        edges.src,
+        own & ~held,
+        _at(path, "src"),
+        f"`src_owner` says that {site.name} holds it, and it is not in `node_id`",
+    )
+    refuse(
+        edges.src,
+        ~own & held,
+        _at(path, "src"),
+        "it is in `node_id`, and `src_owner` names another site; an id has one owner",
+    )
 
 
 def numbered(
@@ -170,7 +198,9 @@ def numbered(
     local = np.empty(len(src), np.int32)
     local[own] = np.searchsorted(ids, src[own])
     local[~own] = len(ids) + np.argsort(by_owner)[place]
-    unresolved = UnresolvedHalo(torch.from_numpy(halo[by_owner]), site.folder / ARRAYS, site.sites, kind)
+    unresolved = UnresolvedHalo(
+        torch.from_numpy(halo[by_owner]), site.folder / ARRAYS, site.sites, kind
+    )
     return local, {
         "halo_owner": torch.from_numpy(halo_owner[by_owner]),
         "halo_index": torch.full((len(halo),), -1),
@@ -178,24 +208,32 @@ def numbered(
     }
 
 
-def _node_arrays(arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path) -> dict[str, NDArray[Any]]:
+def _node_arrays(
+    arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path
+) -> dict[str, NDArray[Any]]:
     """Features, labels and masks by the names of Partition's fields, in the order of the file."""
     target = target_arrays(arrays, ids, site, path)
     return {"features": read_features(arrays, len(ids), path), **target}
 
 
-def target_arrays(arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str) -> dict[str, NDArray[Any]]:
+def target_arrays(
+    arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str
+) -> dict[str, NDArray[Any]]:
     """Labels and masks of the nodes that have them."""
     for name in NODE_ARRAYS:
         if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != len(ids)):
-            raise InputError(f"{_at(path, name)} has shape {arrays[name].shape}; `node_id` has {len(ids)} rows")
+            raise InputError(
+                f"{_at(path, name)} has shape {arrays[name].shape}; `node_id` has {len(ids)} rows"
+            )
     labels = _labels(arrays, len(ids), site, path)
     masks = _masks(arrays, len(ids), path)
     check_split(masks, is_labelled(labels), str(path), ids)
     return {"labels": labels, **masks}
 
 
-def read_features(arrays: Mapping[str, Array], num_nodes: int, path: Path | str) -> NDArray[np.float32]:
+def read_features(
+    arrays: Mapping[str, Array], num_nodes: int, path: Path | str
+) -> NDArray[np.float32]:
     """[I, F]"""
     if num_nodes == 0:
         return np.zeros((0, 0), np.float32)  # the others know the width
@@ -203,24 +241,41 @@ def read_features(arrays: Mapping[str, Array], num_nodes: int, path: Path | str)
     return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
 
 
-def _labels(arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path | str) -> Ints | NDArray[np.float32]:
+def _labels(
+    arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path | str
+) -> Ints | NDArray[np.float32]:
     multilabel = site.task == "multilabel"
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
-            log.warning("%s: there is no array `label`; this site's nodes have no part in training or scores", path)
-        return np.full((num_nodes, site.num_classes or 0), np.nan, np.float32) if multilabel else np.full(num_nodes, -1)
+            log.warning(
+                "%s: there is no array `label`; this site's nodes have no part in training or scores",
+                path,
+            )
+        return (
+            np.full((num_nodes, site.num_classes or 0), np.nan, np.float32)
+            if multilabel
+            else np.full(num_nodes, -1)
+        )
     label, where = arrays["label"], _at(path, "label")
     if (label.ndim == 2) != multilabel:
         raise InputError(f"{where} has shape {label.shape}; task of {DESCRIPTION} is {site.task}")
     if not multilabel:
         return check_classes(label, site.num_classes or max(num_nodes, MANY_CLASSES), where)
     if label.shape[1] != site.num_classes:
-        raise InputError(f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is {site.num_classes}")
+        raise InputError(
+            f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is {site.num_classes}"
+        )
     return check_multilabel(label, where)
 
 
-def _masks(arrays: Mapping[str, Array], num_nodes: int, path: Path | str) -> dict[str, NDArray[np.bool_]]:
-    masks = check_masks({name: arrays[name] for name in MASKS if name in arrays}, num_nodes, partial(_at, path))
+def _masks(
+    arrays: Mapping[str, Array], num_nodes: int, path: Path | str
+) -> dict[str, NDArray[np.bool_]]:
+    masks = check_masks(
+        {name: arrays[name] for name in MASKS if name in arrays}, num_nodes, partial(_at, path)
+    )
     if not masks and "label" in arrays and num_nodes:
-        raise InputError(f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and test")
+        raise InputError(
+            f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and test"
+        )
     return masks or {name: np.zeros(num_nodes, np.bool_) for name in MASKS}

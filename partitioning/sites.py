@@ -59,7 +59,9 @@ class SiteFolders(PartitionDirectory):
         return hashlib.sha256(json.dumps(self.local_sites[0].agreed).encode()).hexdigest()
 
     def content_digest(self, parts: range) -> str:
-        held = [file_checksum(site.folder / ARRAYS) for site in self.local_sites if site.rank in parts]
+        held = [
+            file_checksum(site.folder / ARRAYS) for site in self.local_sites if site.rank in parts
+        ]
         return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
 
     @property
@@ -100,10 +102,14 @@ def find_sites(path: Path, num_parts: int) -> SiteFolders:
     """Open a site's folder, or a folder that holds those of several sites on one machine."""
     check_path("dataset_file", str(path))
     folders = (
-        [path] if (path / DESCRIPTION).is_file() else [file.parent for file in sorted(path.glob(f"*/{DESCRIPTION}"))]
+        [path]
+        if (path / DESCRIPTION).is_file()
+        else [file.parent for file in sorted(path.glob(f"*/{DESCRIPTION}"))]
     )
     if not folders:
-        raise InputError(f"dataset_file={path}: there is no {path / DESCRIPTION}, nor one in a folder below")
+        raise InputError(
+            f"dataset_file={path}: there is no {path / DESCRIPTION}, nor one in a folder below"
+        )
     local_sites = tuple(map(Site.read, folders))
     for other in local_sites[1:]:
         if other.agreed != local_sites[0].agreed:
@@ -148,7 +154,13 @@ def write_sites(
             rows = graph.features[nodes]
             arrays: dict[str, Any] = {"feat": rows}
             if isinstance(rows, sp.csr_array):
-                arrays = dict(zip(CSR, (rows.data, rows.indices, rows.indptr, np.array(rows.shape)), strict=True))
+                arrays = dict(
+                    zip(
+                        CSR,
+                        (rows.data, rows.indices, rows.indptr, np.array(rows.shape)),
+                        strict=True,
+                    )
+                )
             arrays |= {mask: values[nodes] for mask, values in masks.items()}
             folder.mkdir(parents=True)
             (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")

@@ -14,7 +14,9 @@ _own = threading.local()
 """`threads`: how many a thread that was started here may start itself."""
 
 
-def in_threads(function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None) -> list[T]:
+def in_threads(
+    function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None
+) -> list[T]:
     """The results of a function, in order, in as many threads as torch has here; in one of those, in its share."""
     import torch  # a second to load, and data sets can be described without it
 
@@ -23,7 +25,9 @@ def in_threads(function: Callable[..., T], *arguments: Iterable[Any], at_most: i
     threads = min(own, len(tasks), at_most or own)
     if threads <= 1:
         return [function(*task) for task in tasks]
-    with ThreadPoolExecutor(threads, initializer=setattr, initargs=(_own, "threads", own // threads)) as pool:
+    with ThreadPoolExecutor(
+        threads, initializer=setattr, initargs=(_own, "threads", own // threads)
+    ) as pool:
         return list(pool.map(lambda task: function(*task), tasks))
 
 

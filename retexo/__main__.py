@@ -69,20 +69,30 @@ def compose_and(work: Callable[["Settings", "HydraConf", bool], None], fresh: bo
         first, place = not statuses, HydraConfig.get()
         statuses.append(0)
         try:
-            statuses[-1] = status_of(lambda: work(settings_of(config, place), place, fresh and first))
+            statuses[-1] = status_of(
+                lambda: work(settings_of(config, place), place, fresh and first)
+            )
         finally:
             if place.run.dir:
                 remove_if_unused(Path(place.runtime.output_dir), has_default_dir(place), started)
 
     try:
-        hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="node_classification")(job)()
+        hydra.main(
+            version_base="1.3", config_path=str(CONFIG_DIR), config_name="node_classification"
+        )(job)()
     except Exception as error:
         # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors for it, too.
         if statuses and not isinstance(error, InputError | HydraException | OmegaConfBaseException):
             raise
-        said, names = explain(error), [argument.partition("=")[0].lstrip("+~") for argument in sys.argv[1:]]
+        said, names = (
+            explain(error),
+            [argument.partition("=")[0].lstrip("+~") for argument in sys.argv[1:]],
+        )
         unnamed = not isinstance(error, InputError) and not any(name in said for name in names)
-        print(f"error: {said}{f' (of {chr(32).join(sys.argv[1:])})' if unnamed else ''}", file=sys.stderr)
+        print(
+            f"error: {said}{f' (of {chr(32).join(sys.argv[1:])})' if unnamed else ''}",
+            file=sys.stderr,
+        )
         return 2
     return max(statuses, default=0)  # none: --help, --cfg
 
@@ -91,15 +101,22 @@ def settings_of(config: "DictConfig", hydra: "HydraConf") -> "Settings":
     import logging
 
     # Before the imports that take seconds.
-    logging.getLogger("retexo").info("app=%s dataset_name=%s", config.get("app"), config.get("dataset_name"))
+    logging.getLogger("retexo").info(
+        "app=%s dataset_name=%s", config.get("app"), config.get("dataset_name")
+    )
 
     from partitioning.errors import InputError
     from retexo.config.compose import load
 
     if not hydra.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
-    config_dir = next((each.path for each in hydra.runtime.config_sources if each.provider == "command-line"), None)
-    return load(config, list(hydra.overrides.task), str(hydra.job.config_name), config_dir, os.environ)
+    config_dir = next(
+        (each.path for each in hydra.runtime.config_sources if each.provider == "command-line"),
+        None,
+    )
+    return load(
+        config, list(hydra.overrides.task), str(hydra.job.config_name), config_dir, os.environ
+    )
 
 
 def wants_workers(settings: "Settings") -> bool:
@@ -142,9 +159,13 @@ def starts_workers(arguments: Sequence[str]) -> bool:
 
     names = {place for place, given in enumerate(arguments) if given in ("--config-name", "-cn")}
     values = [given for place, given in enumerate(arguments) if not names & {place, place - 1}]
-    values = [given for given in values if not given.startswith(("hydra.run.dir=", "--config-name="))]
+    values = [
+        given for given in values if not given.startswith(("hydra.run.dir=", "--config-name="))
+    ]
     apps = {given[4:] for given in values if given.startswith("app=")}
-    return apps <= {*DISTRIBUTED_APPS} and not any(given.startswith(("-", "hydra", "+hydra")) for given in values)
+    return apps <= {*DISTRIBUTED_APPS} and not any(
+        given.startswith(("-", "hydra", "+hydra")) for given in values
+    )
 
 
 def run_beside() -> int | None:
@@ -260,8 +281,17 @@ def remove_if_unused(folder: Path, default: bool, started: float) -> None:
 
 def is_wrong_path(error: Exception) -> bool:
     """Whether a file or folder that the user named cannot be used; a full or failing disk is another thing."""
-    wrong = (errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM,
-             errno.EROFS, errno.ELOOP)  # fmt: skip
+    wrong = (
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ELOOP,
+    )
     return isinstance(error, OSError) and error.errno in wrong
 
 
@@ -270,10 +300,16 @@ def explain(error: Exception) -> str:
     from retexo.config.compose import refusal
 
     if isinstance(error, OSError) and is_wrong_path(error):
-        return f"{error.filename}: {error.strerror}; set another path" if error.filename else str(error)
+        return (
+            f"{error.filename}: {error.strerror}; set another path"
+            if error.filename
+            else str(error)
+        )
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
-    if isinstance(error, ValueError | RuntimeError):  # InputError, TrainingError, and some of Hydra's
+    if isinstance(
+        error, ValueError | RuntimeError
+    ):  # InputError, TrainingError, and some of Hydra's
         return "; ".join(line.strip() for line in str(error).splitlines())
     return refusal(error)
 

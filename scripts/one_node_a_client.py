@@ -58,7 +58,9 @@ class Clients:
     def weights(self, stage: int, width: int) -> int:
         """Bytes of a stage's weights: matrix and bias, LayerNorm, and the head."""
         num_in = self.features + width * (stage > 0)
-        return FLOAT * (num_in * self.hidden + 3 * self.hidden + self.hidden * self.classes + self.classes)
+        return FLOAT * (
+            num_in * self.hidden + 3 * self.hidden + self.hidden * self.classes + self.classes
+        )
 
     def agreed(self, width: int) -> tuple[float, float]:
         """Bytes of weights that all clients send, and that are sent to them: in the rounds, and of what was trained."""
@@ -92,7 +94,11 @@ class Stage(nn.Module):
     def __init__(self, num_in: int, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.trunk = nn.Sequential(
-            nn.Dropout(dropout), nn.Linear(num_in, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Dropout(dropout)
+            nn.Dropout(dropout),
+            nn.Linear(num_in, hidden),
+            nn.LayerNorm(hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
         )
         self.head = nn.Linear(hidden, classes)
 
@@ -109,15 +115,24 @@ def received(rows: Tensor, src: Tensor, dst: Tensor, online: Tensor) -> Tensor:
 
 
 def simulate(
-    graph: GraphData, split: Split, sizes: Clients, *, scores: bool, offline: float, seed: int, rate: float,
+    graph: GraphData,
+    split: Split,
+    sizes: Clients,
+    *,
+    scores: bool,
+    offline: float,
+    seed: int,
+    rate: float,
     dropout: float,
-) -> tuple[list[float], int]:  # fmt: skip
+) -> tuple[list[float], int]:
     """Test accuracy after each stage, and the bytes of rows that were sent; all clients of a group at once.
 
     offline: the share of clients that are not there, drawn anew for each round and each exchange.
     """
     torch.manual_seed(seed)
-    features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    features = (
+        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    )
     own, labels = torch.from_numpy(features), torch.from_numpy(graph.labels)
     train, test = (torch.from_numpy(mask.nonzero()[0]) for mask in (split.train, split.test))
     src, dst = neighbours(graph)
@@ -146,43 +161,82 @@ def simulate(
 
 def lines(sizes: Clients) -> Iterator[str]:
     """The counts, in the two forms of what crosses, beside full-graph training."""
-    yield (f"{sizes.nodes:,} clients, {sizes.edges:,.0f} directed edges; {sizes.stages} stages of {sizes.rounds} "
-           f"rounds, D = {sizes.hidden}, G = {sizes.group}")  # fmt: skip
-    yield (f"{'':<12} {'B a client: mean':>18} {'median':>12} {'99 %':>12} {'most':>14} {'rows, MB':>12} "
-           f"{'weights, MB':>22}")  # fmt: skip
+    yield (
+        f"{sizes.nodes:,} clients, {sizes.edges:,.0f} directed edges; {sizes.stages} stages of {sizes.rounds} "
+        f"rounds, D = {sizes.hidden}, G = {sizes.group}"
+    )
+    yield (
+        f"{'':<12} {'B a client: mean':>18} {'median':>12} {'99 %':>12} {'most':>14} {'rows, MB':>12} "
+        f"{'weights, MB':>22}"
+    )
     for name, width in (("scores", sizes.classes), ("embeddings", sizes.hidden)):
         each = sizes.rows(width)
         spread = [each.mean(), *np.percentile(each, (50, 99)), each.max()]
-        shown = [f"{value:,.0f}" if len(each) > 1 or not place else "" for place, value in enumerate(spread)]
+        shown = [
+            f"{value:,.0f}" if len(each) > 1 or not place else ""
+            for place, value in enumerate(spread)
+        ]
         up, down = (f"{count / 1e6:,.1f}" for count in sizes.agreed(width))
-        yield (f"{name:<12} {shown[0]:>18} {shown[1]:>12} {shown[2]:>12} {shown[3]:>14} "
-               f"{each.mean() * sizes.nodes / 1e6:>12,.2f} {up + ' up, ' + down + ' down':>22}")  # fmt: skip
+        yield (
+            f"{name:<12} {shown[0]:>18} {shown[1]:>12} {shown[2]:>12} {shown[3]:>14} "
+            f"{each.mean() * sizes.nodes / 1e6:>12,.2f} {up + ' up, ' + down + ' down':>22}"
+        )
     rows, weights = sizes.full_graph()
-    yield (f"{'full graph':<12} {rows / sizes.nodes:>18,.0f} {'':>12} {'':>12} {'':>14} {rows / 1e6:>12,.1f} "
-           f"{f'{weights / 1e6:,.1f} both ways':>22}")  # fmt: skip
+    yield (
+        f"{'full graph':<12} {rows / sizes.nodes:>18,.0f} {'':>12} {'':>12} {'':>14} {rows / 1e6:>12,.1f} "
+        f"{f'{weights / 1e6:,.1f} both ways':>22}"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     own = parser.add_argument_group("one node a client")
-    of_graph = "count over the graph of dataset_name=...; without any setting by formula, from the sizes"
+    of_graph = (
+        "count over the graph of dataset_name=...; without any setting by formula, from the sizes"
+    )
     own.add_argument("--one-node-a-client", nargs="*", metavar="SETTING=VALUE", help=of_graph)
-    own.add_argument("--group", type=int, default=64, help="clients whose weights are averaged in a round (default 64)")
-    own.add_argument("--offline", type=float, nargs="*", default=[], help="simulate with these shares of clients away")
+    own.add_argument(
+        "--group",
+        type=int,
+        default=64,
+        help="clients whose weights are averaged in a round (default 64)",
+    )
+    own.add_argument(
+        "--offline",
+        type=float,
+        nargs="*",
+        default=[],
+        help="simulate with these shares of clients away",
+    )
     own.add_argument("--seeds", type=int, default=3, help="of each simulation (default 3)")
-    own.add_argument("--rate", type=float, default=0.01, help="learning rate of a simulation (default 0.01)")
+    own.add_argument(
+        "--rate", type=float, default=0.01, help="learning rate of a simulation (default 0.01)"
+    )
     own.add_argument("--dropout", type=float, default=0.5, help="of a simulation (default 0.5)")
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Print counts, and the simulated accuracies."""
-    given: dict[str, Any] = {"hidden": options.hidden, "stages": options.layers, "rounds": options.rounds[0]}
+    given: dict[str, Any] = {
+        "hidden": options.hidden,
+        "stages": options.layers,
+        "rounds": options.rounds[0],
+    }
     given["group"] = options.group
     if not options.one_node_a_client:
         if None in (options.nodes, options.edges, options.features, options.classes):
-            parser.error("--one-node-a-client: needs dataset_name=..., or --nodes, --edges, --features and --classes")
+            parser.error(
+                "--one-node-a-client: needs dataset_name=..., or --nodes, --edges, --features and --classes"
+            )
         degree = np.array([options.edges / options.nodes])
-        of_graph = {"nodes": options.nodes, "features": options.features, "classes": options.classes}
-        print(*lines(Clients(degree, train=options.train * options.nodes, **of_graph, **given)), sep="\n")
+        of_graph = {
+            "nodes": options.nodes,
+            "features": options.features,
+            "classes": options.classes,
+        }
+        print(
+            *lines(Clients(degree, train=options.train * options.nodes, **of_graph, **given)),
+            sep="\n",
+        )
         return
     for seed in range(options.seeds):
         try:
@@ -192,15 +246,32 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         except InputError as error:
             parser.error(str(error))
         if graph.multilabel:
-            parser.error("--one-node-a-client: counts one class of each node, and this graph has several labels")
+            parser.error(
+                "--one-node-a-client: counts one class of each node, and this graph has several labels"
+            )
         if not seed:
             degree = torch.bincount(neighbours(graph)[0], minlength=graph.num_nodes).numpy()
-            of_graph = {"nodes": graph.num_nodes, "features": graph.num_features, "classes": graph.num_classes}
+            of_graph = {
+                "nodes": graph.num_nodes,
+                "features": graph.num_features,
+                "classes": graph.num_classes,
+            }
             sizes = Clients(degree, train=int(split.train.sum()), **of_graph, **given)
             print(*lines(sizes), sep="\n", flush=True)
         for offline in options.offline:
             for scores in (True, False):
-                found, sent = simulate(graph, split, sizes, scores=scores, offline=offline, seed=seed,
-                                       rate=options.rate, dropout=options.dropout)  # fmt: skip
-                print(f"seed {seed}: {offline:.0%} away, {'scores' if scores else 'embeddings'}, test after each stage "
-                      f"{', '.join(f'{accuracy:.4f}' for accuracy in found)}; rows {sent:,} B", flush=True)  # fmt: skip
+                found, sent = simulate(
+                    graph,
+                    split,
+                    sizes,
+                    scores=scores,
+                    offline=offline,
+                    seed=seed,
+                    rate=options.rate,
+                    dropout=options.dropout,
+                )
+                print(
+                    f"seed {seed}: {offline:.0%} away, {'scores' if scores else 'embeddings'}, test after each stage "
+                    f"{', '.join(f'{accuracy:.4f}' for accuracy in found)}; rows {sent:,} B",
+                    flush=True,
+                )

@@ -37,7 +37,9 @@ def fork_server() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the long tests, too")
-    parser.addoption("--without-dgl", action="store_true", help="as where DGL is not installed, in every process")
+    parser.addoption(
+        "--without-dgl", action="store_true", help="as where DGL is not installed, in every process"
+    )
     parser.addoption(
         "--namespaces",
         choices=("optional", "required"),

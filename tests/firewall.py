@@ -32,27 +32,42 @@ def close_inbound(namespace: str) -> None:
     established = [
         _expression("ct", _number(1, REGISTER), _number(2, CT_STATE)),
         _expression(
-            "bitwise", _number(1, REGISTER), _number(2, REGISTER), _number(3, 4),
-            _data(4, struct.pack("=I", ESTABLISHED_RELATED)), _data(5, bytes(4)),
+            "bitwise",
+            _number(1, REGISTER),
+            _number(2, REGISTER),
+            _number(3, 4),
+            _data(4, struct.pack("=I", ESTABLISHED_RELATED)),
+            _data(5, bytes(4)),
         ),
         _compare(NOT_EQUAL, 0),
-    ]  # fmt: skip
-    loopback = [_expression("meta", _number(1, REGISTER), _number(2, IIF)), _compare(EQUAL, LOOPBACK)]
+    ]
+    loopback = [
+        _expression("meta", _number(1, REGISTER), _number(2, IIF)),
+        _compare(EQUAL, LOOPBACK),
+    ]
     verdict = _nest(2, _nest(2, _number(1, ACCEPT)))
     accept = _expression("immediate", _number(1, VERDICT_REGISTER), verdict)
     messages = [
         _message(NEWTABLE, CREATE, table),
-        _message(NEWCHAIN, CREATE, table, _text(3, chain), hook, _number(5, DROP), _text(7, "filter")),
+        _message(
+            NEWCHAIN, CREATE, table, _text(3, chain), hook, _number(5, DROP), _text(7, "filter")
+        ),
         *(
             _message(NEWRULE, CREATE | APPEND, table, _text(2, chain), _nest(4, *rule, accept))
             for rule in (established, loopback)
         ),
     ]
-    with _inside(namespace), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink:
+    with (
+        _inside(namespace),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink,
+    ):
         netlink.sendall(b"".join([_batch(BATCH_BEGIN), *messages, _batch(BATCH_END)]))
         for _ in messages:
             answer = netlink.recv(1 << 16)
-            kind, code = struct.unpack_from("=H", answer, 4)[0], struct.unpack_from("=i", answer, 16)[0]
+            kind, code = (
+                struct.unpack_from("=H", answer, 4)[0],
+                struct.unpack_from("=i", answer, 16)[0],
+            )
             if kind == ERROR and code:
                 raise OSError(-code, f"nftables: {os.strerror(-code)}")
 
@@ -61,7 +76,10 @@ def close_inbound(namespace: str) -> None:
 def _inside(namespace: str) -> Iterator[None]:
     """This thread in another network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/proc/thread-self/ns/net").open() as own, Path(f"/run/netns/{namespace}").open() as other:
+    with (
+        Path("/proc/thread-self/ns/net").open() as own,
+        Path(f"/run/netns/{namespace}").open() as other,
+    ):
         if libc.setns(other.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
         try:
@@ -98,14 +116,20 @@ def _expression(name: str, *attributes: bytes) -> bytes:
 
 
 def _compare(how: int, value: int) -> bytes:
-    return _expression("cmp", _number(1, REGISTER), _number(2, how), _data(3, struct.pack("=I", value)))
+    return _expression(
+        "cmp", _number(1, REGISTER), _number(2, how), _data(3, struct.pack("=I", value))
+    )
 
 
 def _message(kind: int, flags: int, *attributes: bytes) -> bytes:
     body = struct.pack(">BBH", INET, 0, 0) + b"".join(attributes)
-    header = struct.pack("=IHHII", len(body) + 16, NFNL_SUBSYS_NFTABLES << 8 | kind, REQUEST | ACK | flags, 1, 0)
+    header = struct.pack(
+        "=IHHII", len(body) + 16, NFNL_SUBSYS_NFTABLES << 8 | kind, REQUEST | ACK | flags, 1, 0
+    )
     return header + body
 
 
 def _batch(kind: int) -> bytes:
-    return struct.pack("=IHHII", 20, kind, REQUEST, 0, 0) + struct.pack(">BBH", 0, 0, NFNL_SUBSYS_NFTABLES)
+    return struct.pack("=IHHII", 20, kind, REQUEST, 0, 0) + struct.pack(
+        ">BBH", 0, 0, NFNL_SUBSYS_NFTABLES
+    )

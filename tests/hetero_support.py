@@ -51,7 +51,10 @@ def random_hetero(
         nodes[name] = NodeTable(rows, 1000 * (place + 1) + np.arange(count))
     edges = {}
     for each, count in relations.items():
-        src, dst = (rng.integers(sizes[each[end]][0], size=count if sizes[each[end]][0] else 0) for end in (0, 2))
+        src, dst = (
+            rng.integers(sizes[each[end]][0], size=count if sizes[each[end]][0] else 0)
+            for end in (0, 2)
+        )
         if each[0] == each[2] and len(src) > 2:
             src[0] = dst[0]
         if len(src) > 2:
@@ -59,7 +62,9 @@ def random_hetero(
         weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if each in weighted else None
         edges[each] = Relation(src, dst, weight)
     multi_labels = (rng.random((number, num_classes)) < 0.4).astype(np.float32)
-    return HeteroGraphData("toy", nodes, edges, target, multi_labels if multi else labels, num_classes)
+    return HeteroGraphData(
+        "toy", nodes, edges, target, multi_labels if multi else labels, num_classes
+    )
 
 
 def write_hetero(
@@ -70,15 +75,21 @@ def write_hetero(
     directory, labels = base / f"toy-random-vol-{num_parts}", graph.of_target()
     parts = split_hetero(graph, masks or thirds(len(graph.labels)), assignment, num_parts)
     made_by = provenance(labels, np.empty(0), num_parts)
-    write(directory, graph, parts, assignment, num_parts=num_parts, provenance=made_by, overwrite=True)
+    write(
+        directory, graph, parts, assignment, num_parts=num_parts, provenance=made_by, overwrite=True
+    )
     found = find([directory], num_parts)
     assert isinstance(found, HeteroDirectory)
     return found
 
 
-def random_assignment(graph: HeteroGraphData, num_parts: int, seed: int = 0) -> dict[str, np.ndarray]:
+def random_assignment(
+    graph: HeteroGraphData, num_parts: int, seed: int = 0
+) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()}
+    return {
+        name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()
+    }
 
 
 def hetero_parts(
@@ -96,7 +107,9 @@ def reassembled(parts: list[HeteroPartition]) -> dict:
         name: sorted(
             (number, *row)
             for part in parts
-            for number, row in zip(part.nodes[name].node_ids.tolist(), part.nodes[name].features.tolist(), strict=True)
+            for number, row in zip(
+                part.nodes[name].node_ids.tolist(), part.nodes[name].features.tolist(), strict=True
+            )
         )
         for name in ids
     }
@@ -107,20 +120,36 @@ def reassembled(parts: list[HeteroPartition]) -> dict:
             halo = zip(source.halo_owner.tolist(), source.halo_index.tolist(), strict=True)
             known = source.node_ids.tolist() + [ids[each[0]][owner][index] for owner, index in halo]
             weight = torch.ones(len(held.src)) if held.edge_weight is None else held.edge_weight
-            for src, dst, number in zip(held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True):
+            for src, dst, number in zip(
+                held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True
+            ):
                 edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
     return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}
 
 
 def write_hetero_sites(
-    base: Path, graph: HeteroGraphData, masks: Masks, assignment: Mapping[str, np.ndarray], names: Sequence[str]
+    base: Path,
+    graph: HeteroGraphData,
+    masks: Masks,
+    assignment: Mapping[str, np.ndarray],
+    names: Sequence[str],
 ) -> list[Path]:
     """Cut a graph into site folders base/NAME, by the rank of each node of a type."""
     relations = {"__".join(each): each for each in graph.relations}
-    agreed = {"version": 1, "sites": list(names), "target": graph.target, "relations": list(relations),
-              "types": {name: table.features.shape[1] for name, table in graph.nodes.items()},
-              "weighted": [name for name, each in relations.items() if graph.relations[each].edge_weight is not None],
-              "task": "multilabel" if graph.multilabel else "multiclass", "num_classes": graph.num_classes}  # fmt: skip
+    agreed = {
+        "version": 1,
+        "sites": list(names),
+        "target": graph.target,
+        "relations": list(relations),
+        "types": {name: table.features.shape[1] for name, table in graph.nodes.items()},
+        "weighted": [
+            name
+            for name, each in relations.items()
+            if graph.relations[each].edge_weight is not None
+        ],
+        "task": "multilabel" if graph.multilabel else "multiclass",
+        "num_classes": graph.num_classes,
+    }
     for rank, site in enumerate(names):
         arrays: dict[str, np.ndarray] = {}
         for name, table in graph.nodes.items():
@@ -129,7 +158,10 @@ def write_hetero_sites(
             if table.features.shape[1]:
                 arrays[f"{name}/feat"] = table.features[held]
             if name == graph.target:
-                arrays |= {f"{name}/{each}": rows[held] for each, rows in {"label": graph.labels, **masks}.items()}
+                arrays |= {
+                    f"{name}/{each}": rows[held]
+                    for each, rows in {"label": graph.labels, **masks}.items()
+                }
         for name, (source, relation, destination) in relations.items():
             edges = graph.relations[source, relation, destination]
             into = assignment[destination][edges.dst] == rank
@@ -149,21 +181,28 @@ def partitioned_by_dgl(
 ) -> HeteroDirectory:
     """The parts of random_assignment, by DGL's partition_graph in place of METIS; weights of the relation WEIGHTED."""
     counts = {name: table.num_nodes for name, table in graph.nodes.items()}
-    ends = {each: tuple(map(torch.from_numpy, (edges.src, edges.dst))) for each, edges in graph.relations.items()}
+    ends = {
+        each: tuple(map(torch.from_numpy, (edges.src, edges.dst)))
+        for each, edges in graph.relations.items()
+    }
     g = dgl.heterograph(ends, counts)
     for name, table in graph.nodes.items():
         if table.features.shape[1]:
             g.nodes[name].data["feat"] = torch.from_numpy(table.features)
         g.nodes[name].data["orig_id"] = torch.from_numpy(table.node_ids)
     of_target = {"label": graph.labels, **thirds(len(graph.labels))}
-    g.nodes["movie"].data.update({name: torch.from_numpy(array) for name, array in of_target.items()})
+    g.nodes["movie"].data.update(
+        {name: torch.from_numpy(array) for name, array in of_target.items()}
+    )
     g.edges["directs"].data["w"] = torch.from_numpy(graph.relations[WEIGHTED].edge_weight)
     parts = random_assignment(graph, 3)
     order = [int(g.get_ntype_id(name)) for name in sorted(counts, key=g.get_ntype_id)]
     whole = torch.from_numpy(np.concatenate([parts[g.ntypes[at]] for at in order]))
     partition = dgl.distributed.partition
     monkeypatch.setattr(partition, "metis_partition_assignment", lambda *_args, **_kw: whole)
-    dgl.distributed.partition_graph(g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops)
+    dgl.distributed.partition_graph(
+        g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops
+    )
     found = find([folder], 3)
     assert isinstance(found, HeteroDirectory)
     return found

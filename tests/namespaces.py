@@ -37,7 +37,9 @@ class Node:
 
     def sent(self) -> tuple[int, int]:
         """Bytes and packets that left this node so far, link headers included; loopback does not count."""
-        (device,) = json.loads(_run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", DEVICE))
+        (device,) = json.loads(
+            _run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", DEVICE)
+        )
         return device["stats64"]["tx"]["bytes"], device["stats64"]["tx"]["packets"]
 
     def cut(self) -> None:
@@ -86,7 +88,9 @@ def _plug_in(node: Node, switch: str, port: str) -> None:
     _run("ip", "netns", "add", node.namespace)
     _run("ip", "-n", switch, "link", "add", port, "type", "veth", *peer)
     _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-    _run("ip", "-n", node.namespace, "link", "set", DEVICE, "addrgenmode", "none")  # no chatter of IPv6
+    _run(
+        "ip", "-n", node.namespace, "link", "set", DEVICE, "addrgenmode", "none"
+    )  # no chatter of IPv6
     _run("ip", "-n", node.namespace, "address", "add", f"{node.address}/24", "dev", DEVICE)
     _run("ip", "-n", node.namespace, "link", "set", DEVICE, "up")
     _run("ip", "-n", node.namespace, "link", "set", "lo", "up")
@@ -102,7 +106,9 @@ def _remove(namespace: str) -> None:
 
 def pids(namespace: str) -> list[int]:
     """The processes in a namespace; none if it is not there."""
-    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
+    )
     return [int(pid) for pid in found.stdout.split()]
 
 

@@ -37,7 +37,13 @@ from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
 from partitioning.graph_data import GraphData
-from partitioning.settings import TASKS, ColumnSettings, DatasetSettings, SplitSettings, SyntheticSettings
+from partitioning.settings import (
+    TASKS,
+    ColumnSettings,
+    DatasetSettings,
+    SplitSettings,
+    SyntheticSettings,
+)
 from retexo.cluster.interfaces import loopback
 from retexo.cluster.streams import with_local_streams
 from retexo.comm.process_group import Rendezvous, process_group
@@ -77,10 +83,12 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- workers -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- workers -----------------------------------------------------------------------------------------------------------
 
 
-def _worker(target: Callable[..., Any], rank: int, rendezvous: Rendezvous, sender: Connection, args: Any) -> None:
+def _worker(
+    target: Callable[..., Any], rank: int, rendezvous: Rendezvous, sender: Connection, args: Any
+) -> None:
     torch.set_num_threads(1)
     try:
         with process_group(rendezvous, rank):
@@ -110,7 +118,9 @@ def run_workers(
     try:
         for rank in range(world_size):
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_worker, args=(target, rank, rendezvous, sender, args), daemon=True)
+            process = context.Process(
+                target=_worker, args=(target, rank, rendezvous, sender, args), daemon=True
+            )
             process.start()
             sender.close()
             workers.append((process, receiver))
@@ -123,14 +133,21 @@ def run_workers(
             process.join()
 
 
-def over_sockets(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Future[Any]]:
+def over_sockets(
+    world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0
+) -> list[Future[Any]]:
     """work(transport) in a thread for each rank, over pairs of sockets; by rank what came of it, when all ended."""
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
         streams = with_local_streams(range(world), {}, stack)
-        return [pool.submit(work, SocketTransport(rank, streams[rank], timeout)) for rank in range(world)]
+        return [
+            pool.submit(work, SocketTransport(rank, streams[rank], timeout))
+            for rank in range(world)
+        ]
 
 
-def swap(transport: Transport, to_peers: Sequence[torch.Tensor], from_sizes: Sequence[int]) -> list[torch.Tensor]:
+def swap(
+    transport: Transport, to_peers: Sequence[torch.Tensor], from_sizes: Sequence[int]
+) -> list[torch.Tensor]:
     """An all-to-all of tensors over a transport alone; what a rank has for itself stays."""
     own = to_peers[transport.rank]
     received = [torch.empty(size, dtype=own.dtype) for size in from_sizes]
@@ -145,7 +162,9 @@ def swap(transport: Transport, to_peers: Sequence[torch.Tensor], from_sizes: Seq
 def _results(workers: list[Any], deadline: float) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(workers):
-        waiting = {receiver: rank for rank, (_, receiver) in enumerate(workers) if rank not in results}
+        waiting = {
+            receiver: rank for rank, (_, receiver) in enumerate(workers) if rank not in results
+        }
         ready = connection.wait(list(waiting), timeout=deadline - time.monotonic())
         assert ready, f"ranks {sorted(waiting.values())} did not end in time"
         for receiver in ready:
@@ -162,11 +181,14 @@ def _results(workers: list[Any], deadline: float) -> list[Any]:
     return [results[rank] for rank in range(len(workers))]
 
 
-# --- graphs and their partitions ---------------------------------------------------------------------------------------  # noqa: E501
+# --- graphs and their partitions ---------------------------------------------------------------------------------------
 
 
 def make_graph(
-    edges: list[tuple[int, int]] | np.ndarray, features: Any, labels: Any, num_classes: int | None = None
+    edges: list[tuple[int, int]] | np.ndarray,
+    features: Any,
+    labels: Any,
+    num_classes: int | None = None,
 ) -> GraphData:
     """A graph from literals; labels of one row per node are multi-label."""
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
@@ -198,7 +220,9 @@ def random_graph(
     edges = rng.integers(num_nodes, size=(num_edges, 2))
     edges = np.concatenate([edges, edges[:3], [[1, 1], [2, 2]]])
     labels = (
-        rng.random((num_nodes, num_classes)) < 0.4 if multi else np.arange(num_nodes) // 3 % num_classes
+        rng.random((num_nodes, num_classes)) < 0.4
+        if multi
+        else np.arange(num_nodes) // 3 % num_classes
     )  # not as thirds() draws its masks
     features = rng.standard_normal((num_nodes, width))
     if not multi:
@@ -211,10 +235,17 @@ def thirds(num_nodes: int) -> Masks:
     return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
 
 
-def provenance(graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any) -> dict[str, Any]:
+def provenance(
+    graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any
+) -> dict[str, Any]:
     """The fields of meta.json that the caller of write gives."""
     return {
-        "request": {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random", **request},
+        "request": {
+            "dataset_name": "file",
+            "num_partitions": num_parts,
+            "partition_method": "random",
+            **request,
+        },
         "split": {"kind": "given"},
         "versions": {},
     }
@@ -236,8 +267,16 @@ def write_partitions(
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     made_by = provenance(graph, assignment, num_parts)
-    write(directory, graph, masks, assignment, num_parts=num_parts, provenance=made_by, overwrite=True,
-          with_dgl_files=with_dgl_files)  # fmt: skip
+    write(
+        directory,
+        graph,
+        masks,
+        assignment,
+        num_parts=num_parts,
+        provenance=made_by,
+        overwrite=True,
+        with_dgl_files=with_dgl_files,
+    )
     return find([directory], num_parts)
 
 
@@ -260,7 +299,9 @@ class _LazyDGL:
 dgl: Any = _LazyDGL()
 
 
-def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray) -> PartitionDirectory:
+def dgl_directory(
+    folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray
+) -> PartitionDirectory:
     """What DGL's own partition_graph makes of an assignment."""
     whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
     whole.ndata["feat"] = torch.from_numpy(graph.features)
@@ -270,9 +311,13 @@ def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarra
     for name, mask in masks.items():
         whole.ndata[name] = torch.from_numpy(mask)
     original = dgl.distributed.partition.metis_partition_assignment
-    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(parts)
+    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(
+        parts
+    )
     try:
-        dgl.distributed.partition_graph(whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis")
+        dgl.distributed.partition_graph(
+            whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis"
+        )
     finally:
         dgl.distributed.partition.metis_partition_assignment = original
     return find([folder], int(parts.max()) + 1)
@@ -280,30 +325,77 @@ def dgl_directory(folder: Path, graph: GraphData, masks: Masks, parts: np.ndarra
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
     """The graph as a file of dataset_name=file."""
-    features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    features = (
+        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    )
     np.savez(
-        path, src=graph.src, dst=graph.dst, feat=features, label=graph.labels, node_id=graph.node_ids, **(masks or {})
+        path,
+        src=graph.src,
+        dst=graph.dst,
+        feat=features,
+        label=graph.labels,
+        node_id=graph.node_ids,
+        **(masks or {}),
     )
     return path
 
 
 def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
-    names = ("train_per_class", "num_val", "num_test", "train", "val", "test", "dir", "drop_unlabelled", "edges", "by")
+    names = (
+        "train_per_class",
+        "num_val",
+        "num_test",
+        "train",
+        "val",
+        "test",
+        "dir",
+        "drop_unlabelled",
+        "edges",
+        "by",
+    )
     fields.setdefault("drop_unlabelled", False)
-    return SplitSettings(kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names})
+    return SplitSettings(
+        kind=kind, seed=fields.pop("seed", 0), **{name: fields.get(name) for name in names}
+    )
 
 
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
-    fields = {"dir": ".", "symmetrize": None, "synthetic": synthetic_settings(), "split": split_settings()} | fields
-    columns = dict.fromkeys(("id", "label", "src", "dst", "weight", "time")) | fields.pop("columns", {})
-    defaults = {"labels": "auto", "duplicates": "keep", "features": ("given",), "target": None, "reverse": True,
-                "task": TASKS[0], "relation": None, "spectral": 0, "paths": False}  # fmt: skip
-    return DatasetSettings(name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields)
+    fields = {
+        "dir": ".",
+        "symmetrize": None,
+        "synthetic": synthetic_settings(),
+        "split": split_settings(),
+    } | fields
+    columns = dict.fromkeys(("id", "label", "src", "dst", "weight", "time")) | fields.pop(
+        "columns", {}
+    )
+    defaults = {
+        "labels": "auto",
+        "duplicates": "keep",
+        "features": ("given",),
+        "target": None,
+        "reverse": True,
+        "task": TASKS[0],
+        "relation": None,
+        "spectral": 0,
+        "paths": False,
+    }
+    return DatasetSettings(
+        name=name, file=file, columns=ColumnSettings(**columns), **defaults | fields
+    )
 
 
 def synthetic_settings(**fields: Any) -> SyntheticSettings:
-    defaults = {"nodes": 60, "edges": 150, "features": 5, "classes": 3, "homophily": 0.7, "seed": 0,
-                "types": 5, "relations": 6}  # fmt: skip
+    defaults = {
+        "nodes": 60,
+        "edges": 150,
+        "features": 5,
+        "classes": 3,
+        "homophily": 0.7,
+        "seed": 0,
+        "types": 5,
+        "relations": 6,
+    }
     return SyntheticSettings(**{**defaults, **fields})
 
 
@@ -329,11 +421,16 @@ def _composed(*overrides: str) -> TrainSettings:
 
 def snapshot(folder: Path) -> dict[str, str]:
     """sha256 of every file by its path; a lock is none, it names its last owner."""
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock"))
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = (
+        path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")
+    )
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
-# --- the command line --------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the command line --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -352,7 +449,13 @@ class Ended:
 def _environment(extra: dict[str, str] | None) -> dict[str, str]:
     # The server that workers are forked from looks for packages in its working directory and in PYTHONPATH only.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1", **(extra or {})}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": str(THREADS),
+        "PYTHONUNBUFFERED": "1",
+        **(extra or {}),
+    }
 
 
 def start_cli(
@@ -380,18 +483,26 @@ def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
     return Ended(process.returncode, stdout, stderr)
 
 
-def run_cli(*arguments: str, cwd: Path, timeout: float = 90.0, env: dict[str, str] | None = None) -> Ended:
+def run_cli(
+    *arguments: str, cwd: Path, timeout: float = 90.0, env: dict[str, str] | None = None
+) -> Ended:
     """Run main.py in `cwd` to its end."""
     return finish(start_cli(*arguments, cwd=cwd, env=env), timeout)
 
 
-def run_main(*arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py") -> Ended:
+def run_main(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py"
+) -> Ended:
     """As run_cli, but within this process, without the seconds that imports take; what workers print is not kept."""
     stdout, stderr, status = io.StringIO(), io.StringIO(), None
     with (
-        contextlib.chdir(cwd), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _hydra_alone(),
-        mock.patch.object(sys, "argv", [script, *arguments]), mock.patch.dict(os.environ, _environment(env)),
-    ):  # fmt: skip
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        _hydra_alone(),
+        mock.patch.object(sys, "argv", [script, *arguments]),
+        mock.patch.dict(os.environ, _environment(env)),
+    ):
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as ended:

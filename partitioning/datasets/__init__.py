@@ -58,28 +58,37 @@ def _refuse_to_load(settings: DatasetSettings) -> GraphData:
 
 
 _GIVEN = SplitRecipe("given")
-_MUSAE = SplitRecipe("fraction", train=0.201, val=0.099, test=0.7)  # 70 % test, then 33 % of the rest validation
+_MUSAE = SplitRecipe(
+    "fraction", train=0.201, val=0.099, test=0.7
+)  # 70 % test, then 33 % of the rest validation
 _RECIPES = {
-    "cora_torch": Recipe(bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)),
+    "cora_torch": Recipe(
+        bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)
+    ),
     "citeseer_torch": Recipe(
         pyg_source.load, SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=1902)
     ),
     "pubmed_torch": Recipe(
-        pyg_source.load, SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144)
+        pyg_source.load,
+        SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144),
     ),
     "facebook": Recipe(pyg_source.load, _MUSAE),
     "lastfm": Recipe(pyg_source.load, _MUSAE),
     "reddit": Recipe(dgl_source.load, _GIVEN),
     "yelp": Recipe(dgl_source.load, _GIVEN),
     "flickr": Recipe(dgl_source.load, _GIVEN),
-    "karateclub": Recipe(dgl_source.load, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)),
+    "karateclub": Recipe(
+        dgl_source.load, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)
+    ),
     "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
     "ogbn-products": Recipe(ogb_source.load, _GIVEN),
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True),
     "ogbn-mag": Recipe(ogb_mag.load, _GIVEN),
     **{name: Recipe(ogb_links.load, _GIVEN) for name in ogb_links.SOURCES},
     "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
-    "synthetic_hetero": Recipe(synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
+    "synthetic_hetero": Recipe(
+        synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)
+    ),
     "file": Recipe(file.load, _GIVEN),
     "parts": Recipe(_refuse_to_load, _GIVEN),
 }
@@ -93,8 +102,12 @@ def canonical_name(name: str) -> str:
     if name not in _RECIPES:
         known = {other.lower(): other for other in NAMES}
         near = [known[other] for other in difflib.get_close_matches(str(name).lower(), known, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(NAMES)};"
-        raise InputError(f"dataset_name={name}: no such data set; {hint} A graph of your own is dataset_name=file")
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(NAMES)};"
+        )
+        raise InputError(
+            f"dataset_name={name}: no such data set; {hint} A graph of your own is dataset_name=file"
+        )
     return name
 
 
@@ -107,7 +120,9 @@ def load(settings: DatasetSettings) -> GraphData:
     """As load_any; InputError for a heterogeneous graph."""
     graph = load_any(settings)
     if isinstance(graph, HeteroGraphData):
-        raise InputError(f"{graph.name}: a heterogeneous graph, where one with one type of nodes is needed")
+        raise InputError(
+            f"{graph.name}: a heterogeneous graph, where one with one type of nodes is needed"
+        )
     return graph
 
 
@@ -117,22 +132,33 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     if name != "file":
         for defined, value in _of_tables(settings):
             if value != defined.default:
-                raise InputError(f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it")
+                raise InputError(
+                    f"{defined.key}={value} has no meaning with dataset_name={settings.name}: remove it"
+                )
     chosen = recipe(name)
     graph = chosen.load(replace(settings, name=name))
     if isinstance(graph, HeteroGraphData):
         if settings.symmetrize:
-            raise InputError("symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
-                             "the reverse of each relation")  # fmt: skip
+            raise InputError(
+                "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true adds "
+                "the reverse of each relation"
+            )
         graph = with_reverse(graph) if settings.reverse else graph
         return graph if settings.links else with_features_by_type(graph, settings.features)
-    for key, given in (("target", settings.target), ("relations.reverse", None if settings.reverse else "false"),
-                       ("features", settings.features if isinstance(settings.features, dict) else None)):  # fmt: skip
+    for key, given in (
+        ("target", settings.target),
+        ("relations.reverse", None if settings.reverse else "false"),
+        ("features", settings.features if isinstance(settings.features, dict) else None),
+    ):
         if given is not None:
-            raise InputError(f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it")
+            raise InputError(
+                f"{key}={given} has no meaning for {name}, which has one type of nodes: remove it"
+            )
     symmetrize = chosen.symmetrize if settings.symmetrize is None else settings.symmetrize
     graph = symmetrized(graph) if symmetrize else graph
-    return graph if settings.links else with_features(graph, settings.features)  # of links from what the split leaves
+    return (
+        graph if settings.links else with_features(graph, settings.features)
+    )  # of links from what the split leaves
 
 
 def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
@@ -149,9 +175,15 @@ def is_local(settings: DatasetSettings) -> bool:
     if name == "ogbn-mag":
         found = ogb_mag.archive(settings.dir)
         return found.folder.exists() or found.zip.exists()
-    archives: dict[Any, Any] = {dgl_source: dgl_source.FILES} | {each: each.SOURCES for each in (ogb_source, ogb_links)}
+    archives: dict[Any, Any] = {dgl_source: dgl_source.FILES} | {
+        each: each.SOURCES for each in (ogb_source, ogb_links)
+    }
     for source in (module for module, names in archives.items() if name in names):
         archive = source.archive(name, settings.dir)
         return bool(archive.folder.exists() or archive.zip.exists())
-    needed = pyg_source.remotes(name, settings.dir) if name in (*pyg_source.PLANETOID, *pyg_source.MUSAE) else []
+    needed = (
+        pyg_source.remotes(name, settings.dir)
+        if name in (*pyg_source.PLANETOID, *pyg_source.MUSAE)
+        else []
+    )
     return all(remote.path.exists() for remote in needed)

@@ -54,16 +54,22 @@ def _reddit(name: str, folder: Path) -> GraphData:
     new_id[order] = np.arange(len(order), dtype=order.dtype)
     src, dst = (new_id[ends] for ends in adjacency.tocoo().coords)
     between = src != dst
-    masks: dict[str, Any] = {mask: role[order] == number for number, mask in enumerate(MASKS, start=1)}
+    masks: dict[str, Any] = {
+        mask: role[order] == number for number, mask in enumerate(MASKS, start=1)
+    }
     features, labels = features[order].astype(np.float32), labels[order].astype(np.int64)
-    return GraphData(name, src[between], dst[between], features, labels, 41, np.arange(len(labels)), **masks)
+    return GraphData(
+        name, src[between], dst[between], features, labels, 41, np.arange(len(labels)), **masks
+    )
 
 
 def _saint(name: str, folder: Path) -> GraphData:
     """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
     src, dst = sp.coo_array(sp.load_npz(folder / "adj_full.npz")).coords
     features = np.load(folder / "feats.npy").astype(np.float32)
-    classes, role = (json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role"))
+    classes, role = (
+        json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role")
+    )
     numbers = np.array([classes.get(str(node), -1) for node in range(len(features))])
     masks: dict[str, Any] = {mask: np.zeros(len(features), np.bool_) for mask in MASKS}
     for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True):
@@ -79,7 +85,9 @@ def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDA
     """[N, F] with mean 0 and deviation 1 over the training rows; a column that is constant there is only centred."""
     known = features[train].astype(np.float64)
     deviation = known.std(axis=0)
-    scaled: NDArray[np.float32] = (features - known.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    scaled: NDArray[np.float32] = (features - known.mean(axis=0)) / np.where(
+        deviation > 0, deviation, 1.0
+    )
     return scaled.astype(np.float32)
 
 
@@ -90,4 +98,6 @@ def _karate(name: str) -> GraphData:
     club = networkx.karate_club_graph()
     src, dst = np.array(list(club.to_directed().edges)).T
     labels = np.array([club.nodes[node]["club"] != "Mr. Hi" for node in club], np.int64)
-    return GraphData(name, src, dst, np.eye(len(labels), dtype=np.float32), labels, 2, np.arange(len(labels)))
+    return GraphData(
+        name, src, dst, np.eye(len(labels), dtype=np.float32), labels, 2, np.arange(len(labels))
+    )

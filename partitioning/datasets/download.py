@@ -64,7 +64,9 @@ class Archive:
                     archive.extractall(inside)
                 self._top(inside).rename(self.folder)
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}") from None
+            raise InputError(
+                f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}"
+            ) from None
 
     def _top(self, unpacked: Path) -> Path:
         """The folder in the zip that has the first needed file, the zip's own top or one below it."""
@@ -87,7 +89,12 @@ def ensure_files(dataset: str, files: list[Remote]) -> None:
     missing = [file for file in files if not file.path.exists()]
     places = "; ".join(f"{file.url} -> {file.path}" for file in missing)
     for file in missing:
-        fetch(file.url, file.path, f"fetch by hand and put in place: {places}", f"dataset_name={dataset}: ")
+        fetch(
+            file.url,
+            file.path,
+            f"fetch by hand and put in place: {places}",
+            f"dataset_name={dataset}: ",
+        )
 
 
 def fetch(url: str, path: Path, by_hand: str, prefix: str = "") -> None:
@@ -116,7 +123,10 @@ def library(dataset: str, folder: Path) -> Iterator[None]:
             yield
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # libraries raise whatever a damaged file makes them stumble over
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # libraries raise whatever a damaged file makes them stumble over
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         raise InputError(
             f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them and fetch them again"

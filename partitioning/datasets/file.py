@@ -86,9 +86,17 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             return hetero_tables.from_arrays(path, *hetero_objects.of_dgl(graph), settings)
         raw = read_dgl(path, graph)
     else:
-        pickled = "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG if path.suffix == ".pt" else ""
+        pickled = (
+            "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG
+            if path.suffix == ".pt"
+            else ""
+        )
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
-    return build(replace(raw, name=path.resolve().stem), settings.labels, merge=settings.duplicates == "merge")
+    return build(
+        replace(raw, name=path.resolve().stem),
+        settings.labels,
+        merge=settings.duplicates == "merge",
+    )
 
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
@@ -97,7 +105,9 @@ def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
     where = {name: f"{path}: array `{name}`" for name in KNOWN}
     unknown = sorted(set(arrays) - set(KNOWN))
     if unknown:
-        log.warning("%s: arrays that have no meaning here are left out: %s", path, ", ".join(unknown))
+        log.warning(
+            "%s: arrays that have no meaning here are left out: %s", path, ", ".join(unknown)
+        )
     return _raw_graph(path, arrays, where, unlabelled=unlabelled)
 
 
@@ -140,9 +150,13 @@ def open_dgl(path: Path) -> Any:
         graphs = dgl.load_graphs(str(path))[0]
     except Exception as error:  # DGL raises its own class, but also what its parser stumbles over
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{path}: not a readable DGL graph file ({reason}); write it anew") from None
+        raise InputError(
+            f"{path}: not a readable DGL graph file ({reason}); write it anew"
+        ) from None
     if len(graphs) != 1:
-        raise InputError(f"{path}: holds {len(graphs)} graphs; expected one: save each in a file of its own")
+        raise InputError(
+            f"{path}: holds {len(graphs)} graphs; expected one: save each in a file of its own"
+        )
     return graphs[0]
 
 
@@ -153,7 +167,13 @@ def read_dgl(path: Path, graph: Any) -> RawGraph:
     if unknown:
         log.warning("%s: %s: left out", path, ", ".join(sorted(unknown)))
     data = {name: tensor.numpy() for name, tensor in graph.ndata.items() if name in OF_NODES}
-    data |= {EDGE_NAMES[name]: tensor.numpy() for name, tensor in graph.edata.items() if name in EDGE_NAMES}
+    data |= {
+        EDGE_NAMES[name]: tensor.numpy()
+        for name, tensor in graph.edata.items()
+        if name in EDGE_NAMES
+    }
     src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
-    where = {name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN}
+    where = {
+        name: f"{path}: {'edata' if name in EDGE_DATA else 'ndata'} `{name}`" for name in KNOWN
+    }
     return _raw_graph(path, {**data, "src": src, "dst": dst}, where)

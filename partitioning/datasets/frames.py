@@ -41,11 +41,15 @@ def column_names(path: Path) -> list[str]:
             names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"{path}: has the column `{twice[0]}` more than once; expected each name once")
+        raise InputError(
+            f"{path}: has the column `{twice[0]}` more than once; expected each name once"
+        )
     return names
 
 
-def read_frames(path: Path, header: bool | None = None, text: Collection[str] = ()) -> Iterator["pd.DataFrame"]:
+def read_frames(
+    path: Path, header: bool | None = None, text: Collection[str] = ()
+) -> Iterator["pd.DataFrame"]:
     """Read a csv or parquet file, CELLS at a time; the index counts on from frame to frame.
 
     There is one frame at least. InputError for what is no such table.
@@ -72,7 +76,11 @@ def _told(path: Path) -> Iterator[None]:
         ) from None
     except InputError:
         raise
-    except (OSError, ValueError, csv.Error) as error:  # pandas and pyarrow derive their parser errors from these
+    except (
+        OSError,
+        ValueError,
+        csv.Error,
+    ) as error:  # pandas and pyarrow derive their parser errors from these
         reason = (str(error).strip().splitlines() or ["empty"])[0]
         raise InputError(f"{path}: not a readable {path.suffix[1:]} table ({reason})") from None
 
@@ -89,10 +97,17 @@ def _csv_frames(path: Path, header: bool, text: Collection[str]) -> Iterator["pd
     rows = max(1, (TEXT_CELLS if text else CELLS) // len(names))
     blank = {name: [""] if name in text else list(BLANK) for name in names} if text else None
     with pd.read_csv(
-        path, header=0 if header else None, names=names, sep=_separator(path), skipinitialspace=True,
-        skip_blank_lines=False, chunksize=rows, dtype=dict.fromkeys(text, object), na_values=blank,
+        path,
+        header=0 if header else None,
+        names=names,
+        sep=_separator(path),
+        skipinitialspace=True,
+        skip_blank_lines=False,
+        chunksize=rows,
+        dtype=dict.fromkeys(text, object),
+        na_values=blank,
         keep_default_na=not text,
-    ) as frames:  # fmt: skip
+    ) as frames:
         yield from frames
 
 
@@ -121,7 +136,11 @@ def _has_header(path: Path) -> bool:
 
 
 def _open(path: Path):  # type: ignore[no-untyped-def]
-    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8-sig", newline="")
+    return (
+        gzip.open(path, "rt")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8-sig", newline="")
+    )
 
 
 def _separator(path: Path) -> str:
@@ -143,7 +162,9 @@ def first_row(frame: "pd.DataFrame") -> int:
     return int(frame.index[0]) if len(frame) else 0
 
 
-def numbers(frame: "pd.DataFrame", column: str, path: Path, expected: str = "expected a number") -> Array:
+def numbers(
+    frame: "pd.DataFrame", column: str, path: Path, expected: str = "expected a number"
+) -> Array:
     """A column as an array of numbers; InputError names the first cell that is none."""
     import pandas as pd
 
@@ -157,8 +178,12 @@ def numbers(frame: "pd.DataFrame", column: str, path: Path, expected: str = "exp
     wrong = np.flatnonzero(values.isna() & cells.notna())
     if len(wrong):
         row = int(wrong[0])
-        raise InputError(f"{path}: column `{column}`, row {first_row(frame) + row} is {cells.iloc[row]!r}; {expected}")
-    return values.to_numpy(dtype=np.float64 if values.isna().any() or values.dtype.kind == "f" else np.int64)
+        raise InputError(
+            f"{path}: column `{column}`, row {first_row(frame) + row} is {cells.iloc[row]!r}; {expected}"
+        )
+    return values.to_numpy(
+        dtype=np.float64 if values.isna().any() or values.dtype.kind == "f" else np.int64
+    )
 
 
 def is_text(frame: "pd.DataFrame", column: str) -> bool:
@@ -197,4 +222,6 @@ def label_cells(frame: "pd.DataFrame", column: str) -> Array:
 
 
 def integers(frame: "pd.DataFrame", column: str, path: Path) -> Ints:
-    return check_integers(numbers(frame, column, path), f"{path}: column `{column}`", first_row(frame))
+    return check_integers(
+        numbers(frame, column, path), f"{path}: column `{column}`", first_row(frame)
+    )

@@ -35,9 +35,14 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
         return dict.fromkeys(types, tuple(features))
     unknown = [str(name) for name in features if name not in types]
     if unknown:
-        raise InputError(f"features: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}")
+        raise InputError(
+            f"features: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}"
+        )
     by_type = {name: features.get(name, "given") for name in types}
-    return {name: (kinds,) if isinstance(kinds, str) else tuple(kinds) for name, kinds in by_type.items()}
+    return {
+        name: (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for name, kinds in by_type.items()
+    }
 
 
 def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
@@ -50,7 +55,11 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
         blocks = [block for kind in each if (block := _block(graph, name, kind, heard)).shape[1]]
         if not blocks:
             blocks = [_degree(graph, name)]
-            log.warning("%s: nothing to take features=%s from; its degrees are its features", name, ",".join(each))
+            log.warning(
+                "%s: nothing to take features=%s from; its degrees are its features",
+                name,
+                ",".join(each),
+            )
         rows: Features = blocks[0] if len(blocks) == 1 else _beside(blocks)
         made[name] = replace(graph.nodes[name], features=rows, featured=None)
     return replace(graph, nodes=made)
@@ -61,14 +70,21 @@ def _resolved(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
     if kinds != ("given",):
         return kinds
     if not table.features.shape[1]:
-        log.warning("%s: has no features; the means of its neighbours' are taken (features={%s: ...} for others)",
-                    name, name)  # fmt: skip
+        log.warning(
+            "%s: has no features; the means of its neighbours' are taken (features={%s: ...} for others)",
+            name,
+            name,
+        )
         return ("neighbours",)
     if table.featured is not None and not table.featured.all():
         first = int(table.featured.argmin())
-        shown = table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
-        raise InputError(f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no features, "
-                         f"node {shown} for instance; set features={{{name}:[given,neighbours]}}")  # fmt: skip
+        shown = (
+            table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
+        )
+        raise InputError(
+            f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no features, "
+            f"node {shown} for instance; set features={{{name}:[given,neighbours]}}"
+        )
     return kinds
 
 
@@ -107,19 +123,28 @@ def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
     """For every type the means of its in-neighbours' rows, [N_t, 0] where nothing comes."""
-    known: dict[str, Features] = {name: table.features for name, table in graph.nodes.items()
-                                  if table.features.shape[1]}  # fmt: skip
+    known: dict[str, Features] = {
+        name: table.features for name, table in graph.nodes.items() if table.features.shape[1]
+    }
     heard: dict[str, Features] = {}
     while True:
         new = {}
         for name in graph.nodes:
-            into = {each: relation for each, relation in graph.relations.items()
-                    if each[2] == name and each[0] in known and relation.num_edges}  # fmt: skip
+            into = {
+                each: relation
+                for each, relation in graph.relations.items()
+                if each[2] == name and each[0] in known and relation.num_edges
+            }
             if name not in heard and into:
-                means = [_mean(graph, each, relation, known[each[0]]) for each, relation in into.items()]
+                means = [
+                    _mean(graph, each, relation, known[each[0]]) for each, relation in into.items()
+                ]
                 new[name] = _beside(means)
         if not new:
-            none = {name: np.zeros((table.num_nodes, 0), np.float32) for name, table in graph.nodes.items()}
+            none = {
+                name: np.zeros((table.num_nodes, 0), np.float32)
+                for name, table in graph.nodes.items()
+            }
             return none | heard
         heard |= new
         known = new | known
@@ -128,7 +153,9 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
 def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
     """[N_d, F_s] the mean of the in-neighbours' rows under a relation, zeros where there are none."""
     shape = graph.nodes[each[2]].num_nodes, graph.nodes[each[0]].num_nodes
-    edges = sp.csr_array((np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape)
+    edges = sp.csr_array(
+        (np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape
+    )
     degree = np.maximum(np.asarray(edges.sum(axis=1)).reshape(-1), 1)
     mean = sp.diags_array((1 / degree).astype(np.float32)) @ edges @ rows
     return mean if isinstance(mean, np.ndarray) else sp.csr_array(mean)

@@ -26,7 +26,9 @@ def as_arrays(given: Mapping[str, Any]) -> Arrays:
     made = {name: _array(value) for name, value in given.items() if value is not None}
     if sp.issparse(made.get("feat")):
         csr: Any = made.pop("feat").tocsr()
-        made |= dict(zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True))
+        made |= dict(
+            zip(CSR, (csr.data, csr.indices, csr.indptr, np.array(csr.shape)), strict=True)
+        )
     return made
 
 
@@ -43,16 +45,24 @@ def of_pyg(data: Any) -> tuple[Types, Relations]:
     types = {}
     for name in data.node_types:
         held = data[name]
-        given = {"feat": held.get("x"), "label": held.get("y"), **{mask: held.get(mask) for mask in MASKS}}
+        given = {
+            "feat": held.get("x"),
+            "label": held.get("y"),
+            **{mask: held.get(mask) for mask in MASKS},
+        }
         ids = held.get("node_id")
-        types[name] = as_arrays({**given, "node_id": np.arange(int(held.num_nodes)) if ids is None else ids})
+        types[name] = as_arrays(
+            {**given, "node_id": np.arange(int(held.num_nodes)) if ids is None else ids}
+        )
     relations = {}
     for each in data.edge_types:
         held = data[each]
         if held.get("edge_index") is None:
             raise InputError(f"data[{each}] has no edge_index; of an adj_t, set it first")
         src, dst = held.edge_index
-        relations[tuple(each)] = as_arrays({"src": src, "dst": dst, "edge_weight": held.get("edge_weight")})
+        relations[tuple(each)] = as_arrays(
+            {"src": src, "dst": dst, "edge_weight": held.get("edge_weight")}
+        )
         _tell(each, [name for name in held.keys() if name not in ("edge_index", "edge_weight")])  # noqa: SIM118
     return types, relations
 
@@ -64,7 +74,9 @@ def of_dgl(graph: Any) -> tuple[Types, Relations]:
         data = graph.nodes[name].data
         given = {key: data.get(key) for key in ("feat", *CSR, "label", *MASKS)}
         ids = data.get("node_id")
-        types[name] = as_arrays({**given, "node_id": np.arange(graph.num_nodes(name)) if ids is None else ids})
+        types[name] = as_arrays(
+            {**given, "node_id": np.arange(graph.num_nodes(name)) if ids is None else ids}
+        )
     relations = {}
     for each in graph.canonical_etypes:
         src, dst = graph.edges(order="eid", etype=each)
@@ -84,12 +96,18 @@ def write(path: str | Path, overwrite: bool, types: Types, relations: Relations)
     """Write them as a folder of hetero_tables.py, PATH without .npz, and return its path."""
     folder = Path(path).with_suffix("") if Path(path).suffix == ".npz" else Path(path)
     if not any("label" in arrays for arrays in types.values()):
-        raise InputError("the graph has no labels, which are what is learned: give each node of a type a class, or -1")
+        raise InputError(
+            "the graph has no labels, which are what is learned: give each node of a type a class, or -1"
+        )
     names = {*types, *(name for each in relations for name in each)}
     for name in sorted(names):
         check_name(name, "the graph")
-    if folder.exists() and not (overwrite and (folder / "nodes").is_dir() and (folder / "edges").is_dir()):
-        raise InputError(f"path={folder}: exists; choose another, or overwrite=True of a folder written before")
+    if folder.exists() and not (
+        overwrite and (folder / "nodes").is_dir() and (folder / "edges").is_dir()
+    ):
+        raise InputError(
+            f"path={folder}: exists; choose another, or overwrite=True of a folder written before"
+        )
     for below in ("nodes", "edges"):
         (folder / below).mkdir(parents=True, exist_ok=True)
         for file in (folder / below).iterdir():

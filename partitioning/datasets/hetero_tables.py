@@ -32,7 +32,15 @@ from partitioning.datasets.frames import TextIds
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import merged, read_arrays
-from partitioning.datasets.tables import Table, files_named, nodes_of, only_values, placed, read_edges, read_table
+from partitioning.datasets.tables import (
+    Table,
+    files_named,
+    nodes_of,
+    only_values,
+    placed,
+    read_edges,
+    read_table,
+)
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Features
 from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
@@ -75,30 +83,48 @@ def is_folder(path: Path) -> bool:
 
 def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     """Read a folder and check it; InputError names the file, what is wrong, and the remedy."""
-    types = {name: _read_type(path / "nodes", name, settings.columns) for name in _node_types(path / "nodes")}
+    types = {
+        name: _read_type(path / "nodes", name, settings.columns)
+        for name in _node_types(path / "nodes")
+    }
     files = {_edge_type(file): file for file in _tables(path / "edges", EDGES)}
     if not files:
-        raise InputError(f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy")
+        raise InputError(
+            f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy"
+        )
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
         if unknown:
-            raise InputError(f"{file}: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}; "
-                             f"add {path}/nodes/{unknown[0]}.csv, or rename the file")  # fmt: skip
+            raise InputError(
+                f"{file}: there is no type of nodes {unknown[0]!r}, only {', '.join(types)}; "
+                f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
+            )
         files_named(path / "edges", SEPARATOR.join(each), EDGES)  # refuses two of one name
         ends = read_edges(file, settings.columns, (types[each[0]][0], types[each[2]][0]))
         relations[each] = RawRelation(*ends, f"{file}")
-    return build(path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings)
+    return build(
+        path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings
+    )
 
 
 def from_arrays(
-    path: Path, types: Mapping[str, Mapping[str, Array]], relations: Mapping[EdgeType, Mapping[str, Array]],
+    path: Path,
+    types: Mapping[str, Mapping[str, Array]],
+    relations: Mapping[EdgeType, Mapping[str, Array]],
     settings: DatasetSettings,
-) -> HeteroGraphData:  # fmt: skip
+) -> HeteroGraphData:
     """The graph of arrays of nodes and edges, by the names of file.py, form (a); `path` is where they come from."""
-    nodes = {name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()}
+    nodes = {
+        name: _joined(name, [_of_arrays(path / name, arrays)])[1] for name, arrays in types.items()
+    }
     edges = {
-        each: RawRelation(arrays["src"], arrays["dst"], arrays.get("edge_weight"), f"{path}: {SEPARATOR.join(each)}")
+        each: RawRelation(
+            arrays["src"],
+            arrays["dst"],
+            arrays.get("edge_weight"),
+            f"{path}: {SEPARATOR.join(each)}",
+        )
         for each, arrays in relations.items()
     }
     return build(path.resolve().stem, nodes, edges, settings)
@@ -121,14 +147,18 @@ def _node_types(folder: Path) -> list[str]:
     for name in stems:
         check_name(name, f"{folder}/{name}")
     if not stems:
-        raise InputError(f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of nodes")
+        raise InputError(
+            f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of nodes"
+        )
     return list(dict.fromkeys(stems))
 
 
 def _edge_type(file: Path) -> EdgeType:
     names = file.stem.split(SEPARATOR)
     if len(names) != 3:
-        raise InputError(f"{file}: expected SOURCE__RELATION__DESTINATION{file.suffix}, three names with __ between")
+        raise InputError(
+            f"{file}: expected SOURCE__RELATION__DESTINATION{file.suffix}, three names with __ between"
+        )
     for name in names:
         check_name(name, str(file))
     return names[0], names[1], names[2]
@@ -136,9 +166,17 @@ def _edge_type(file: Path) -> EdgeType:
 
 def check_name(name: str, where: str) -> None:
     """InputError for a name of a type or relation that cannot be a folder's."""
-    if not name or SEPARATOR in name or name.startswith(".") or set(name) & set("/\\\0\n") or len(name) > 100:
-        raise InputError(f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not beginning "
-                         "with a dot, at most 100 letters; rename it")  # fmt: skip
+    if (
+        not name
+        or SEPARATOR in name
+        or name.startswith(".")
+        or set(name) & set("/\\\0\n")
+        or len(name) > 100
+    ):
+        raise InputError(
+            f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not beginning "
+            "with a dot, at most 100 letters; rename it"
+        )
 
 
 def _read_type(folder: Path, name: str, columns: ColumnSettings) -> tuple[Nodes, RawNodes]:
@@ -172,35 +210,61 @@ def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     """Of the names of file.py, form (a)."""
-    known = {name: (arrays[name], f"{file}: array `{name}`") for name in ("label", *MASKS) if name in arrays}
+    known = {
+        name: (arrays[name], f"{file}: array `{name}`")
+        for name in ("label", *MASKS)
+        if name in arrays
+    }
     feat = features_among(arrays, file) if {"feat", *CSR} & arrays.keys() else None
-    found: dict[str, Any] = known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}
+    found: dict[str, Any] = (
+        known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}
+    )
     ids = arrays.get("node_id")
     if ids is not None and ids.dtype.kind in "US":
         ids = ids.astype(str).astype(object)
     if not found and ids is None:
-        raise InputError(f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node")
+        raise InputError(
+            f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"
+        )
     first = ids if ids is not None else next(iter(found.values()))[0]
     rows = len(first) if isinstance(first, np.ndarray) else len(first.indptr) - 1
     return Table(file, rows, ids, f"{file}: array `node_id`", found)
 
 
 def build(
-    name: str, types: Mapping[str, RawNodes], relations: Mapping[EdgeType, RawRelation], settings: DatasetSettings
+    name: str,
+    types: Mapping[str, RawNodes],
+    relations: Mapping[EdgeType, RawRelation],
+    settings: DatasetSettings,
 ) -> HeteroGraphData:
     """Check every array and put the graph together; InputError names type or relation, row, value and remedy."""
     target = next(iter(types)) if settings.links else _target(types, settings.target)
     if settings.links:  # classes are not read
         labels = Labels(np.full(types[target].num_nodes, -1, np.int64), 0)
     else:
-        labels = read_labels(types[target].values["label"], types[target].where["label"], settings.labels)
-    masks: dict[str, Any] = {each: types[target].values[each] for each in MASKS if each in types[target].values}
-    masks = dict(check_masks(masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)))
+        labels = read_labels(
+            types[target].values["label"], types[target].where["label"], settings.labels
+        )
+    masks: dict[str, Any] = {
+        each: types[target].values[each] for each in MASKS if each in types[target].values
+    }
+    masks = dict(
+        check_masks(
+            masks, types[target].num_nodes, lambda each: types[target].where.get(each, each)
+        )
+    )
     nodes = {each: _node_table(raw) for each, raw in types.items()}
     merge = settings.duplicates == "merge"
     edges = {each: _relation(raw, each, nodes, merge=merge) for each, raw in relations.items()}
     return HeteroGraphData(
-        name, nodes, edges, target, labels.values, labels.num_classes, class_names=labels.names, **masks
+        name,
+        nodes,
+        edges,
+        target,
+        labels.values,
+        labels.num_classes,
+        class_names=labels.names,
+        **masks,
     )
 
 
@@ -209,13 +273,21 @@ def _target(types: Mapping[str, RawNodes], asked: str | None) -> str:
     labelled = [name for name, raw in types.items() if "label" in raw.values]
     known = f"with labels: {', '.join(labelled) or 'none'}"
     if asked is not None and asked not in types:
-        raise InputError(f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}")
+        raise InputError(
+            f"target={asked}: there is no such type of nodes, only {', '.join(types)}; {known}"
+        )
     if asked not in (None, *labelled) or not labelled:
-        who = "no type of nodes has labels" if asked is None else f"target={asked}: it has no labels"
-        raise InputError(f"{who}; give the one to be learned a column `label` (or columns.label=NAME); {known}")
+        who = (
+            "no type of nodes has labels" if asked is None else f"target={asked}: it has no labels"
+        )
+        raise InputError(
+            f"{who}; give the one to be learned a column `label` (or columns.label=NAME); {known}"
+        )
     if asked is None and len(labelled) > 1:
-        raise InputError(f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]}, or "
-                         "another: one type is learned")  # fmt: skip
+        raise InputError(
+            f"several types of nodes have labels: {', '.join(labelled)}; set target={labelled[0]}, or "
+            "another: one type is learned"
+        )
     target = asked or labelled[0]
     for other in labelled:
         if other != target:
@@ -235,13 +307,22 @@ def _node_table(raw: RawNodes) -> NodeTable:
     return NodeTable(features, ids, raw.node_names, None if featured.all() else featured)
 
 
-def _relation(raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool) -> Relation:
+def _relation(
+    raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
+) -> Relation:
     if len(raw.src) != len(raw.dst):
-        raise InputError(f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of each")
+        raise InputError(
+            f"{raw.where}: {len(raw.src)} sources, {len(raw.dst)} destinations; expected one of each"
+        )
     for ends, name, column in ((raw.src, each[0], "src"), (raw.dst, each[2], "dst")):
         number = nodes[name].num_nodes
         outside: NDArray[np.bool_] = (ends < 0) | (ends >= number)
-        refuse(ends, outside, f"{raw.where}: `{column}`", f"expected a position in [0, {number}) of `{name}`")
+        refuse(
+            ends,
+            outside,
+            f"{raw.where}: `{column}`",
+            f"expected a position in [0, {number}) of `{name}`",
+        )
     src, dst, weight = raw.src, raw.dst, raw.edge_weight
     if merge:
         src, dst, weight = merged(src, dst, weight, max(nodes[each[2]].num_nodes, 1))

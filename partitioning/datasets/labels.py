@@ -31,7 +31,9 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
         array = array[:, 0]
     if array.ndim == 1 and kind == "multilabel":
-        raise InputError(f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each class")
+        raise InputError(
+            f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each class"
+        )
     labels = _several(array, where, kind) if array.ndim == 2 else _numbered(array, where)
     if labels.values.ndim == 1:
         _tell_odd_classes(labels, where)
@@ -41,17 +43,27 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
 def _several(array: Array, where: str, kind: str) -> Labels:
     """[N, C] of 0 and 1, and rows of NaN; as classes where that is asked for."""
     if 0 in array.shape:
-        raise InputError(f"{where} has shape {array.shape}; expected at least one node and one class")
+        raise InputError(
+            f"{where} has shape {array.shape}; expected at least one node and one class"
+        )
     several = check_multilabel(array, where)
     labelled = ~np.isnan(several).any(axis=1)
     if not labelled.any():
         raise InputError(f"{where}: every row is NaN; expected at least one labelled node")
     ones = several.sum(axis=1)
     if kind == "multiclass":
-        refuse(ones, labelled & (ones != 1), f"{where}: number of ones", "expected one (labels=multiclass)")
+        refuse(
+            ones,
+            labelled & (ones != 1),
+            f"{where}: number of ones",
+            "expected one (labels=multiclass)",
+        )
         return Labels(np.where(labelled, several.argmax(axis=1), -1), several.shape[1])
     if several.shape[1] > 1 and (ones[labelled] == 1).all():
-        log.warning("%s: a single 1 in every row, read as multi-label; labels=multiclass takes it as one class", where)
+        log.warning(
+            "%s: a single 1 in every row, read as multi-label; labels=multiclass takes it as one class",
+            where,
+        )
     return Labels(several, several.shape[1])
 
 
@@ -65,7 +77,12 @@ def _numbered(array: Array, where: str) -> Labels:
         return _named(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":
         blank = np.isnan(array)
-        refuse(array, ~blank & (array != np.floor(array)), where, "expected a class: an integer, or a name")
+        refuse(
+            array,
+            ~blank & (array != np.floor(array)),
+            where,
+            "expected a class: an integer, or a name",
+        )
         array = np.where(blank, -1, np.clip(array, -(2**62), 2**62)).astype(np.int64)
     elif array.dtype == np.bool_:
         array = array.astype(np.int64)
@@ -83,7 +100,9 @@ def _named(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
     if blank.all():
         raise InputError(f"{where}: no node has a label; expected at least one")
     kept = array[~blank]
-    names, classes = np.unique(kept.astype(str) if kept.dtype == object else kept, return_inverse=True)
+    names, classes = np.unique(
+        kept.astype(str) if kept.dtype == object else kept, return_inverse=True
+    )
     if len(names) > max(MANY_CLASSES, len(kept) // 2):
         raise InputError(
             f"{where}: {len(names)} different labels of {len(kept)} nodes, {names[0]!r} for instance; expected classes:"
@@ -100,6 +119,14 @@ def _tell_odd_classes(labels: Labels, where: str) -> None:
     counts = np.bincount(labels.values[labels.values >= 0], minlength=labels.num_classes)
     absent = np.flatnonzero(counts == 0)
     if len(absent):
-        log.warning("%s: %d of %d classes have no node, the first is %d", where, len(absent), len(counts), absent[0])
+        log.warning(
+            "%s: %d of %d classes have no node, the first is %d",
+            where,
+            len(absent),
+            len(counts),
+            absent[0],
+        )
     if (counts > 0).sum() == 1:
-        log.warning("%s: all labelled nodes are of one class; -1 and blank stand for no label", where)
+        log.warning(
+            "%s: all labelled nodes are of one class; -1 and blank stand for no label", where
+        )

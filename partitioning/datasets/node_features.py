@@ -36,7 +36,11 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
             _refuse(graph)
         return graph
     if graph.num_features and not {"given", "neighbours"} & set(kinds):
-        log.info("features=%s: the %d features of the data are not used", ",".join(kinds), graph.num_features)
+        log.info(
+            "features=%s: the %d features of the data are not used",
+            ",".join(kinds),
+            graph.num_features,
+        )
     blocks = [block for kind in kinds if (block := _MADE[kind](graph)).shape[1]]
     if not blocks:
         _refuse(graph)
@@ -70,7 +74,9 @@ def _edges_between(graph: GraphData) -> sp.csr_array:
 
 def _degree(graph: GraphData) -> Rows:
     between = graph.src != graph.dst
-    counts = [np.bincount(ends[between], minlength=graph.num_nodes) for ends in (graph.dst, graph.src)]
+    counts = [
+        np.bincount(ends[between], minlength=graph.num_nodes) for ends in (graph.dst, graph.src)
+    ]
     return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
@@ -108,8 +114,17 @@ def _neighbours(graph: GraphData) -> Features:
         rows = sp.csr_array(rows + mean @ (edges @ rows))
         known |= new
     if not known.all():
-        log.warning("features=neighbours: no node with features reaches %d nodes, which get zeros", (~known).sum())
+        log.warning(
+            "features=neighbours: no node with features reaches %d nodes, which get zeros",
+            (~known).sum(),
+        )
     return rows if isinstance(graph.features, sp.csr_array) else rows.toarray()
 
 
-_MADE = {"given": _given, "degree": _degree, "random": _random, "positional": positional, "neighbours": _neighbours}
+_MADE = {
+    "given": _given,
+    "degree": _degree,
+    "random": _random,
+    "positional": positional,
+    "neighbours": _neighbours,
+}

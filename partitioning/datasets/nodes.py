@@ -23,7 +23,9 @@ class Nodes:
             self.index = pd.Index(keys)
             if not self.index.is_unique:
                 row = int(self.index.duplicated().argmax())
-                raise InputError(f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once")
+                raise InputError(
+                    f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once"
+                )
             self.ids = keys
 
     @property
@@ -44,7 +46,9 @@ class Nodes:
         return name_keys(ids)
 
     def all_names(self) -> Names | None:
-        return Names.of(str(name) for piece in self._names for name in piece) if self._names else None
+        return (
+            Names.of(str(name) for piece in self._names for name in piece) if self._names else None
+        )
 
     def rows(self, wanted: Array, where: str, begin: int = 0) -> Ints:
         """The row of each id, int64 [K], the first of which is in row `begin` of its file."""
@@ -55,7 +59,9 @@ class Nodes:
         if self._names and wanted.dtype != object:
             wanted = wanted.astype(str).astype(object)
         keys = name_keys(wanted) if wanted.dtype == object else wanted
-        rows: Ints = self.index.get_indexer(pd.Index(keys))  # a tenth of the time of np.searchsorted
+        rows: Ints = self.index.get_indexer(
+            pd.Index(keys)
+        )  # a tenth of the time of np.searchsorted
         if self.grows and (rows < 0).any():
             _, first = np.unique(keys[rows < 0], return_index=True)
             new = np.flatnonzero(rows < 0)[np.sort(first)]

@@ -24,7 +24,9 @@ def _write(path: str | Path, overwrite: bool, arrays: dict[str, Any]) -> str:
         raise InputError(f"path={path}: exists; choose another, or overwrite=True")
     made = as_arrays(arrays)
     if "label" not in made:
-        raise InputError("the graph has no labels, which are what is learned: give each node a class, or -1 for none")
+        raise InputError(
+            "the graph has no labels, which are what is learned: give each node a class, or -1 for none"
+        )
     np.savez(path, **made)
     return str(path)
 
@@ -40,7 +42,14 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
         raise InputError("data has no edge_index; of an adj_t, set data.edge_index first")
     src, dst = data.edge_index
     found = {name: data.get(name) for name in (*MASKS, "edge_weight")}
-    arrays = {"src": src, "dst": dst, "feat": data.x, "label": data.y, "edge_feat": data.edge_attr, **found}
+    arrays = {
+        "src": src,
+        "dst": dst,
+        "feat": data.x,
+        "label": data.y,
+        "edge_feat": data.edge_attr,
+        **found,
+    }
     return _write(path, overwrite, arrays)
 
 
@@ -52,13 +61,22 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     if len(g.ntypes) != 1 or len(g.etypes) != 1:
         return hetero_objects.write(path, overwrite, *hetero_objects.of_dgl(g))
     src, dst = g.edges(order="eid")
-    arrays = {"src": src, "dst": dst, **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS)}}
+    arrays = {
+        "src": src,
+        "dst": dst,
+        **{name: g.ndata.get(name) for name in ("feat", "label", *MASKS)},
+    }
     arrays |= {EDGE_NAMES[name]: g.edata[name] for name in g.edata if name in EDGE_NAMES}
     return _write(path, overwrite, arrays)
 
 
 def from_networkx(
-    G: Any, path: str | Path = "graph.npz", *, label: str = "label", feat: str = "feat", overwrite: bool = False
+    G: Any,
+    path: str | Path = "graph.npz",
+    *,
+    label: str = "label",
+    feat: str = "feat",
+    overwrite: bool = False,
 ) -> str:
     """A graph of networkx: node attributes `label` and `feat` (numbers, or lists of them), edge attribute weight.
 
@@ -67,7 +85,9 @@ def from_networkx(
     nodes = list(G.nodes)
     row = {node: at for at, node in enumerate(nodes)}
     directed = G if G.is_directed() else G.to_directed()
-    ends = np.array([(row[src], row[dst]) for src, dst in directed.edges()], np.int64).reshape(-1, 2)
+    ends = np.array([(row[src], row[dst]) for src, dst in directed.edges()], np.int64).reshape(
+        -1, 2
+    )
     weights = [weight for _, _, weight in directed.edges(data="weight", default=1)]
     of_nodes = {name: [G.nodes[node].get(name) for node in nodes] for name in (label, feat, *MASKS)}
     rows = [np.atleast_1d(value) for value in of_nodes[feat] if value is not None]
@@ -83,7 +103,9 @@ def from_networkx(
     arrays = {
         "src": ends[:, 0],
         "dst": ends[:, 1],
-        "edge_weight": None if all(weight == 1 for weight in weights) else np.array(weights, np.float64),
+        "edge_weight": None
+        if all(weight == 1 for weight in weights)
+        else np.array(weights, np.float64),
         "feat": np.array(features, np.float32) if rows else None,
         "label": _labels(of_nodes[label]),
         "node_id": np.array(nodes if integers else list(map(str, nodes))),
@@ -102,9 +124,13 @@ def _labels(values: list[Any]) -> Array | None:
     return np.array(["" if value is None else str(value) for value in values])
 
 
-def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", *, overwrite: bool = False) -> str:
+def from_scipy(
+    A: Any, x: Any, y: Any, path: str | Path = "graph.npz", *, overwrite: bool = False
+) -> str:
     """A sparse [N, N], an edge u -> v and its weight at A[u, v]; x [N, F], dense, sparse or None; y [N] or [N, C]."""
     matrix = sp.coo_array(A)
     weight = None if (matrix.data == 1).all() else matrix.data
     src, dst = matrix.coords
-    return _write(path, overwrite, {"src": src, "dst": dst, "edge_weight": weight, "feat": x, "label": y})
+    return _write(
+        path, overwrite, {"src": src, "dst": dst, "edge_weight": weight, "feat": x, "label": y}
+    )

@@ -48,7 +48,9 @@ def archive(name: str, folder: str) -> Archive:
     split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())
     raw = (*RAW, "raw/edge_weight.csv.gz") if source.weighted else RAW
     place = root / name.replace("-", "_")
-    return Archive(name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, *split, RELEASE))
+    return Archive(
+        name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, *split, RELEASE)
+    )
 
 
 def load(settings: DatasetSettings) -> GraphData:
@@ -63,19 +65,33 @@ def load(settings: DatasetSettings) -> GraphData:
         for frame in read_frames(raw / "edge.csv.gz", header=False):
             for column, pile in enumerate(piles):
                 pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
-        src, dst = (check_endpoints(joined(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles)
-        rows = [frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)]
+        src, dst = (
+            check_endpoints(joined(pile), num_nodes, f"{raw}/edge.csv.gz") for pile in piles
+        )
+        rows = [
+            frame.to_numpy(np.float32)
+            for frame in read_frames(raw / "node-feat.csv.gz", header=False)
+        ]
         weight = numbers(raw / "edge_weight.csv.gz").astype(np.float32) if source.weighted else None
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
             weight = None if weight is None else np.concatenate((weight, weight))
         links: dict[str, Any] = {"evaluator": source.evaluator}
         for part in ("val", "test"):
-            links |= _pairs(files.folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes)
+            links |= _pairs(
+                files.folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes
+            )
         return GraphData(
-            name=name, src=src, dst=dst, features=joined(rows), labels=np.full(num_nodes, -1, np.int64), num_classes=0,
-            node_ids=np.arange(num_nodes), edge_weight=weight, links=links,
-        )  # fmt: skip
+            name=name,
+            src=src,
+            dst=dst,
+            features=joined(rows),
+            labels=np.full(num_nodes, -1, np.int64),
+            num_classes=0,
+            node_ids=np.arange(num_nodes),
+            edge_weight=weight,
+            links=links,
+        )
 
 
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:
@@ -83,7 +99,9 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
     import torch  # takes more than a second, and no other source of data needs it
 
     with reading(path, "split of OGB"), torch.serialization.safe_globals(_numpy_types()):
-        held = {name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()}
+        held = {
+            name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()
+        }
         if "edge" in held:
             pairs, fixed = held["edge"], held["edge_neg"]
         else:
@@ -98,5 +116,12 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
 def _numpy_types() -> list[Any]:
     """What numbers of NumPy are unpickled by: no code of the file's own is run."""
     reconstruct: Any = np.empty(0).__reduce__()[0]
-    return [reconstruct, np.ndarray, np.dtype, np.dtypes.Int64DType, np.dtypes.Float64DType,
-            np.dtypes.Float32DType, np.dtypes.Int32DType]  # fmt: skip
+    return [
+        reconstruct,
+        np.ndarray,
+        np.dtype,
+        np.dtypes.Int64DType,
+        np.dtypes.Float64DType,
+        np.dtypes.Float32DType,
+        np.dtypes.Int32DType,
+    ]

@@ -20,8 +20,12 @@ from partitioning.settings import DatasetSettings
 
 NUM_CLASSES = 349
 _TARGET = "paper"
-_NEEDED = ("raw/num-node-dict.csv.gz", "raw/triplet-type-list.csv.gz", "raw/node-label/paper/node-label.csv.gz",
-           *(f"split/time/{_TARGET}/{part}.csv.gz" for part in SPLIT.values()))  # fmt: skip
+_NEEDED = (
+    "raw/num-node-dict.csv.gz",
+    "raw/triplet-type-list.csv.gz",
+    "raw/node-label/paper/node-label.csv.gz",
+    *(f"split/time/{_TARGET}/{part}.csv.gz" for part in SPLIT.values()),
+)
 
 
 def archive(folder: str) -> Archive:
@@ -33,24 +37,34 @@ def archive(folder: str) -> Archive:
 def load(settings: DatasetSettings) -> HeteroGraphData:
     """Load with ogb's split, by year, as masks."""
     if settings.target not in (None, _TARGET):
-        raise InputError(f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out")
+        raise InputError(
+            f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
+        )
     files = archive(settings.dir)
     files.ensure()
     raw = files.folder / "raw"
     with library("ogbn-mag", files.folder):
         (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)
-        nodes = {str(name): _nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0])) for name in counts}
+        nodes = {
+            str(name): _nodes(raw / "node-feat" / str(name), int(counts[name].iloc[0]))
+            for name in counts
+        }
         (triplets,) = read_frames(raw / "triplet-type-list.csv.gz", header=False)
         relations: dict[EdgeType, Relation] = {}
-        for source, relation, destination in sorted(triplets.astype(str).itertuples(index=False, name=None)):
+        for source, relation, destination in sorted(
+            triplets.astype(str).itertuples(index=False, name=None)
+        ):
             file = raw / "relations" / "___".join((source, relation, destination)) / "edge.csv.gz"
-            relations[source, relation, destination] = _relation(file, nodes[source], nodes[destination])
+            relations[source, relation, destination] = _relation(
+                file, nodes[source], nodes[destination]
+            )
         labels = whole_labels(numbers(raw / "node-label" / _TARGET / "node-label.csv.gz"))
         if len(labels) != nodes[_TARGET].num_nodes:
             raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
         split = files.folder / "split" / "time" / _TARGET
-        masks: dict[str, Any] = {mask: index_mask(split / f"{part}.csv.gz", len(labels))
-                                 for mask, part in SPLIT.items()}  # fmt: skip
+        masks: dict[str, Any] = {
+            mask: index_mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()
+        }
     return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
 
 

@@ -51,7 +51,13 @@ def archive(name: str, folder: str) -> Archive:
     source, root = SOURCES[name], Path(folder)
     split = tuple(f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())
     place = root / name.replace("-", "_")
-    return Archive(name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*source.raw, *split, RELEASE))
+    return Archive(
+        name,
+        f"{URL}/{source.zip}.zip",
+        root / f"{source.zip}.zip",
+        place,
+        (*source.raw, *split, RELEASE),
+    )
 
 
 def load(settings: DatasetSettings) -> GraphData:
@@ -60,9 +66,13 @@ def load(settings: DatasetSettings) -> GraphData:
     files = archive(name, settings.dir)
     files.ensure()
     with library(name, files.folder):
-        src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(files.folder / "raw")
+        src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(
+            files.folder / "raw"
+        )
         if len(labels) != len(features):
-            raise InputError(f"{files.folder}: {len(labels)} labels and {len(features)} rows of features")
+            raise InputError(
+                f"{files.folder}: {len(labels)} labels and {len(features)} rows of features"
+            )
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
         split = files.folder / "split" / source.split
@@ -91,7 +101,12 @@ def _read_csv(raw: Path) -> _Arrays:
         for column, pile in enumerate(piles):
             pile.append(narrowed(frame[str(column)].to_numpy(np.int64)))
     src, dst = map(joined, piles)
-    features = joined([frame.to_numpy(np.float32) for frame in read_frames(raw / "node-feat.csv.gz", header=False)])
+    features = joined(
+        [
+            frame.to_numpy(np.float32)
+            for frame in read_frames(raw / "node-feat.csv.gz", header=False)
+        ]
+    )
     return src, dst, features, whole_labels(numbers(raw / "node-label.csv.gz"))
 
 
@@ -108,10 +123,14 @@ def index_mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:
 
 def _read_binary(raw: Path) -> _Arrays:
     """The same of the npz of a large graph."""
-    num_nodes, num_edges = (int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges"))
+    num_nodes, num_edges = (
+        int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges")
+    )
     edges = read_member(raw / "data.npz", "edge_index", np.int32 if num_nodes < 2**31 else np.int64)
     if edges.shape != (2, num_edges):
-        raise InputError(f"{raw}/data.npz: edge_index has shape {list(edges.shape)}; expected [2, {num_edges}]")
+        raise InputError(
+            f"{raw}/data.npz: edge_index has shape {list(edges.shape)}; expected [2, {num_edges}]"
+        )
     features = read_member(raw / "data.npz", "node_feat", np.float32)
     src, dst = map(np.ascontiguousarray, edges)
     return src, dst, features, whole_labels(read_member(raw / "node-label.npz", "node_label"))
@@ -121,7 +140,11 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     """Read one array of an npz, and turn it into `dtype` a chunk at a time; InputError where a number does not fit."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, fortran, stored = header(file)
         if stored.hasobject:
             raise InputError(f"{path}: array `{name}` holds Python objects, which are never loaded")
@@ -131,7 +154,9 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
             wanted = min(CHUNK, array.size - begin)
             chunk = np.frombuffer(file.read(wanted * stored.itemsize), stored)
             if len(chunk) < wanted:
-                raise InputError(f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size} numbers")
+                raise InputError(
+                    f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size} numbers"
+                )
             if limits is not None and (chunk.min() < limits.min or chunk.max() > limits.max):
                 raise InputError(f"{path}: array `{name}` has numbers beyond {array.dtype}")
             flat[begin : begin + wanted] = chunk

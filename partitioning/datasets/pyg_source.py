@@ -28,7 +28,9 @@ def remotes(name: str, folder: str) -> list[Remote]:
         return [Remote(f"{MUSAE_URL}/{MUSAE[name]}", Path(folder) / name / "raw" / MUSAE[name])]
     title = PLANETOID[name]
     names = [f"ind.{title.lower()}.{part}" for part in PLANETOID_PARTS]
-    return [Remote(f"{PLANETOID_URL}/{file}", Path(folder) / title / "raw" / file) for file in names]
+    return [
+        Remote(f"{PLANETOID_URL}/{file}", Path(folder) / title / "raw" / file) for file in names
+    ]
 
 
 def load(settings: DatasetSettings) -> GraphData:
@@ -46,7 +48,10 @@ def load(settings: DatasetSettings) -> GraphData:
         if name in PLANETOID:
             base, args = library_datasets.Planetoid, [settings.dir, PLANETOID[name]]
         else:
-            by_name = {"facebook": library_datasets.FacebookPagePage, "lastfm": library_datasets.LastFMAsia}
+            by_name = {
+                "facebook": library_datasets.FacebookPagePage,
+                "lastfm": library_datasets.LastFMAsia,
+            }
             base, args = by_name[name], [str(Path(settings.dir) / name)]
         uncached = type(base.__name__, (base,), {"processed_dir": property(lambda self: processed)})
         dataset = uncached(*args)
@@ -56,6 +61,17 @@ def load(settings: DatasetSettings) -> GraphData:
 def _graph_data(name: str, data: Any, num_classes: int) -> GraphData:
     src, dst = data.edge_index.numpy().astype(np.int64)
     labels = data.y.numpy().astype(np.int64)
-    masks = {key: data[key].numpy() for key in ("train_mask", "val_mask", "test_mask") if key in data}
+    masks = {
+        key: data[key].numpy() for key in ("train_mask", "val_mask", "test_mask") if key in data
+    }
     features = np.ascontiguousarray(data.x.numpy(), dtype=np.float32)
-    return GraphData(name, src, dst, features, labels, num_classes, np.arange(len(labels), dtype=np.int64), **masks)
+    return GraphData(
+        name,
+        src,
+        dst,
+        features,
+        labels,
+        num_classes,
+        np.arange(len(labels), dtype=np.int64),
+        **masks,
+    )

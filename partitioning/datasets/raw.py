@@ -71,13 +71,19 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         featured[:] = False
     else:
         features = check_features(raw.features, num_nodes, raw.at, featured)
-    src, dst = (check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst"))
+    src, dst = (
+        check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst")
+    )
     if len(src) != len(dst):
-        raise InputError(f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge")
+        raise InputError(
+            f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per edge"
+        )
     weight, feat = raw.edge_weight, raw.edge_feat
     if merge and (feat is not None or raw.edge_time is not None):
-        raise InputError("duplicates=merge: features or times of edges do not add up; leave it out, or "
-                         "merge the edges yourself")  # fmt: skip
+        raise InputError(
+            "duplicates=merge: features or times of edges do not add up; leave it out, or "
+            "merge the edges yourself"
+        )
     if merge:
         src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
@@ -95,8 +101,12 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
         node_names=names,
         featured=None if featured.all() else featured,
-        edge_weight=None if weight is None else check_edge_weight(weight, len(src), raw.at("edge_weight")),
-        edge_time=None if raw.edge_time is None else check_times(raw.edge_time, len(src), raw.at("edge_time")),
+        edge_weight=None
+        if weight is None
+        else check_edge_weight(weight, len(src), raw.at("edge_weight")),
+        edge_time=None
+        if raw.edge_time is None
+        else check_times(raw.edge_time, len(src), raw.at("edge_time")),
         edge_feat=None if feat is None else check_edge_feat(feat, len(src), raw.at("edge_feat")),
         **masks,
     )
@@ -117,7 +127,9 @@ def check_times(times: Array, num_edges: int, where: str) -> NDArray[np.float64]
     return times.astype(np.float64)
 
 
-def merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int) -> tuple[Array, Array, Array | None]:
+def merged(
+    src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int
+) -> tuple[Array, Array, Array | None]:
     """Each pair of nodes once, by source; weights add up."""
     key = src.astype(np.int64) * num_nodes + dst
     if weight is None:
@@ -130,7 +142,9 @@ def merged(src: Endpoints, dst: Endpoints, weight: Array | None, num_nodes: int)
         key = key[first]
     pairs = key // max(num_nodes, 1), key % max(num_nodes, 1)
     if len(key) < len(src):
-        log.warning("%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key))
+        log.warning(
+            "%d duplicates of edges are merged; duplicates=keep counts each", len(src) - len(key)
+        )
     return narrowed(pairs[0]), narrowed(pairs[1]), weight
 
 
@@ -162,7 +176,9 @@ def read_arrays(path: Path) -> dict[str, Array]:
     with archive:
         twice = [name for name, times in Counter(archive.files).items() if times > 1]
         if twice:
-            raise InputError(f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez")
+            raise InputError(
+                f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez"
+            )
         return {name: _read_array(archive, name, path) for name in archive.files}
 
 

@@ -45,7 +45,9 @@ class _Model:
 
     def find(self, points: NDArray[np.float64]) -> Ints:
         """[K] the position in `order` whose stretch of the running sum a point falls into."""
-        return np.clip(np.searchsorted(self.cumulative, points, side="right") - 1, 0, self.num_nodes - 1)
+        return np.clip(
+            np.searchsorted(self.cumulative, points, side="right") - 1, 0, self.num_nodes - 1
+        )
 
     def class_of(self, position: Ints) -> Ints:
         return np.searchsorted(self.start, position, side="right") - 1
@@ -67,7 +69,9 @@ def generate(settings: SyntheticSettings) -> GraphData:
             f"synthetic.classes={settings.classes}: there are only synthetic.nodes={settings.nodes}; "
             "every class needs a node"
         )
-    streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)]
+    streams = [
+        np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
+    ]
     labels = _labels(settings, streams[0])
     src, dst = _edges(settings, labels, streams[1])
     return GraphData(
@@ -87,12 +91,16 @@ def _labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
     return rng.permutation(np.concatenate([np.arange(settings.classes, dtype=np.int64), rest]))
 
 
-def _features(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> NDArray[np.float32]:
+def _features(
+    settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
+) -> NDArray[np.float32]:
     """[N, F] unit Gaussian noise around the mean vector of the node's class."""
     means = rng.standard_normal((settings.classes, settings.features), dtype=np.float32)
     means *= CLASS_SIGNAL / np.linalg.norm(means, axis=1, keepdims=True)
     features = rng.standard_normal((settings.nodes, settings.features), dtype=np.float32)
-    for begin in range(0, settings.nodes, BLOCK):  # in blocks: no second array of the size of the features
+    for begin in range(
+        0, settings.nodes, BLOCK
+    ):  # in blocks: no second array of the size of the features
         features[begin : begin + BLOCK] += means[labels[begin : begin + BLOCK]]
     return features
 
@@ -100,7 +108,9 @@ def _features(settings: SyntheticSettings, labels: Ints, rng: np.random.Generato
 def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> _Model:
     order = np.argsort(labels, kind="stable")
     tail = (1.0 - rng.random(settings.nodes)) ** (-1.0 / (POWER_LAW - 1.0))
-    propensity = np.minimum(tail, np.sqrt(settings.nodes) + 1)  # beyond that two hubs would be joined many times over
+    propensity = np.minimum(
+        tail, np.sqrt(settings.nodes) + 1
+    )  # beyond that two hubs would be joined many times over
     return _Model(
         num_nodes=settings.nodes,
         order=order,
@@ -109,14 +119,19 @@ def _model(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) 
     )
 
 
-def _edges(settings: SyntheticSettings, labels: Ints, rng: np.random.Generator) -> tuple[Endpoints, Endpoints]:
+def _edges(
+    settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
+) -> tuple[Endpoints, Endpoints]:
     """[2 M], [2 M] the two ends of each directed edge; the reverse ones are the second half."""
     model = _model(settings, labels, rng)
     sizes = np.diff(model.start)
     inside = round(settings.homophily * settings.edges)
     room_inside = int((sizes * (sizes - 1) // 2).sum())
     room_between = settings.nodes * (settings.nodes - 1) // 2 - room_inside
-    for wanted, room, which in ((inside, room_inside, "within"), (settings.edges - inside, room_between, "between")):
+    for wanted, room, which in (
+        (inside, room_inside, "within"),
+        (settings.edges - inside, room_between, "between"),
+    ):
         if wanted > room:
             raise InputError(
                 f"synthetic.edges={settings.edges}, synthetic.homophily={settings.homophily}: {wanted} edges {which} "
@@ -141,7 +156,9 @@ def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -
         missing = wanted - len(keys)
         if missing <= 0:
             break
-        keys = _distinct(np.concatenate([keys, _draw_pairs(model, missing + missing // 8 + 16, inside, rng)]))
+        keys = _distinct(
+            np.concatenate([keys, _draw_pairs(model, missing + missing // 8 + 16, inside, rng)])
+        )
     if len(keys) < wanted:
         keys = _fill(model, keys, wanted, inside, rng)
     if len(keys) == wanted:
@@ -172,7 +189,9 @@ def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generato
     return keys[:drawn]
 
 
-def _chunk_of_pairs(model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator) -> Ints:
+def _chunk_of_pairs(
+    model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator
+) -> Ints:
     """[at most K] pairs; points float64 [K] in [0, 1) choose the first node of each."""
     total = model.cumulative[-1]
     first = model.find(points * total)

@@ -37,8 +37,12 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     """
     least = settings.types * settings.classes
     if settings.nodes < least:
-        raise InputError(f"synthetic.nodes={settings.nodes}: every class of every type needs a node, {least} together")
-    streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)]
+        raise InputError(
+            f"synthetic.nodes={settings.nodes}: every class of every type needs a node, {least} together"
+        )
+    streams = [
+        np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
+    ]
     names = ["target", *(f"type{number}" for number in range(1, settings.types))]
     sizes = [len(each) for each in np.array_split(np.arange(settings.nodes), settings.types)]
     classes = [_classes(size, settings.classes, streams[0]) for size in sizes]
@@ -47,12 +51,18 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     for number, share in enumerate(shares):
         source, destination = _ends(number, settings.types)
         each = names[source], f"relation{number}", names[destination]
-        relations[each] = _relation(len(share), classes[source], classes[destination], settings, streams[1])
+        relations[each] = _relation(
+            len(share), classes[source], classes[destination], settings, streams[1]
+        )
     nodes = {
-        name: NodeTable(_features(settings, number, classes[number], streams[2]), np.arange(sizes[number]))
+        name: NodeTable(
+            _features(settings, number, classes[number], streams[2]), np.arange(sizes[number])
+        )
         for number, name in enumerate(names)
     }
-    return HeteroGraphData("synthetic_hetero", nodes, relations, "target", classes[0], settings.classes)
+    return HeteroGraphData(
+        "synthetic_hetero", nodes, relations, "target", classes[0], settings.classes
+    )
 
 
 def _classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
@@ -70,7 +80,11 @@ def _ends(number: int, num_types: int) -> tuple[int, int]:
 
 
 def _relation(
-    count: int, of_source: Ints, of_destination: Ints, settings: SyntheticSettings, rng: np.random.Generator
+    count: int,
+    of_source: Ints,
+    of_destination: Ints,
+    settings: SyntheticSettings,
+    rng: np.random.Generator,
 ) -> Relation:
     order = np.argsort(of_source, kind="stable").astype(endpoint_dtype(len(of_source)))
     start = np.searchsorted(of_source[order], np.arange(settings.classes + 1))
@@ -86,12 +100,18 @@ def _relation(
     return Relation(np.concatenate([order[at[:within]], shuffled[at[within:]]]), dst)
 
 
-def _features(settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator) -> NDArray[np.float32]:
+def _features(
+    settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator
+) -> NDArray[np.float32]:
     """[N_t, F / (1, 2 or 3)] unit Gaussian noise around the vector of the node's class in its type."""
     width = max(1, settings.features // (1 + number % 3))
     means = rng.standard_normal((settings.classes, width), dtype=np.float32)
-    means *= (TARGET_SIGNAL if number == 0 else CLASS_SIGNAL) / np.linalg.norm(means, axis=1, keepdims=True)
+    means *= (TARGET_SIGNAL if number == 0 else CLASS_SIGNAL) / np.linalg.norm(
+        means, axis=1, keepdims=True
+    )
     features = rng.standard_normal((len(classes), width), dtype=np.float32)
-    for begin in range(0, len(classes), BLOCK):  # in blocks: no second array of the size of the features
+    for begin in range(
+        0, len(classes), BLOCK
+    ):  # in blocks: no second array of the size of the features
         features[begin : begin + BLOCK] += means[classes[begin : begin + BLOCK]]
     return features

@@ -71,14 +71,26 @@ def read_folder(path: Path, columns: ColumnSettings, *, unlabelled: bool = False
 
 
 def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) -> RawGraph:
-    folder, edges = (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+    folder, edges = (
+        (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+    )
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
-        raise InputError(f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of edges")
-    found = [file for stem, suffixes in NODE_TABLES.items() for file in files_named(folder, stem, suffixes)]
+        raise InputError(
+            f"dataset_file={path}: expected one of {names}; found none, or dataset_file=FILE of edges"
+        )
+    found = [
+        file
+        for stem, suffixes in NODE_TABLES.items()
+        for file in files_named(folder, stem, suffixes)
+    ]
     named = [file for file in found if file.suffix in (".csv", ".parquet")]
-    if columns.id is not None and not any(columns.id in frames.column_names(file) for file in named):
-        raise InputError(f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column")
+    if columns.id is not None and not any(
+        columns.id in frames.column_names(file) for file in named
+    ):
+        raise InputError(
+            f"columns.id={columns.id}: none of {', '.join(map(str, found)) or folder} has this column"
+        )
     tables = [read_table(file, columns, text=text) for file in found if file not in edges]
     values = only_values(tables)
     if "label" not in values and not unlabelled:
@@ -86,7 +98,11 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
             f"{folder}: no labels: expected a column `label` in nodes or features (columns.label=NAME for another), or "
             f"a table labels.csv, .parquet or .npy; found {', '.join(file.name for file in found) or 'no such table'}"
         )
-    nodes = nodes_of(tables) if tables else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
+    nodes = (
+        nodes_of(tables)
+        if tables
+        else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
+    )
     ends = read_edges(edges[0], columns, (nodes, nodes))
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
@@ -104,7 +120,10 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
-            **{end: f"{edges[0]}: column `{end}`" for end in ("src", "dst", "edge_weight", "edge_time")},
+            **{
+                end: f"{edges[0]}: column `{end}`"
+                for end in ("src", "dst", "edge_weight", "edge_time")
+            },
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
             **{name: table.values[name][1] for name, table in values.items()},
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
@@ -121,9 +140,15 @@ def _edge_times(path: Path, name: str) -> Array:
 
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     """The one file of a name in the folder, or none."""
-    found = [folder / f"{stem}.{suffix}" for suffix in suffixes if (folder / f"{stem}.{suffix}").is_file()]
+    found = [
+        folder / f"{stem}.{suffix}"
+        for suffix in suffixes
+        if (folder / f"{stem}.{suffix}").is_file()
+    ]
     if len(found) > 1:
-        raise InputError(f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one of them")
+        raise InputError(
+            f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one of them"
+        )
     return found
 
 
@@ -173,7 +198,9 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
     if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
         return values
     if isinstance(values, CsrParts):
-        raise InputError(f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order")
+        raise InputError(
+            f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
+        )
     blank: Any = {"b": False, "O": None, "f": np.nan}.get(values.dtype.kind, -1)
     if values.ndim == 2 and values.dtype.kind in "biu":
         values, blank = values.astype(np.float32), np.nan
@@ -189,7 +216,9 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
         names = [f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "csv")]
         found = [name for name in names if (folder / name).is_file()]
         if len(found) > 1:
-            raise InputError(f"dataset_file={folder}: expected one of {', '.join(found)}; found all of them")
+            raise InputError(
+                f"dataset_file={folder}: expected one of {', '.join(found)}; found all of them"
+            )
         if found:
             mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
             mask[read_index(folder / found[0], nodes.num_nodes, "dataset_file")] = True
@@ -207,7 +236,9 @@ def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> s
         return asked if asked in names else None
     found = [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
     if len(found) > 1:
-        raise InputError(f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them")
+        raise InputError(
+            f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them"
+        )
     if found and found[0] != role:
         log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
     return found[0] if found else None
@@ -244,7 +275,11 @@ def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
         raise InputError(f"{path}: has no column besides the ids; expected at least one")
     ids = joined(pieces.pop("ids")) if id_name is not None else None
     values = {name: _joined_cells(several) for name, several in pieces.items()}
-    said = {"label": f": column `{label or (chosen or [''])[0]}`" if values.get("label", np.zeros(1)).ndim == 1 else ""}
+    said = {
+        "label": f": column `{label or (chosen or [''])[0]}`"
+        if values.get("label", np.zeros(1)).ndim == 1
+        else ""
+    }
     rows = len(ids) if ids is not None else len(next(iter(values.values())))
     named = {name: (array, f"{path}{said.get(name, '')}") for name, array in values.items()}
     return Table(path, rows, ids, f"{path}: column `{id_name}`", named)
@@ -258,10 +293,14 @@ def _joined_cells(pieces: list[Array]) -> Array:
 
 
 def _as_text(piece: Array) -> Array:
-    return np.array([None if number != number else f"{number:.15g}" for number in piece.tolist()], dtype=object)
+    return np.array(
+        [None if number != number else f"{number:.15g}" for number in piece.tolist()], dtype=object
+    )
 
 
-def _chosen(frame: "pd.DataFrame", rest: list[str], path: Path, *, label: str | None, kind: str) -> list[str]:
+def _chosen(
+    frame: "pd.DataFrame", rest: list[str], path: Path, *, label: str | None, kind: str
+) -> list[str]:
     """Of the columns without a role those with numbers, which are features; in a table of labels they are labels."""
     if kind == "label":
         left, kept = (rest, []) if label is not None else ([], rest)
@@ -282,8 +321,10 @@ def _values(frame: "pd.DataFrame", names: list[str], path: Path, kind: str) -> A
     """[rows, columns] numbers of some columns, of which one may hold lists; of labels [rows] where it is one column."""
     if kind == "label" and len(names) == 1:
         return frames.label_cells(frame, names[0])
-    columns = [_lists(frame, name, path) if _is_list(frame, name) else frames.numbers(frame, name, path)
-               for name in names]  # fmt: skip
+    columns = [
+        _lists(frame, name, path) if _is_list(frame, name) else frames.numbers(frame, name, path)
+        for name in names
+    ]
     return _without_loss(np.column_stack(columns))
 
 
@@ -294,7 +335,13 @@ def _lists(frame: "pd.DataFrame", name: str, path: Path) -> Array:
     blank = np.full(width, np.nan)
     lists = [cell if isinstance(cell, list | np.ndarray) else blank for cell in cells]
     sizes = np.fromiter(map(len, lists), np.int64, len(lists))
-    refuse(sizes, sizes != width, f"{path}: column `{name}`, length", f"expected {width}, as before", first_row(frame))
+    refuse(
+        sizes,
+        sizes != width,
+        f"{path}: column `{name}`, length",
+        f"expected {width}, as before",
+        first_row(frame),
+    )
     return np.stack(lists).astype(np.float64)
 
 
@@ -312,7 +359,9 @@ def read_npy(path: Path) -> Array:
     with reading(path, "npy array", "write it anew with numpy.save"):
         array = np.load(path, allow_pickle=False, mmap_mode="r")
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise InputError(f"{path}: an archive or a single number; expected one npy array with one row per node")
+        raise InputError(
+            f"{path}: an archive or a single number; expected one npy array with one row per node"
+        )
     return array
 
 
@@ -322,7 +371,9 @@ def _read_csr(path: Path) -> Table:
     names = ("data", "indices", "indptr", "shape")
     kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
     if kind != "csr" or any(name not in arrays for name in names):
-        raise InputError(f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz writes it")
+        raise InputError(
+            f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz writes it"
+        )
     parts = CsrParts(*(arrays[name] for name in names))
     return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})
 
@@ -350,7 +401,11 @@ def _table_edges(
     path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
 ) -> Iterator[tuple[int, Array, Array, Array | None]]:
     names = frames.column_names(path)
-    found = names if names == ["0", "1"] else [_find(role, names, columns, path) for role in ("src", "dst")]
+    found = (
+        names
+        if names == ["0", "1"]
+        else [_find(role, names, columns, path) for role in ("src", "dst")]
+    )
     ends = [name for name in found if name is not None]
     if len(ends) < 2:
         raise InputError(
@@ -359,13 +414,17 @@ def _table_edges(
         )
     weight = _find("weight", names, columns, path)
     if columns.weight is not None and weight is None:
-        raise InputError(f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them")
+        raise InputError(
+            f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
+        )
     others = [name for name in names if name not in (*ends, weight, columns.time)]
     if others:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
     as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named]
     for frame in read_frames(path, text=as_text):
-        src, dst = (_end_cells(frame, name, path, held) for name, held in zip(ends, nodes, strict=True))
+        src, dst = (
+            _end_cells(frame, name, path, held) for name, held in zip(ends, nodes, strict=True)
+        )
         weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
         yield first_row(frame), src, dst, weights
 
@@ -381,16 +440,25 @@ def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes) -> Ar
 def _npy_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
     edges = read_npy(path)
     if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge")
+        raise InputError(
+            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge"
+        )
     for row in range(0, len(edges), frames.CELLS // 2):
         src, dst = edges[row : row + frames.CELLS // 2].T
         where = (f"{path}: column `{name}`" for name in ("src", "dst"))
-        yield row, check_integers(src, next(where), row), check_integers(dst, next(where), row), None
+        yield (
+            row,
+            check_integers(src, next(where), row),
+            check_integers(dst, next(where), row),
+            None,
+        )
 
 
 def _npz_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
     arrays = read_arrays(path)
     if not {"src", "dst"} <= arrays.keys():
-        raise InputError(f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge")
+        raise InputError(
+            f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
+        )
     src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
     yield 0, src, dst, arrays.get("edge_weight")

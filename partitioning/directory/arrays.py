@@ -24,7 +24,17 @@ from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
 """What there is once an edge, all in the same order."""
-LINKS = ("train", "val", "test", "val_neg", "test_neg", "candidates", "pool", "spectral", "neighbours")
+LINKS = (
+    "train",
+    "val",
+    "test",
+    "val_neg",
+    "test_neg",
+    "candidates",
+    "pool",
+    "spectral",
+    "neighbours",
+)
 ARRAYS = (*EDGE_ARRAYS, "halo", "out_deg", "feat", "label", "orig_id", *MASKS)
 AGAIN = "copy the whole part, or partition again with overwrite=true"
 """What to do about a damaged part."""
@@ -53,11 +63,15 @@ def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:
         arrays[name] = load_array(folder / f"{name}.npy")
     num_nodes = num_inner + len(check_integers(arrays["halo"], f"{folder}/halo.npy"))
     for name, size in (("src", num_nodes), ("dst", num_inner)):
-        arrays[name] = check_endpoints(arrays[name], size, f"{folder}/{name}.npy").astype(np.int32, copy=False)
+        arrays[name] = check_endpoints(arrays[name], size, f"{folder}/{name}.npy").astype(
+            np.int32, copy=False
+        )
     lengths = {name: len(arrays["src"]) for name in EDGE_ARRAYS} | {"out_deg": num_nodes}
     for name, length in lengths.items():
         if len(arrays[name]) != length:
-            raise InputError(f"{folder}/{name}.npy: has {len(arrays[name])} entries, needs {length}; copy it again")
+            raise InputError(
+                f"{folder}/{name}.npy: has {len(arrays[name])} entries, needs {length}; copy it again"
+            )
     return arrays
 
 
@@ -78,7 +92,9 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
         columns = {"spectral": width, "neighbours": 3}.get(name, 2)
         expected = [len(inner) if name == "spectral" else len(found) if found.ndim else 0, columns]
         if list(found.shape) != expected:
-            raise InputError(f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again")
+            raise InputError(
+                f"{path}: has the shape {list(found.shape)}, needs {expected}; copy it again"
+            )
         if name == "spectral":
             links[name] = check_dense(found, len(inner), str(path))
             continue
@@ -93,7 +109,9 @@ def check_relations(folder: Path, edge_feat: Any, num_edges: int, count: int) ->
     """int64 [E] the relation of each edge; InputError where edge_feat is no column of numbers below `count`."""
     feat = np.zeros((0, 1)) if edge_feat is None else np.asarray(edge_feat)
     if feat.shape != (num_edges, 1) or not np.isin(feat, np.arange(count)).all():
-        raise InputError(f"{folder}/edge_feat.npy: expected a column of numbers of {count} relations; copy it again")
+        raise InputError(
+            f"{folder}/edge_feat.npy: expected a column of numbers of {count} relations; copy it again"
+        )
     return feat[:, 0].astype(np.int64)
 
 
@@ -103,11 +121,15 @@ def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Arra
     width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held))
     pairs = np.concatenate((held[:, 0] * width + held[:, 1], held[:, 1] * width + held[:, 0]))
     if np.isin(src * width + dst, pairs).any():
-        raise InputError(f"{folder}: a pair that is held out has an edge; partition again with overwrite=true")
+        raise InputError(
+            f"{folder}: a pair that is held out has an edge; partition again with overwrite=true"
+        )
 
 
 def content_of(checksums: Mapping[str, str], part: int) -> str:
     """sha256 (hex) that stands for all arrays of a part, from their files' checksums."""
     begin = f"part{part}/"
-    held = sorted(item for item in checksums.items() if item[0].startswith(begin) and item[0].endswith(".npy"))
+    held = sorted(
+        item for item in checksums.items() if item[0].startswith(begin) and item[0].endswith(".npy")
+    )
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()

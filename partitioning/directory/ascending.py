@@ -13,7 +13,9 @@ from partitioning.threads import BLOCK, in_blocks
 def runs(values: NDArray[Any]) -> NDArray[np.int64]:
     """Where each of R runs of equal values [n] begins, and the end, int64 [R + 1]."""
     begins = in_blocks(lambda block: _begins(values, block), len(values), BLOCK)
-    return np.concatenate((np.zeros(min(1, len(values)), np.int64), *begins, np.full(1, len(values))))
+    return np.concatenate(
+        (np.zeros(min(1, len(values)), np.int64), *begins, np.full(1, len(values)))
+    )
 
 
 def _begins(values: NDArray[Any], block: slice) -> NDArray[np.int64]:

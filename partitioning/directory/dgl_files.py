@@ -41,7 +41,9 @@ def config_file(path: Path) -> Path | None:
     found = [file for file in others if "num_parts" in read_json(file)]
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
-        raise InputError(f"{path}: holds several partition configs ({names}); keep each in a directory of its own")
+        raise InputError(
+            f"{path}: holds several partition configs ({names}); keep each in a directory of its own"
+        )
     return found[0] if found else None
 
 
@@ -52,19 +54,32 @@ def read_config(path: Path) -> dict[str, Any]:
         if key not in config:
             raise InputError(f"{path}: has no '{key}', so it is not a partition config of DGL's")
     for key in ("num_parts", "num_nodes"):
-        if not isinstance(config[key], int) or isinstance(config[key], bool) or not 0 <= config[key] < 2**63:
+        if (
+            not isinstance(config[key], int)
+            or isinstance(config[key], bool)
+            or not 0 <= config[key] < 2**63
+        ):
             raise InputError(f"{path}: {key} is {config[key]!r}, needs an integer from 0 on")
     node_map = config["node_map"]
     if isinstance(node_map, dict) and len(node_map) != 1:
-        raise InputError(f"{path}: has {len(node_map)} node types; only graphs with one are supported")
+        raise InputError(
+            f"{path}: has {len(node_map)} node types; only graphs with one are supported"
+        )
     ranges = next(iter(node_map.values())) if isinstance(node_map, dict) else node_map
     try:
         bounds = np.array(ranges, dtype=np.int64).reshape(config["num_parts"], 2)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path}: node_map has no range of ids for each part: {error}") from error
     ascending = (bounds[:, 0] <= bounds[:, 1]).all() and (bounds[1:, 0] == bounds[:-1, 1]).all()
-    if not len(bounds) or not ascending or bounds[0, 0] != 0 or bounds[-1, 1] != config["num_nodes"]:
-        raise InputError(f"{path}: node_map {bounds.tolist()} does not cover ids 0 ... {config['num_nodes'] - 1}")
+    if (
+        not len(bounds)
+        or not ascending
+        or bounds[0, 0] != 0
+        or bounds[-1, 1] != config["num_nodes"]
+    ):
+        raise InputError(
+            f"{path}: node_map {bounds.tolist()} does not cover ids 0 ... {config['num_nodes'] - 1}"
+        )
     for part in range(config["num_parts"]):
         if f"part-{part}" not in config:
             raise InputError(f"{path}: does not name the files of part {part}")
@@ -74,15 +89,22 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def files_of(directory: Path, config: Mapping[str, Any], part: int) -> list[Path]:
     """A part's graph and the tensors of its nodes and edges; all have to lie in the partition directory."""
-    return [_inside(directory, config[f"part-{part}"], key) for key in ("part_graph", "node_feats", "edge_feats")]
+    return [
+        _inside(directory, config[f"part-{part}"], key)
+        for key in ("part_graph", "node_feats", "edge_feats")
+    ]
 
 
 def _inside(directory: Path, files: Any, key: str) -> Path:
     if not isinstance(files, dict) or not isinstance(files.get(key), str):
         raise InputError(f"{directory}: the partition config names no file for '{key}'")
     path = directory / str(files[key])
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):  # resolve() raises on a loop
-        raise InputError(f"{directory}: the partition config names {files[key]}, outside of the directory")
+    if not Path(os.path.realpath(path)).is_relative_to(
+        os.path.realpath(directory)
+    ):  # resolve() raises on a loop
+        raise InputError(
+            f"{directory}: the partition config names {files[key]}, outside of the directory"
+        )
     if not path.is_file():
         raise InputError(f"{path}: missing; copy the whole part or partition again")
     return path
@@ -100,7 +122,9 @@ def read_part(
     except Exception as error:  # DGL raises its own, of many kinds
         raise InputError(f"{graph_file.parent}: DGL cannot read this part: {error}") from error
     inner = structure.edata["inner_edge"].bool()
-    for name in list(structure.edata):  # numbers that nobody asks for, as many as a third of the edges
+    for name in list(
+        structure.edata
+    ):  # numbers that nobody asks for, as many as a third of the edges
         structure.edata.pop(name)
     src, dst = structure.edges(order="eid")
     of_edges = {"src": src, "dst": dst}
@@ -109,16 +133,25 @@ def read_part(
             log.warning("%s: edata `%s`: left out", edge_file, short)
             continue
         if len(tensor) != int(inner.sum()):
-            raise InputError(f"{edge_file}: `{short}` has {len(tensor)} rows, the part {int(inner.sum())} inner edges")
+            raise InputError(
+                f"{edge_file}: `{short}` has {len(tensor)} rows, the part {int(inner.sum())} inner edges"
+            )
         of_edges[EDGE_NAMES[short]] = whole = tensor.new_zeros(len(src), *tensor.shape[1:])
         whole[inner] = tensor
-    return of_edges, dict(structure.ndata), {name.split("/")[-1]: tensor for name, tensor in tensors.items()}
+    return (
+        of_edges,
+        dict(structure.ndata),
+        {name.split("/")[-1]: tensor for name, tensor in tensors.items()},
+    )
 
 
 def write_part(
-    folder: Path, of_edges: Mapping[str, Array], edge_ids: range, of_nodes: Mapping[str, Array],
+    folder: Path,
+    of_edges: Mapping[str, Array],
+    edge_ids: range,
+    of_nodes: Mapping[str, Array],
     of_inner: Mapping[str, Array],
-) -> None:  # fmt: skip
+) -> None:
     """Write the three files of a part, self loops among the edges.
 
     Args:
@@ -133,12 +166,17 @@ def write_part(
     structure = dgl.graph(ends, num_nodes=len(of_nodes["_ID"]))
     for name, array in of_nodes.items():
         structure.ndata[name] = torch.from_numpy(array)
-    structure.ndata["inner_node"] = (torch.arange(len(of_nodes["_ID"])) < len(of_inner["orig_id"])).to(torch.uint8)
+    structure.ndata["inner_node"] = (
+        torch.arange(len(of_nodes["_ID"])) < len(of_inner["orig_id"])
+    ).to(torch.uint8)
     structure.edata["_ID"] = torch.arange(edge_ids.start, edge_ids.stop)
     structure.edata["inner_edge"] = torch.ones(len(ends[0]), dtype=torch.uint8)
     dgl.save_graphs(str(folder / "graph.dgl"), [structure])
     # DGL's files know no booleans; its own partition_graph writes masks as uint8, too.
-    whole = {name: array.astype(np.uint8) if array.dtype == np.bool_ else array for name, array in of_inner.items()}
+    whole = {
+        name: array.astype(np.uint8) if array.dtype == np.bool_ else array
+        for name, array in of_inner.items()
+    }
     feats = {f"_N/{name}": torch.from_numpy(array) for name, array in whole.items()}
     dgl.data.utils.save_tensors(str(folder / "node_feat.dgl"), feats)
     dgl.data.utils.save_tensors(
@@ -152,7 +190,11 @@ def make_config(name: str, method: str, node_bounds: Array, edge_bounds: Array) 
     def ranges(bounds: Array) -> list[list[int]]:
         return [[int(first), int(end)] for first, end in pairwise(bounds)]
 
-    files = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
+    files = {
+        "node_feats": "node_feat.dgl",
+        "edge_feats": "edge_feat.dgl",
+        "part_graph": "graph.dgl",
+    }
     num_parts = len(node_bounds) - 1
     return {
         "graph_name": name,
@@ -165,5 +207,8 @@ def make_config(name: str, method: str, node_bounds: Array, edge_bounds: Array) 
         "edge_map": {"_N:_E:_N": ranges(edge_bounds)},
         "ntypes": {"_N": 0},
         "etypes": {"_N:_E:_N": 0},
-        **{f"part-{part}": {key: f"part{part}/{file}" for key, file in files.items()} for part in range(num_parts)},
+        **{
+            f"part-{part}": {key: f"part{part}/{file}" for key, file in files.items()}
+            for part in range(num_parts)
+        },
     }

@@ -44,7 +44,12 @@ def content_digest(nodes: Tensor, src: Tensor, dst: Tensor, tensors: Mapping[str
     """
     digest = hashlib.sha256()
     first = int(nodes[0]) if len(nodes) else 0
-    for tensor, offset in ((nodes, 0), (src, 0), (dst, first), *((tensors[name], 0) for name in NODE_TENSORS)):
+    for tensor, offset in (
+        (nodes, 0),
+        (src, 0),
+        (dst, first),
+        *((tensors[name], 0) for name in NODE_TENSORS),
+    ):
         digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
         for chunk in torch.split(tensor, CHUNK):
             digest.update((chunk + offset if offset else chunk).contiguous().numpy().data)
@@ -84,7 +89,9 @@ class Meta:
     def digest(self) -> str:
         """sha256 (hex) of what decides the partitions; equal on two machines exactly if their partitions are."""
         content = {
-            name: value for name, value in asdict(self).items() if name not in ("checksums", "cover_rows", "notes")
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("checksums", "cover_rows", "notes")
         }
         for name in ("class_names", "links"):
             if not content[name]:  # as before there were any
@@ -93,12 +100,17 @@ class Meta:
 
     def first_damaged(self, directory: Path, begin: str = "", end: str = "") -> Path | None:
         """The first file, of those whose path in the directory begins and ends so, that is missing or was changed."""
-        concerned = {file: checksum for file, checksum in self.checksums.items()
-                     if file.startswith(begin) and file.endswith(end)}  # fmt: skip
+        concerned = {
+            file: checksum
+            for file, checksum in self.checksums.items()
+            if file.startswith(begin) and file.endswith(end)
+        }
         paths = [directory / file for file in concerned]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib computes in many at a time
             intact = pool.map(_is_intact, paths, concerned.values())
-            return next((path for path, is_intact in zip(paths, intact, strict=True) if not is_intact), None)
+            return next(
+                (path for path, is_intact in zip(paths, intact, strict=True) if not is_intact), None
+            )
 
     def check(self) -> None:
         """ValueError for what does not fit together."""
@@ -158,16 +170,27 @@ class HeteroMeta(Meta):
             *(each["cut"] for each in self.relations.values()),
         ]
         for counts in (*lists, numbers):
-            if not isinstance(counts, list) or not all(type(count) is int and 0 <= count < 2**63 for count in counts):
+            if not isinstance(counts, list) or not all(
+                type(count) is int and 0 <= count < 2**63 for count in counts
+            ):
                 raise ValueError(f"counts are {counts!r}")
         if any(len(counts) != len(self.parts) for counts in lists):
             raise ValueError("a list of counts has not one for each part")
-        ends = {name for each in self.relations for name in (each.split("__")[0], each.split("__")[-1])}
+        ends = {
+            name for each in self.relations for name in (each.split("__")[0], each.split("__")[-1])
+        }
         if self.target not in self.types or not ends <= self.types.keys():
             raise ValueError("its target, or an end of a relation, is none of its types")
-        for names in (*(each.split("__") for each in self.relations), *([name] * 3 for name in self.types)):
-            if len(names) != 3 or any(not name or set(name) & set("/\\\0") or name[0] == "." for name in names):
+        for names in (
+            *(each.split("__") for each in self.relations),
+            *([name] * 3 for name in self.types),
+        ):
+            if len(names) != 3 or any(
+                not name or set(name) & set("/\\\0") or name[0] == "." for name in names
+            ):
                 raise ValueError(f"{names} cannot be the names of types or relations")
-        if any(counts.nodes != sum(each["nodes"][part] for each in self.types.values())
-               for part, counts in enumerate(self.parts)):  # fmt: skip
+        if any(
+            counts.nodes != sum(each["nodes"][part] for each in self.types.values())
+            for part, counts in enumerate(self.parts)
+        ):
             raise ValueError("the nodes of the types are not those of the parts")

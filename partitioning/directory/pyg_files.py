@@ -35,8 +35,12 @@ EMPTY = 1 << 11
 def files_of(path: Path, part: int) -> list[Path]:
     """What a part is read from."""
     edges = (path / f"{name}.pt" for name in ("edge_attr", "edge_weight"))
-    return [path / f"part_{part}" / "graph.pt", path / f"part_{part}" / "node_feats.pt", *filter(Path.is_file, edges),
-            *(path / f"{name}.pt" for name in ("node_map", *OF_NODES))]  # fmt: skip
+    return [
+        path / f"part_{part}" / "graph.pt",
+        path / f"part_{part}" / "node_feats.pt",
+        *filter(Path.is_file, edges),
+        *(path / f"{name}.pt" for name in ("node_map", *OF_NODES)),
+    ]
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
@@ -48,8 +52,13 @@ def read_config(path: Path) -> tuple[dict[str, Any], list[int]]:
             f"{path / DESCRIPTION}: expected num_parts, and is_hetero=false: a graph with one type of nodes"
         )
     node_map = _load(path / "node_map.pt")
-    counts = np.bincount(check_endpoints(node_map.numpy(), parts, f"{path}/node_map.pt"), minlength=parts)
-    return {**config, "node_map": file_checksum(path / "node_map.pt")}, [0, *np.cumsum(counts).tolist()]
+    counts = np.bincount(
+        check_endpoints(node_map.numpy(), parts, f"{path}/node_map.pt"), minlength=parts
+    )
+    return {**config, "node_map": file_checksum(path / "node_map.pt")}, [
+        0,
+        *np.cumsum(counts).tolist(),
+    ]
 
 
 def _load(path: Path) -> Any:
@@ -61,7 +70,9 @@ def _load(path: Path) -> Any:
         return torch.load(path, weights_only=True)
 
 
-def read_part(path: Path, part: int, bounds: list[int]) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+def read_part(
+    path: Path, part: int, bounds: list[int]
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
     """Of the edges int32 [E] src and dst, local ids, and edge_feat; ids int64 [I + H] by part and then by node; tensors
     of the inner nodes."""
     where = f"{path}/part_{part}"
@@ -81,18 +92,25 @@ def read_part(path: Path, part: int, bounds: list[int]) -> tuple[dict[str, Tenso
         )
     outside = (src < first) | (src >= end)
     halo = np.unique(src[outside])
-    local = np.where(outside, end - first + np.searchsorted(halo, src), src - first).astype(np.int32)
+    local = np.where(outside, end - first + np.searchsorted(halo, src), src - first).astype(
+        np.int32
+    )
     tensors = {"feat": x[torch.from_numpy(np.argsort(held))], "orig_id": torch.from_numpy(inner)}
     for name in OF_NODES:
         values = _load(path / f"{name}.pt")
         check_length(values, len(order), f"{path}/{name}.pt")
         tensors[name] = values[torch.from_numpy(inner)]
     ids: NDArray[np.int64] = np.concatenate((np.arange(first, end), halo))
-    of_edges = {"src": torch.from_numpy(local), "dst": torch.from_numpy((dst - first).astype(np.int32))}
+    of_edges = {
+        "src": torch.from_numpy(local),
+        "dst": torch.from_numpy((dst - first).astype(np.int32)),
+    }
     for name in ("edge_attr", "edge_weight"):
         if (path / f"{name}.pt").is_file():
             of_edges[EDGE_NAMES[name]] = _load(path / f"{name}.pt")[graph["edge_id"]]
     theirs = path / f"part_{part}" / "edge_feats.pt"
     if "edge_feat" not in of_edges and theirs.is_file() and theirs.stat().st_size > EMPTY:
-        log.warning("%s: left out; to use it, torch.save(data.edge_attr, '%s/edge_attr.pt')", theirs, path)
+        log.warning(
+            "%s: left out; to use it, torch.save(data.edge_attr, '%s/edge_attr.pt')", theirs, path
+        )
     return of_edges, torch.from_numpy(ids), tensors

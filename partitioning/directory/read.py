@@ -29,7 +29,13 @@ from partitioning.checks import (
 )
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_files, pyg_files
-from partitioning.directory.arrays import check_no_leak, check_relations, content_of, read_arrays, read_links
+from partitioning.directory.arrays import (
+    check_no_leak,
+    check_relations,
+    content_of,
+    read_arrays,
+    read_links,
+)
 from partitioning.directory.ascending import degrees
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
@@ -42,7 +48,10 @@ from partitioning.threads import BLOCK, in_blocks
 
 log = logging.getLogger(__name__)
 
-FEATURE_NAMES = ("feat", "features")  # what DGL's examples, GraphStorm and the public Retexo code call them
+FEATURE_NAMES = (
+    "feat",
+    "features",
+)  # what DGL's examples, GraphStorm and the public Retexo code call them
 LABEL_NAMES = ("label", "labels")
 
 
@@ -112,7 +121,9 @@ class PartitionDirectory:
                 check_unique(torch.cat(ids).numpy(), f"{self.path}: orig_id")
             return
         for part in parts:
-            path = self.meta.first_damaged(self.path, f"part{part}/", ".npy" if self.config is None else "")
+            path = self.meta.first_damaged(
+                self.path, f"part{part}/", ".npy" if self.config is None else ""
+            )
             if path is not None and not path.is_file():
                 raise InputError(f"{path}: missing; copy the whole part {part} or partition again")
             if path is not None:
@@ -133,7 +144,10 @@ class PartitionDirectory:
         with reading(file, "npy array"):
             halo = check_integers(np.load(file, allow_pickle=False), str(file))
         check_length(halo, partition.num_halo, str(file))
-        return replace(partition, halo_features=torch.from_numpy(random_rows(halo, partition.features.shape[1])))
+        return replace(
+            partition,
+            halo_features=torch.from_numpy(random_rows(halo, partition.features.shape[1])),
+        )
 
     def check(self, part: int) -> None:
         """InputError for what reading the part finds wrong."""
@@ -173,9 +187,14 @@ def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
                 "set num_partitions to it or partition again"
             )
         if meta is None:
-            log.warning("%s: without a meta.json of ours, so nobody sees whether its parts were changed", path)
+            log.warning(
+                "%s: without a meta.json of ours, so nobody sees whether its parts were changed",
+                path,
+            )
         return directory
-    raise MissingPartitions(f"no partition directory at {candidates[0]}; make it with app=partition_data")
+    raise MissingPartitions(
+        f"no partition directory at {candidates[0]}; make it with app=partition_data"
+    )
 
 
 def _class_for(meta: Meta) -> type[PartitionDirectory]:
@@ -196,8 +215,10 @@ def _of_dgl(path: Path, file: Path, meta: Meta | None) -> PartitionDirectory:
 def _check_arrays(directory: PartitionDirectory, meta: Meta) -> None:
     """A checksum can be made anew, and says nothing then; nodes compare the contents that meta.json names."""
     if directory.bounds[-1] != meta.num_nodes:
-        raise InputError(f"{directory.path}/meta.json: num_nodes is {meta.num_nodes}, its parts have "
-                         f"{directory.bounds[-1]}; copy it again, or partition again with overwrite=true")  # fmt: skip
+        raise InputError(
+            f"{directory.path}/meta.json: num_nodes is {meta.num_nodes}, its parts have "
+            f"{directory.bounds[-1]}; copy it again, or partition again with overwrite=true"
+        )
     for part, counts in enumerate(meta.parts):
         if content_of(meta.checksums, part) != counts.content:
             raise InputError(
@@ -208,7 +229,9 @@ def _check_arrays(directory: PartitionDirectory, meta: Meta) -> None:
 
 def _check_config(directory: PartitionDirectory, meta: Meta, config_file: Path) -> None:
     if meta.checksums.get(config_file.name) != file_checksum(config_file):
-        raise InputError(f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true")
+        raise InputError(
+            f"{config_file}: its checksum is not in meta.json; partition again with overwrite=true"
+        )
     if (len(meta.parts), meta.num_nodes) != (directory.num_parts, directory.bounds[-1]):
         raise InputError(
             f"{directory.path}: meta.json and {config_file.name} disagree about parts or nodes; copy both again, "
@@ -228,16 +251,24 @@ def _read_part(directory: PartitionDirectory, part: int) -> Partition:
     checked = _check_part(directory, part, read, tensors)
     if not directory.meta.links:
         return checked
-    links = read_links(folder, range(first, end), directory.bounds[-1], directory.meta.links.get("spectral", 0))
+    links = read_links(
+        folder, range(first, end), directory.bounds[-1], directory.meta.links.get("spectral", 0)
+    )
     halo = np.array(directory.bounds)[checked.halo_owner] + checked.halo_index.numpy()
     known = np.concatenate((np.arange(first, end), halo))
     check_no_leak(folder, known[checked.src.numpy()], known[checked.dst.numpy()], links)
-    checked = replace(checked, first_id=first, links={name: torch.from_numpy(pairs) for name, pairs in links.items()})
+    checked = replace(
+        checked,
+        first_id=first,
+        links={name: torch.from_numpy(pairs) for name, pairs in links.items()},
+    )
     relations = len(directory.meta.links.get("relations", ()))
     if not relations:
         return checked
     numbers = check_relations(folder, checked.edge_feat, len(checked.src), relations)
-    return replace(checked, edge_feat=None, edge_relation=torch.from_numpy(numbers), num_relations=relations)
+    return replace(
+        checked, edge_feat=None, edge_relation=torch.from_numpy(numbers), num_relations=relations
+    )
 
 
 def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
@@ -246,21 +277,31 @@ def _read_dgl_part(directory: PartitionDirectory, part: int) -> Partition:
     ids = _required(of_nodes, ("_ID",), where).to(torch.int64)
     out_degree = of_nodes.get("out_deg") if directory.meta is not None else None
     if len(ids) >= 2**31:
-        raise InputError(f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts")
+        raise InputError(
+            f"{where}: has {len(ids):,} nodes with its halo, at most {2**31 - 1:,} fit; make more parts"
+        )
     if directory.meta is not None:
-        _check_content(directory.meta.parts[part].content, (ids, of_edges["src"], of_edges["dst"], tensors), where)
+        _check_content(
+            directory.meta.parts[part].content,
+            (ids, of_edges["src"], of_edges["dst"], tensors),
+            where,
+        )
     for end in ("src", "dst"):
         of_edges[end] = of_edges[end].to(torch.int32)
     read = _Read(of_edges, ids, out_degree)
     return _check_part(directory, part, read, tensors)
 
 
-def _check_content(expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str) -> None:
+def _check_content(
+    expected: str, held: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]], where: str
+) -> None:
     """As _check_arrays, of a directory of version 1."""
     try:
         found = content_digest(*held)
     except KeyError as error:
-        raise InputError(f"{where}: has no {error}; copy it again, or partition again with overwrite=true") from None
+        raise InputError(
+            f"{where}: has no {error}; copy it again, or partition again with overwrite=true"
+        ) from None
     if found != expected:
         raise InputError(
             f"{where}: holds something else than meta.json says (its content's sha256 is {found[:8]}, expected "
@@ -284,19 +325,25 @@ class _Read:
     """Whether there is an edge from each halo node, as there is where this program wrote the part."""
 
 
-def _check_part(directory: PartitionDirectory, part: int, read: _Read, tensors: dict[str, Tensor]) -> Partition:
+def _check_part(
+    directory: PartitionDirectory, part: int, read: _Read, tensors: dict[str, Tensor]
+) -> Partition:
     """Turn what was read into a Partition; edges are copied only where some have to go."""
     where = f"{directory.path}: part {part}"
     bounds = torch.tensor(directory.bounds)
     num_inner = int(bounds[part + 1] - bounds[part])
     ids, inner = read.ids, torch.arange(num_inner) + bounds[part]
     if len(ids) < num_inner or not torch.equal(ids[:num_inner], inner):
-        raise InputError(f"{where}: its inner nodes are not ids {bounds[part]} ... {bounds[part + 1] - 1} in order")
+        raise InputError(
+            f"{where}: its inner nodes are not ids {bounds[part]} ... {bounds[part + 1] - 1} in order"
+        )
     if len(ids) and not bool(((ids >= 0) & (ids < bounds[-1])).all()):
         raise InputError(f"{where}: has node ids outside [0, {int(bounds[-1])})")
     if bool(((ids[num_inner:] >= bounds[part]) & (ids[num_inner:] < bounds[part + 1])).any()):
         raise InputError(f"{where}: a halo node is one of its own inner nodes")
-    src, dst = (read.of_edges[name].numpy() for name in ("src", "dst"))  # NumPy compares in a fifth of torch's time
+    src, dst = (
+        read.of_edges[name].numpy() for name in ("src", "dst")
+    )  # NumPy compares in a fifth of torch's time
 
     def all_count(edges: slice) -> bool:
         return bool(((dst[edges] < num_inner) & (src[edges] != dst[edges])).all())
@@ -362,19 +409,26 @@ def _check_described(tensors: dict[str, Tensor], meta: Meta, where: str) -> None
         )
 
 
-def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, where: str) -> dict[str, Tensor]:
+def _checked_tensors(
+    tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, where: str
+) -> dict[str, Tensor]:
     """Features, labels, masks and ids of the inner nodes.
 
     `inner` are their ids in the partitioned graph of `num_nodes` nodes, int64 [I].
     """
     # NumPy has no bfloat16.
-    arrays = {name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-              for name, tensor in tensors.items()}  # fmt: skip
+    arrays = {
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in tensors.items()
+    }
     features, labels = (_required(arrays, names, where) for names in (FEATURE_NAMES, LABEL_NAMES))
     features = check_dense(features, len(inner), f"{where}: features")
     labels = check_labels(labels, num_nodes, f"{where}: labels")
     check_length(labels, len(inner), f"{where}: labels")
-    masks = {name: check_mask(_required(arrays, (name,), where), len(inner), f"{where}: {name}") for name in MASKS}
+    masks = {
+        name: check_mask(_required(arrays, (name,), where), len(inner), f"{where}: {name}")
+        for name in MASKS
+    }
     check_split(masks, is_labelled(labels), where)
     node_ids = arrays.get("orig_id", inner.numpy())
     checked = {"features": features, "labels": labels, **masks}
@@ -384,10 +438,15 @@ def _checked_tensors(tensors: dict[str, Tensor], inner: Tensor, num_nodes: int, 
     }
 
 
-def _checked_edge_data(of_edges: dict[str, Tensor], num_edges: int, where: str) -> dict[str, Tensor]:
+def _checked_edge_data(
+    of_edges: dict[str, Tensor], num_edges: int, where: str
+) -> dict[str, Tensor]:
     """What a part has of EDGE_DATA; weights that are all one are none."""
     checks = {"edge_weight": check_edge_weight, "edge_feat": check_edge_feat}
-    arrays = {name: checks[name](data.numpy(), num_edges, f"{where}: {name}") for name, data in of_edges.items()}
+    arrays = {
+        name: checks[name](data.numpy(), num_edges, f"{where}: {name}")
+        for name, data in of_edges.items()
+    }
     return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
 
 
@@ -395,4 +454,6 @@ def _required(tensors: Mapping[str, Any], names: tuple[str, ...], where: str) ->
     for name in names:
         if name in tensors:
             return tensors[name]
-    raise InputError(f"{where}: has no '{names[0]}'; it has {', '.join(sorted(tensors)) or 'nothing'}")
+    raise InputError(
+        f"{where}: has no '{names[0]}'; it has {', '.join(sorted(tensors)) or 'nothing'}"
+    )

@@ -117,12 +117,21 @@ class Partition:
 
     def of_edges(self, kept: Tensor) -> Self:
         """With some of the edges alone, bool [E]; degrees stay."""
-        weight, feat = (None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat))
+        weight, feat = (
+            None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat)
+        )
         relation = None if self.edge_relation is None else self.edge_relation[kept]
         return replace(
-            self, src=self.src[kept], dst=self.dst[kept], edge_weight=weight, edge_feat=feat, edge_relation=relation
+            self,
+            src=self.src[kept],
+            dst=self.dst[kept],
+            edge_weight=weight,
+            edge_feat=feat,
+            edge_relation=relation,
         )
 
     def sum_at(self, ends: Tensor, count: int) -> Tensor:
         """The edges at each of `count` nodes, int64, or the sums of their weights, float64; ends: `src` or `dst`."""
-        return torch.bincount(ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count)
+        return torch.bincount(
+            ends, None if self.edge_weight is None else self.edge_weight.double(), minlength=count
+        )

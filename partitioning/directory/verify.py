@@ -20,8 +20,12 @@ def verify_directory(path: Path) -> dict[int, str]:
         try:
             directory.verify([part])
             directory.check(part)
-            if directory.meta and (copy := directory.meta.first_damaged(directory.path, f"part{part}/")):
-                raise InputError(f"{copy}: missing or changed; copy it again, or partition again with overwrite=true")
+            if directory.meta and (
+                copy := directory.meta.first_damaged(directory.path, f"part{part}/")
+            ):
+                raise InputError(
+                    f"{copy}: missing or changed; copy it again, or partition again with overwrite=true"
+                )
         except InputError as error:
             damages[part] = str(error)
     return damages

@@ -109,10 +109,14 @@ def _sort_by_part(
         if graph.edge_data:
             _append(edges.places, begin + order, counts)
         sizes += counts
-    return SortedEdges(folder, out_degree[layout.node_order], np.concatenate(([0], np.cumsum(sizes))), cut)
+    return SortedEdges(
+        folder, out_degree[layout.node_order], np.concatenate(([0], np.cumsum(sizes))), cut
+    )
 
 
-def _append(file_of: Callable[[int], Path], numbers: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+def _append(
+    file_of: Callable[[int], Path], numbers: NDArray[np.int64], counts: NDArray[np.int64]
+) -> None:
     """Append numbers, int64 [E], to the files; they are in the order of the parts, counts[p] for part p."""
     end = 0
     for part, count in enumerate(counts.tolist()):
@@ -153,28 +157,42 @@ def write(
     with made_beside(directory, overwrite) as unfinished:
         layout = make_layout(assignment, num_parts)
         edges = _sort_by_part(unfinished / "sorted", graph, assignment, layout, num_parts)
-        log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}")
+        log.info(
+            "sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{edges.cut:,}"
+        )
         written = [
-            _write_part(unfinished, graph, masks, layout, edges, part, with_dgl_files) for part in range(num_parts)
+            _write_part(unfinished, graph, masks, layout, edges, part, with_dgl_files)
+            for part in range(num_parts)
         ]
         parts = [counts for counts, _ in written]
         if links is not None:
-            parts = [_write_links(unfinished, links, layout, part, counts) for part, counts in enumerate(parts)]
+            parts = [
+                _write_links(unfinished, links, layout, part, counts)
+                for part, counts in enumerate(parts)
+            ]
         edges.folder.rmdir()
         if with_dgl_files:
             method = provenance["request"]["partition_method"]
-            config = dgl_files.make_config(directory.name, method, layout.node_bounds, edges.edge_bounds)
+            config = dgl_files.make_config(
+                directory.name, method, layout.node_bounds, edges.edge_bounds
+            )
             (unfinished / f"{directory.name}.json").write_text(json.dumps(config, indent=4) + "\n")
-        meta = _make_meta(unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance})
+        meta = _make_meta(
+            unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance}
+        )
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
-    return meta, OddEdges(*(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True)))
+    return meta, OddEdges(
+        *(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True))
+    )
 
 
 @contextlib.contextmanager
 def made_beside(directory: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to write into, which then takes the place of the directory; without a trace where that fails."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+    unfinished = Path(
+        tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent)
+    )
     try:
         unfinished.chmod(0o755)
         yield unfinished
@@ -189,7 +207,9 @@ def _put_in_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
         rename_durably(unfinished, directory)
         return
     if not overwrite:
-        raise InputError(f"{directory}: appeared while it was made anew; set overwrite=true to replace it")
+        raise InputError(
+            f"{directory}: appeared while it was made anew; set overwrite=true to replace it"
+        )
     old = Path(tempfile.mkdtemp(prefix=f".{directory.name}{OLD}", dir=directory.parent))
     directory.rename(old / "old")
     rename_durably(unfinished, directory)
@@ -233,9 +253,15 @@ def _write_part(
     out_degree = edges.out_degree[nodes]
     between = src != dst
     whole = bool(between.all())
-    of_edges = {"src": src, "dst": dst, **{name: data[places] for name, data in graph.edge_data.items()}}
+    of_edges = {
+        "src": src,
+        "dst": dst,
+        **{name: data[places] for name, data in graph.edge_data.items()},
+    }
     kept = {name: array if whole else array[between] for name, array in of_edges.items()}
-    write_arrays(part_dir, {**kept, "halo": nodes[end - first :], "out_deg": out_degree, **of_inner})
+    write_arrays(
+        part_dir, {**kept, "halo": nodes[end - first :], "out_deg": out_degree, **of_inner}
+    )
     in_degree = np.bincount(kept["dst"], minlength=end - first)
     odd = OddEdges(
         self_loops=len(src) - len(kept["src"]),
@@ -245,16 +271,28 @@ def _write_part(
     if with_dgl_files:
         of_inner |= {"in_deg": in_degree, "out_deg": out_degree[: end - first]}
         of_nodes = {"_ID": nodes, "part_id": layout.part_of(nodes), "out_deg": out_degree}
-        dgl_files.write_part(part_dir, of_edges, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner)
+        dgl_files.write_part(
+            part_dir, of_edges, range(*edges.edge_bounds[part : part + 2]), of_nodes, of_inner
+        )
     train, val, test = (int(of_inner[name].sum()) for name in MASKS)
     _write_ids(part_dir, graph, layout.node_order[nodes], end - first)
-    log.info("wrote part %d: %s nodes, %s edges, %.1f s", part, *map("{:,}".format, (end - first, len(src))),
-             time.perf_counter() - start)  # fmt: skip
-    return PartCounts(end - first, len(src), len(nodes) - (end - first), train, val, test, content=""), odd
+    log.info(
+        "wrote part %d: %s nodes, %s edges, %.1f s",
+        part,
+        *map("{:,}".format, (end - first, len(src))),
+        time.perf_counter() - start,
+    )
+    return PartCounts(
+        end - first, len(src), len(nodes) - (end - first), train, val, test, content=""
+    ), odd
 
 
 def _write_links(
-    directory: Path, links: Mapping[str, NDArray[Any]], layout: Layout, part: int, counts: PartCounts
+    directory: Path,
+    links: Mapping[str, NDArray[Any]],
+    layout: Layout,
+    part: int,
+    counts: PartCounts,
 ) -> PartCounts:
     """Write the pairs whose sources are the part's, in new ids; the counts with those of its pairs."""
     owned: dict[str, NDArray[Any]] = {}
@@ -270,7 +308,9 @@ def _write_links(
             new = new[layout.part_of(new[:, 0]) == part]
         owned[name] = new
     write_links(directory / f"part{part}", owned)
-    return replace(counts, train=len(owned["train"]), val=len(owned["val"]), test=len(owned["test"]))
+    return replace(
+        counts, train=len(owned["train"]), val=len(owned["val"]), test=len(owned["test"])
+    )
 
 
 def _write_ids(part_dir: Path, graph: GraphData, nodes: NDArray[np.int64], num_inner: int) -> None:
@@ -303,13 +343,17 @@ def _local_edges(
     is_source[first:end] = False
     nodes = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
     if len(nodes) >= 2**31:
-        raise InputError(f"part {part}: has {len(nodes):,} nodes with its halo, at most {2**31 - 1:,} fit; make more")
+        raise InputError(
+            f"part {part}: has {len(nodes):,} nodes with its halo, at most {2**31 - 1:,} fit; make more"
+        )
     local = np.empty(num_nodes, np.int32)
     local[nodes] = np.arange(len(nodes), dtype=np.int32)
     return nodes, local[src], np.subtract(dst, first, out=dst).astype(np.int32), places
 
 
-def _node_arrays(graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]) -> dict[str, Array]:
+def _node_arrays(
+    graph: GraphData, masks: dict[str, NDArray[np.bool_]], nodes: NDArray[np.int64]
+) -> dict[str, Array]:
     rows = graph.features[nodes]
     return {
         "feat": rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows),
@@ -324,11 +368,18 @@ def checksums_of(directory: Path) -> dict[str, str]:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     with ThreadPoolExecutor(2) as pool:  # hashing releases the interpreter's lock
         sums = pool.map(file_checksum, files)
-        return {path.relative_to(directory).as_posix(): each for path, each in zip(files, sums, strict=True)}
+        return {
+            path.relative_to(directory).as_posix(): each
+            for path, each in zip(files, sums, strict=True)
+        }
 
 
 def _make_meta(
-    directory: Path, name: str, graph: GraphData, parts: list[PartCounts], provenance: dict[str, Any]
+    directory: Path,
+    name: str,
+    graph: GraphData,
+    parts: list[PartCounts],
+    provenance: dict[str, Any],
 ) -> Meta:
     checksums = checksums_of(directory)
     return Meta(
@@ -341,7 +392,10 @@ def _make_meta(
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         class_names=list(graph.class_names or ()),
-        parts=[replace(counts, content=content_of(checksums, part)) for part, counts in enumerate(parts)],
+        parts=[
+            replace(counts, content=content_of(checksums, part))
+            for part, counts in enumerate(parts)
+        ],
         checksums=checksums,
         **provenance,
     )

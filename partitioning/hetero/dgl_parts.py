@@ -65,7 +65,10 @@ class _Ranges:
 def is_hetero(config: Path) -> bool:
     """Whether a partition config of DGL's has several types of nodes or edges."""
     content = read_json(config)
-    return any(isinstance(content.get(name), dict) and len(content[name]) > 1 for name in ("node_map", "edge_map"))
+    return any(
+        isinstance(content.get(name), dict) and len(content[name]) > 1
+        for name in ("node_map", "edge_map")
+    )
 
 
 def open_directory(path: Path, file: Path) -> "HeteroDglDirectory":
@@ -78,7 +81,9 @@ def open_directory(path: Path, file: Path) -> "HeteroDglDirectory":
     for each in config["edge_map"]:
         ends = each.split(":")
         if len(ends) != 3 or ends[0] not in nodes.names or ends[2] not in nodes.names:
-            raise InputError(f"{file}: relation {each!r} is not SOURCE:RELATION:DESTINATION with types of node_map")
+            raise InputError(
+                f"{file}: relation {each!r} is not SOURCE:RELATION:DESTINATION with types of node_map"
+            )
     for part in range(parts):
         if f"part-{part}" not in config:
             raise InputError(f"{file}: does not name the files of part {part}")
@@ -89,13 +94,17 @@ def open_directory(path: Path, file: Path) -> "HeteroDglDirectory":
 def _ranges(config: Mapping[str, Any], name: str, num_parts: int, file: Path | str) -> _Ranges:
     try:
         names = list(config[name])
-        bounds = np.array([config[name][each] for each in names], np.int64).reshape(len(names), num_parts, 2)
+        bounds = np.array([config[name][each] for each in names], np.int64).reshape(
+            len(names), num_parts, 2
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{file}: {name} has no range for each type and part: {error}") from error
     order = np.lexsort((bounds[:, :, 1].ravel(), bounds[:, :, 0].ravel()))
     start, end = bounds.reshape(-1, 2)[order].T
     if start[0] != 0 or (start[1:] != end[:-1]).any() or (end < start).any():
-        raise InputError(f"{file}: the ranges of {name} leave a gap, or share numbers; partition again")
+        raise InputError(
+            f"{file}: the ranges of {name} leave a gap, or share numbers; partition again"
+        )
     at, parts = np.divmod(order, num_parts)
     filled = end > start  # an empty one begins where the next does
     return _Ranges(names, start[filled], (end - start)[filled], at[filled], parts[filled])
@@ -119,39 +128,68 @@ class HeteroDglDirectory(HeteroDirectory):
         check_readable([file for part in parts for file in self.files_of(part)])
         read = [self.read_hetero(part) for part in parts]
         for name in self.type_names if read else ():
-            check_unique(torch.cat([part.nodes[name].node_ids for part in read]).numpy(), f"{self.path}: ids of {name}")
+            check_unique(
+                torch.cat([part.nodes[name].node_ids for part in read]).numpy(),
+                f"{self.path}: ids of {name}",
+            )
 
     def read_hetero(self, part: int) -> HeteroPartition:
         """Read one part, checked; InputError names what is wrong with it."""
         assert self.config is not None
         where = f"{self.path}: part {part}"
-        nodes, edges = (_ranges(self.config, name, self.num_parts, self.path) for name in ("node_map", "edge_map"))
+        nodes, edges = (
+            _ranges(self.config, name, self.num_parts, self.path)
+            for name in ("node_map", "edge_map")
+        )
         raw = _load(self.files_of(part))
         numbers = np.concatenate((raw.src, raw.dst))
-        if len(raw.edge_ids) != len(raw.src) or ((numbers < 0) | (numbers >= len(raw.node_ids))).any():
-            raise InputError(f"{where}: its edges have ends that are none of its nodes; copy it again")
-        if any(len(ids) and not 0 <= ids.min() <= ids.max() < ranges.size.sum()
-               for ids, ranges in ((raw.node_ids, nodes), (raw.edge_ids, edges))):  # fmt: skip
-            raise InputError(f"{where}: has numbers of nodes or edges that the config does not know; copy it again")
+        if (
+            len(raw.edge_ids) != len(raw.src)
+            or ((numbers < 0) | (numbers >= len(raw.node_ids))).any()
+        ):
+            raise InputError(
+                f"{where}: its edges have ends that are none of its nodes; copy it again"
+            )
+        if any(
+            len(ids) and not 0 <= ids.min() <= ids.max() < ranges.size.sum()
+            for ids, ranges in ((raw.node_ids, nodes), (raw.edge_ids, edges))
+        ):
+            raise InputError(
+                f"{where}: has numbers of nodes or edges that the config does not know; copy it again"
+            )
         kind, owner, index = nodes.of(raw.node_ids)
         inner = owner == part
         for at, name in enumerate(nodes.names):
             held = np.sort(index[inner & (kind == at)])
             if not np.array_equal(held, np.arange(nodes.count(name, part))):
-                raise InputError(f"{where}: its inner nodes of type {name} are not those of the config; copy it again")
+                raise InputError(
+                    f"{where}: its inner nodes of type {name} are not those of the config; copy it again"
+                )
         between = inner[raw.dst] & (raw.src != raw.dst)
-        halo = np.setdiff1d(raw.node_ids[raw.src[between]], raw.node_ids[inner])  # ascending, so by owner and index
+        halo = np.setdiff1d(
+            raw.node_ids[raw.src[between]], raw.node_ids[inner]
+        )  # ascending, so by owner and index
         places = _local_ids(nodes, raw.node_ids, halo, part)
         relations = {}
         for at, each in enumerate(edges.names):
             source, name, destination = each.split(":")
             of_edge, edge_owner, place = edges.of(raw.edge_ids)
             kept = np.flatnonzero(between & (of_edge == at))
-            ends = (raw.src[kept], nodes.names.index(source)), (raw.dst[kept], nodes.names.index(destination))
-            if any((kind[end] != wanted).any() for end, wanted in ends) or (edge_owner[kept] != part).any():
-                raise InputError(f"{where}: an edge of {each} has an end of another type, or belongs to another part")
+            ends = (
+                (raw.src[kept], nodes.names.index(source)),
+                (raw.dst[kept], nodes.names.index(destination)),
+            )
+            if (
+                any((kind[end] != wanted).any() for end, wanted in ends)
+                or (edge_owner[kept] != part).any()
+            ):
+                raise InputError(
+                    f"{where}: an edge of {each} has an end of another type, or belongs to another part"
+                )
             weight = _weight(raw.of_edges, each, place[kept], edges.count(each, part), where)
-            relations[source, name, destination] = _sorted(places[raw.src[kept]], places[raw.dst[kept]], weight)
+            relations[source, name, destination] = _sorted(
+                places[raw.src[kept]], places[raw.dst[kept]], weight
+            )
         made = {}
         for at, name in enumerate(nodes.names):
             _, owners, indices = nodes.of(halo[nodes.of(halo)[0] == at])
@@ -159,8 +197,12 @@ class HeteroDglDirectory(HeteroDirectory):
             made[name] = PartNodes(rows, ids, torch.from_numpy(owners), torch.from_numpy(indices))
         target = _target(raw.of_nodes, nodes.names, where)
         loops = int((inner[raw.dst] & (raw.src == raw.dst)).sum())
-        of_target = _labels(raw.of_nodes, target, made[target].num_inner, int(nodes.size.sum()), where)
-        return HeteroPartition(part, self.num_parts, target, made, relations, self_loops=loops, **of_target)
+        of_target = _labels(
+            raw.of_nodes, target, made[target].num_inner, int(nodes.size.sum()), where
+        )
+        return HeteroPartition(
+            part, self.num_parts, target, made, relations, self_loops=loops, **of_target
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,11 +223,15 @@ def _load(files: list[Path]) -> _Raw:
         structure = dgl.load_graphs(str(files[0]))[0][0]
         of_nodes, of_edges = (dgl.data.utils.load_tensors(str(file)) for file in files[1:])
         src, dst = structure.edges(order="eid")
-        arrays = [tensor.numpy().astype(np.int64) for tensor in
-                  (src, dst, structure.ndata["_ID"], structure.edata["_ID"])]  # fmt: skip
+        arrays = [
+            tensor.numpy().astype(np.int64)
+            for tensor in (src, dst, structure.ndata["_ID"], structure.edata["_ID"])
+        ]
     except Exception as error:  # DGL raises its own, of many kinds
         raise InputError(f"{files[0].parent}: DGL cannot read this part: {error}") from error
-    tensors = ({name: tensor.numpy() for name, tensor in held.items()} for held in (of_nodes, of_edges))
+    tensors = (
+        {name: tensor.numpy() for name, tensor in held.items()} for held in (of_nodes, of_edges)
+    )
     return _Raw(*arrays, *tensors)
 
 
@@ -203,7 +249,9 @@ def _local_ids(nodes: _Ranges, ids: Ints, halo: Ints, part: int) -> NDArray[np.i
     return local.astype(np.int32)
 
 
-def _sorted(src: NDArray[np.int32], dst: NDArray[np.int32], weight: NDArray[np.float32] | None) -> PartEdges:
+def _sorted(
+    src: NDArray[np.int32], dst: NDArray[np.int32], weight: NDArray[np.float32] | None
+) -> PartEdges:
     order = np.lexsort((src, dst))
     ends = torch.from_numpy(src[order]), torch.from_numpy(dst[order])
     return PartEdges(*ends, edge_weight=None if weight is None else torch.from_numpy(weight[order]))
@@ -225,38 +273,61 @@ def _weight(
 
 
 def _ids_and_rows(
-    of_nodes: Mapping[str, Array], name: str, nodes: _Ranges, part: int,
-    relations: Mapping[EdgeType, PartEdges], where: str,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    of_nodes: Mapping[str, Array],
+    name: str,
+    nodes: _Ranges,
+    part: int,
+    relations: Mapping[EdgeType, PartEdges],
+    where: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and features of a type's inner nodes, int64 [I] and float32 [I, F]."""
     count = nodes.count(name, part)
     before = sum(nodes.count(name, other) for other in range(part))
-    ids = check_node_ids(of_nodes.get(f"{name}/orig_id", before + np.arange(count)), count, f"{where}: {name}/orig_id")
+    ids = check_node_ids(
+        of_nodes.get(f"{name}/orig_id", before + np.arange(count)),
+        count,
+        f"{where}: {name}/orig_id",
+    )
     for key in FEATURE_NAMES:
         if f"{name}/{key}" in of_nodes:
             rows = check_dense(of_nodes[f"{name}/{key}"], count, f"{where}: {name}/{key}")
             return torch.from_numpy(ids), torch.from_numpy(rows)
-    degrees = [torch.bincount(edges.dst, minlength=count) for each, edges in relations.items() if each[2] == name]
-    return torch.from_numpy(ids), torch.log1p(torch.stack(degrees or [torch.zeros(count)], dim=1).float())
+    degrees = [
+        torch.bincount(edges.dst, minlength=count)
+        for each, edges in relations.items()
+        if each[2] == name
+    ]
+    return torch.from_numpy(ids), torch.log1p(
+        torch.stack(degrees or [torch.zeros(count)], dim=1).float()
+    )
 
 
 def _target(of_nodes: Mapping[str, Array], types: list[str], where: str) -> str:
     labelled = [name for name in types if any(f"{name}/{key}" in of_nodes for key in LABEL_NAMES)]
     learned = [name for name in labelled if f"{name}/{MASKS[0]}" in of_nodes]
     if len(learned) != 1:
-        raise InputError(f"{where}: expected one type of nodes with label and train_mask, found {learned or 'none'}; "
-                         "give them to the one that is to be learned, and partition again")  # fmt: skip
+        raise InputError(
+            f"{where}: expected one type of nodes with label and train_mask, found {learned or 'none'}; "
+            "give them to the one that is to be learned, and partition again"
+        )
     return learned[0]
 
 
-def _labels(of_nodes: Mapping[str, Array], target: str, count: int, num_nodes: int, where: str) -> dict[str, Any]:
+def _labels(
+    of_nodes: Mapping[str, Array], target: str, count: int, num_nodes: int, where: str
+) -> dict[str, Any]:
     key = next(f"{target}/{key}" for key in LABEL_NAMES if f"{target}/{key}" in of_nodes)
     labels = check_labels(of_nodes[key], num_nodes, f"{where}: {key}")
     check_length(labels, count, f"{where}: {key}")
     masks = {}
     for name in MASKS:
         if f"{target}/{name}" not in of_nodes:
-            raise InputError(f"{where}: has no '{target}/{name}'; give nodes of type {target} all three masks")
+            raise InputError(
+                f"{where}: has no '{target}/{name}'; give nodes of type {target} all three masks"
+            )
         masks[name] = check_mask(of_nodes[f"{target}/{name}"], count, f"{where}: {target}/{name}")
     check_split(masks, is_labelled(labels), where)
-    return {"labels": torch.from_numpy(labels), **{name: torch.from_numpy(mask) for name, mask in masks.items()}}
+    return {
+        "labels": torch.from_numpy(labels),
+        **{name: torch.from_numpy(mask) for name, mask in masks.items()},
+    }

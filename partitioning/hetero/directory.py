@@ -84,11 +84,15 @@ class HeteroDirectory(PartitionDirectory):
             at, count = folder / "edges" / each, of_parts["edges"][part]
             edges = _edges(at, nodes[source], nodes[destination])
             if len(edges.src) != count:
-                raise InputError(f"{at}: has {len(edges.src)} edges, meta.json says {count}; {AGAIN}")
+                raise InputError(
+                    f"{at}: has {len(edges.src)} edges, meta.json says {count}; {AGAIN}"
+                )
             relations[source, name, destination] = edges
         target = self._target(folder, nodes[meta.target].num_inner)
         self_loops = meta.parts[part].edges - sum(len(edges.src) for edges in relations.values())
-        return HeteroPartition(part, self.num_parts, meta.target, nodes, relations, self_loops=self_loops, **target)
+        return HeteroPartition(
+            part, self.num_parts, meta.target, nodes, relations, self_loops=self_loops, **target
+        )
 
     def _nodes(self, folder: Path, name: str, part: int) -> PartNodes:
         bounds, where = self.bounds_of(name), f"{folder}: "
@@ -96,44 +100,69 @@ class HeteroDirectory(PartitionDirectory):
         arrays = {each: load_array(folder / f"{each}.npy") for each in ("feat", "orig_id", "halo")}
         feat, width = arrays["feat"], self.hetero.types[name]["features"]
         if feat.shape != (end - first, width):
-            raise InputError(f"{where}feat has shape {feat.shape}, meta.json says {(end - first, width)}; {AGAIN}")
+            raise InputError(
+                f"{where}feat has shape {feat.shape}, meta.json says {(end - first, width)}; {AGAIN}"
+            )
         ids = check_node_ids(arrays["orig_id"], end - first, f"{where}orig_id")
-        halo = check_endpoints(arrays["halo"], int(bounds[-1]), f"{where}halo").astype(np.int64, copy=False)
+        halo = check_endpoints(arrays["halo"], int(bounds[-1]), f"{where}halo").astype(
+            np.int64, copy=False
+        )
         if (np.diff(halo) <= 0).any() or ((halo >= first) & (halo < end)).any():
             raise InputError(f"{where}halo is not ascending, or has inner nodes; {AGAIN}")
         owner = np.searchsorted(bounds, halo, side="right") - 1
         return PartNodes(
-            features=torch.from_numpy(check_dense(feat, end - first, f"{where}feat") if width else feat),
+            features=torch.from_numpy(
+                check_dense(feat, end - first, f"{where}feat") if width else feat
+            ),
             node_ids=torch.from_numpy(ids),
             halo_owner=torch.from_numpy(owner),
             halo_index=torch.from_numpy(halo - bounds[owner]),
         )
 
     def _target(self, folder: Path, num_inner: int) -> dict[str, Any]:
-        labels = check_labels(load_array(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label")
+        labels = check_labels(
+            load_array(folder / "label.npy"), self.hetero.num_nodes, f"{folder}: label"
+        )
         check_length(labels, num_inner, f"{folder}: label")
         multilabel = self.hetero.task == "multilabel"
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
-        fits = classes == self.hetero.num_classes if multilabel else classes <= self.hetero.num_classes
+        fits = (
+            classes == self.hetero.num_classes if multilabel else classes <= self.hetero.num_classes
+        )
         if (labels.ndim == 2) != multilabel or not fits:
-            raise InputError(f"{folder}: label has {classes} classes, meta.json says {self.hetero.num_classes} "
-                             f"({self.hetero.task}); {AGAIN}")  # fmt: skip
-        masks = {name: check_mask(load_array(folder / f"{name}.npy"), num_inner, f"{folder}: {name}") for name in MASKS}
+            raise InputError(
+                f"{folder}: label has {classes} classes, meta.json says {self.hetero.num_classes} "
+                f"({self.hetero.task}); {AGAIN}"
+            )
+        masks = {
+            name: check_mask(load_array(folder / f"{name}.npy"), num_inner, f"{folder}: {name}")
+            for name in MASKS
+        }
         check_split(masks, is_labelled(labels), str(folder))
-        return {"labels": torch.from_numpy(labels), **{name: torch.from_numpy(mask) for name, mask in masks.items()}}
+        return {
+            "labels": torch.from_numpy(labels),
+            **{name: torch.from_numpy(mask) for name, mask in masks.items()},
+        }
 
 
 def _edges(folder: Path, source: PartNodes, destination: PartNodes) -> PartEdges:
     ends = []
-    for name, count in (("src", source.num_inner + source.num_halo), ("dst", destination.num_inner)):
+    for name, count in (
+        ("src", source.num_inner + source.num_halo),
+        ("dst", destination.num_inner),
+    ):
         ids = check_endpoints(load_array(folder / f"{name}.npy"), count, f"{folder}/{name}.npy")
         ends.append(torch.from_numpy(ids.astype(np.int32, copy=False)))
     if len(ends[0]) != len(ends[1]):
         raise InputError(f"{folder}: src has {len(ends[0])} entries, dst {len(ends[1])}; {AGAIN}")
     if not (folder / "edge_weight.npy").exists():
         return PartEdges(ends[0], ends[1])
-    weight = check_edge_weight(load_array(folder / "edge_weight.npy"), len(ends[0]), f"{folder}/edge_weight.npy")
-    return PartEdges(ends[0], ends[1], torch.ones(len(ends[0])) if weight is None else torch.from_numpy(weight))
+    weight = check_edge_weight(
+        load_array(folder / "edge_weight.npy"), len(ends[0]), f"{folder}/edge_weight.npy"
+    )
+    return PartEdges(
+        ends[0], ends[1], torch.ones(len(ends[0])) if weight is None else torch.from_numpy(weight)
+    )
 
 
 def write(
@@ -158,9 +187,12 @@ def write(
     layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
     counts: list[PartCounts] = []
     types: dict[str, Any] = {
-        name: {"features": int(table.features.shape[1]), "nodes": [], "halo": []} for name, table in graph.nodes.items()
+        name: {"features": int(table.features.shape[1]), "nodes": [], "halo": []}
+        for name, table in graph.nodes.items()
     }
-    relations: dict[str, Any] = {SEPARATOR.join(each): {"edges": [], "cut": 0} for each in graph.relations}
+    relations: dict[str, Any] = {
+        SEPARATOR.join(each): {"edges": [], "cut": 0} for each in graph.relations
+    }
     with made_beside(directory, overwrite) as unfinished:
         for part in parts:
             folder = unfinished / f"part{part.rank}"
@@ -178,10 +210,18 @@ def write(
                 said = relations[SEPARATOR.join(each)]
                 said["edges"].append(len(edges.src))
                 said["cut"] += int((edges.src >= part.nodes[each[0]].num_inner).sum())
-            for name, tensor in (("label", part.labels), *((name, getattr(part, name)) for name in MASKS)):
+            for name, tensor in (
+                ("label", part.labels),
+                *((name, getattr(part, name)) for name in MASKS),
+            ):
                 np.save(folder / f"{name}.npy", tensor.numpy())
             counts.append(_counts(part))
-            log.info("wrote part %d: %s nodes, %s edges", part.rank, f"{counts[-1].nodes:,}", f"{counts[-1].edges:,}")
+            log.info(
+                "wrote part %d: %s nodes, %s edges",
+                part.rank,
+                f"{counts[-1].nodes:,}",
+                f"{counts[-1].edges:,}",
+            )
         checksums = checksums_of(unfinished)
         meta = HeteroMeta(
             version=VERSION,
@@ -194,14 +234,16 @@ def write(
             num_classes=graph.num_classes,
             class_names=list(graph.class_names or ()),
             cut_edges=sum(each["cut"] for each in relations.values()),
-            parts=[PartCounts(**{**vars(part), "content": content_of(checksums, at)})
-                   for at, part in enumerate(counts)],
+            parts=[
+                PartCounts(**{**vars(part), "content": content_of(checksums, at)})
+                for at, part in enumerate(counts)
+            ],
             checksums=checksums,
             target=graph.target,
             types=types,
             relations=relations,
             **provenance,
-        )  # fmt: skip
+        )
         (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
     return meta
 

@@ -81,9 +81,21 @@ class HeteroGraphData:
     def of_target(self) -> GraphData:
         """The target's nodes as a graph without edges: what a split is drawn from."""
         table, none = self.nodes[self.target], np.empty(0, np.int32)
-        fields: dict[str, Any] = {name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")}
-        return GraphData(self.name, none, none, table.features, self.labels, self.num_classes, table.node_ids,
-                         node_names=table.node_names, class_names=self.class_names, **fields)  # fmt: skip
+        fields: dict[str, Any] = {
+            name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")
+        }
+        return GraphData(
+            self.name,
+            none,
+            none,
+            table.features,
+            self.labels,
+            self.num_classes,
+            table.node_ids,
+            node_names=table.node_names,
+            class_names=self.class_names,
+            **fields,
+        )
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -96,8 +108,15 @@ class HeteroGraphData:
         count = sum(table.num_nodes for table in self.nodes.values())
         ends = []
         for end, place in (("src", 0), ("dst", 2)):
-            pieces = [getattr(relation, end) + self.offsets[each[place]] for each, relation in self.relations.items()]
-            ends.append(np.concatenate([*pieces, np.empty(0, np.int32)]).astype(endpoint_dtype(count)))
+            pieces = [
+                getattr(relation, end) + self.offsets[each[place]]
+                for each, relation in self.relations.items()
+            ]
+            ends.append(
+                np.concatenate([*pieces, np.empty(0, np.int32)]).astype(endpoint_dtype(count))
+            )
         src, dst = ends
         features = np.zeros((count, 0), np.float32)
-        return GraphData(self.name, src, dst, features, np.zeros(count, np.int64), 1, np.arange(count))
+        return GraphData(
+            self.name, src, dst, features, np.zeros(count, np.int64), 1, np.arange(count)
+        )

@@ -74,26 +74,44 @@ def _read_part(site: Site) -> HeteroPartition:
     ids = {name: _ids(name, held[name], site, f"{path}: {name}") for name in types.types}
     order = {name: np.argsort(each) for name, each in ids.items()}
     ascending = {name: each[order[name]] for name, each in ids.items()}
-    edges = {each: _edges(each, held[each], ascending, site, f"{path}: {each}") for each in types.relations}
+    edges = {
+        each: _edges(each, held[each], ascending, site, f"{path}: {each}")
+        for each in types.relations
+    }
     nodes: dict[str, PartNodes] = {}
     local_ids: dict[str, NDArray[np.int32]] = {}
     for name, width in types.types.items():
         leaving = [each for each in types.relations if each.split(SEPARATOR)[0] == name]
-        src, owner = (np.concatenate([np.empty(0, np.int64), *(getattr(edges[each], end) for each in leaving)])
-                      for end in ("src", "owner"))  # fmt: skip
-        local, halo = numbered(ascending[name], src, owner, site, f"{path}: edges from {name}", name)
+        src, owner = (
+            np.concatenate(
+                [np.empty(0, np.int64), *(getattr(edges[each], end) for each in leaving)]
+            )
+            for end in ("src", "owner")
+        )
+        local, halo = numbered(
+            ascending[name], src, owner, site, f"{path}: edges from {name}", name
+        )
         rows = _rows(held[name], width, len(ids[name]), f"{path}: {name}")[order[name]]
         nodes[name] = PartNodes(torch.from_numpy(rows), torch.from_numpy(ascending[name]), **halo)
         bounds = np.cumsum([len(edges[each].src) for each in leaving])[:-1]
         local_ids |= dict(zip(leaving, np.split(local, bounds), strict=False))
     target = target_arrays(held[types.target], ids[types.target], site, f"{path}: {types.target}")
-    made = {each: _part_edges(each, edges[each], local_ids[each], ascending) for each in types.relations}
+    made = {
+        each: _part_edges(each, edges[each], local_ids[each], ascending) for each in types.relations
+    }
     return HeteroPartition(
-        site.rank, len(site.sites), types.target, nodes,
-        {(ends[0], ends[1], ends[2]): of for each, of in made.items() for ends in [each.split(SEPARATOR)]},
+        site.rank,
+        len(site.sites),
+        types.target,
+        nodes,
+        {
+            (ends[0], ends[1], ends[2]): of
+            for each, of in made.items()
+            for ends in [each.split(SEPARATOR)]
+        },
         self_loops=sum(len(edges[each].src) - len(of.src) for each, of in made.items()),
         **{name: torch.from_numpy(array[order[types.target]]) for name, array in target.items()},
-    )  # fmt: skip
+    )
 
 
 def _by_name(site: Site) -> dict[str, dict[str, Array]]:
@@ -103,8 +121,10 @@ def _by_name(site: Site) -> dict[str, dict[str, Array]]:
     for key, array in arrays_of(site).items():
         name, _, short = key.rpartition("/")
         if name not in held:
-            raise InputError(f"{path}: array `{key}` has no meaning here; expected TYPE/ARRAY or "
-                             f"SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(held)}")  # fmt: skip
+            raise InputError(
+                f"{path}: array `{key}` has no meaning here; expected TYPE/ARRAY or "
+                f"SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {', '.join(held)}"
+            )
         held[name][short] = array
     return held
 
@@ -115,11 +135,15 @@ def _ids(name: str, arrays: Mapping[str, Array], site: Site, where: str) -> Ints
     return checked_ids(arrays, where) if arrays else np.empty(0, np.int64)
 
 
-def _edges(each: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site: Site, where: str) -> Edges:
+def _edges(
+    each: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site: Site, where: str
+) -> Edges:
     weighted = each in _types(site).weighted
     check_names(arrays, (*EDGES, "edge_weight") if weighted else EDGES, where)
     if arrays and weighted and "edge_weight" not in arrays:
-        raise InputError(f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is weighted")
+        raise InputError(
+            f"{where}: there is no array `edge_weight`; {DESCRIPTION} says that the relation is weighted"
+        )
     edges = checked_edges(arrays or dict.fromkeys(EDGES, np.empty(0, np.int64)), site, where)
     source, _, destination = each.split(SEPARATOR)
     check_ends(ids[source], ids[destination], edges, site, where)
@@ -128,15 +152,25 @@ def _edges(each: str, arrays: Mapping[str, Array], ids: Mapping[str, Ints], site
     return edges
 
 
-def _rows(arrays: Mapping[str, Array], width: int, num_nodes: int, where: str) -> NDArray[np.float32]:
+def _rows(
+    arrays: Mapping[str, Array], width: int, num_nodes: int, where: str
+) -> NDArray[np.float32]:
     given = width or {"feat", *CSR} & arrays.keys()
-    rows = read_features(arrays, num_nodes, where) if num_nodes and given else np.zeros((num_nodes, width), np.float32)
+    rows = (
+        read_features(arrays, num_nodes, where)
+        if num_nodes and given
+        else np.zeros((num_nodes, width), np.float32)
+    )
     if rows.shape[1] != width:
-        raise InputError(f"{where}: its features are {rows.shape[1]} wide, `types` of {DESCRIPTION} says {width}")
+        raise InputError(
+            f"{where}: its features are {rows.shape[1]} wide, `types` of {DESCRIPTION} says {width}"
+        )
     return rows
 
 
-def _part_edges(each: str, edges: Edges, local: NDArray[np.int32], ids: Mapping[str, Ints]) -> PartEdges:
+def _part_edges(
+    each: str, edges: Edges, local: NDArray[np.int32], ids: Mapping[str, Ints]
+) -> PartEdges:
     """Sorted as those of a partition directory, without self loops; local: int32 [E] their sources."""
     source, _, destination = each.split(SEPARATOR)
     order = np.lexsort((edges.src, edges.owner, edges.dst))

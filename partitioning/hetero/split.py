@@ -38,7 +38,9 @@ def split_hetero(
 ) -> Iterator[HeteroPartition]:
     """The parts in order. masks: of the target, bool [N] each; assignment: int64 [N_t] in [0, P) for each type."""
     layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
-    relations = {each: _sorted(each, relation, layouts) for each, relation in graph.relations.items()}
+    relations = {
+        each: _sorted(each, relation, layouts) for each, relation in graph.relations.items()
+    }
     for part in range(num_parts):
         yield _part(graph, masks, layouts, relations, part)
 
@@ -46,7 +48,11 @@ def split_hetero(
 def _sorted(edge_type: EdgeType, relation: Relation, layouts: Mapping[str, Layout]) -> _Sorted:
     source, _, destination = edge_type
     of_src, of_dst = layouts[source], layouts[destination]
-    src, dst, weight = of_src.new_id[relation.src], of_dst.new_id[relation.dst], relation.edge_weight
+    src, dst, weight = (
+        of_src.new_id[relation.src],
+        of_dst.new_id[relation.dst],
+        relation.edge_weight,
+    )
     loops = np.zeros(len(of_dst.node_bounds) - 1, np.int64)
     if source == destination and (loop := src == dst).any():
         loops = np.bincount(of_dst.part_of(dst[loop]), minlength=len(loops))
@@ -78,8 +84,12 @@ def _part(
     for each, of_all in relations.items():
         src = local_ids[each[0]][of_all.src[held[each]]]
         dst = of_all.dst[held[each]] - layouts[each[2]].node_bounds[part]
-        weight = None if of_all.edge_weight is None else torch.from_numpy(of_all.edge_weight[held[each]])
-        edges[each] = PartEdges(torch.from_numpy(src), torch.from_numpy(dst.astype(np.int32)), weight)
+        weight = (
+            None if of_all.edge_weight is None else torch.from_numpy(of_all.edge_weight[held[each]])
+        )
+        edges[each] = PartEdges(
+            torch.from_numpy(src), torch.from_numpy(dst.astype(np.int32)), weight
+        )
     layout = layouts[graph.target]
     inner = layout.node_order[slice(*layout.node_bounds[part : part + 2])]
     return HeteroPartition(

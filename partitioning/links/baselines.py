@@ -27,7 +27,10 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     found, candidates = {}, split.rows["candidates"][:, 0]
     for name, scores in _methods(split).items():
         places, positive = ranks(scores, ranked, known, candidates)
-        found[name] = {**of_ranks(places), "auc": auc(positive, pair_scores(scores, negatives, num_nodes))}
+        found[name] = {
+            **of_ranks(places),
+            "auc": auc(positive, pair_scores(scores, negatives, num_nodes)),
+        }
     return found
 
 
@@ -50,7 +53,11 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
     dense = unit.toarray() if unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1]) else None
 
     def cosine(nodes: Ints) -> Floats:
-        return (unit[nodes] @ unit.T).toarray() if dense is None else (dense[nodes] @ dense.T).astype(np.float64)
+        return (
+            (unit[nodes] @ unit.T).toarray()
+            if dense is None
+            else (dense[nodes] @ dense.T).astype(np.float64)
+        )
 
     methods: dict[str, Scorer] = {
         "common neighbours": lambda nodes: (adjacency[nodes] @ adjacency).toarray(),
@@ -58,7 +65,9 @@ def _methods(split: LinkSplit) -> dict[str, Scorer]:
         "feature cosine": cosine,
     }
     if split.spectral.shape[1]:
-        methods["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(np.float64)
+        methods["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(
+            np.float64
+        )
     if len(split.rows["candidates"]):
         train = split.rows["train"]
         held = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))

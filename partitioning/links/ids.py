@@ -12,7 +12,20 @@ from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.names import name_keys
 
-HEADERS = ("src", "dst", "source", "target", "destination", "from", "to", "u", "v", "id", "node", "node_id")
+HEADERS = (
+    "src",
+    "dst",
+    "source",
+    "target",
+    "destination",
+    "from",
+    "to",
+    "u",
+    "v",
+    "id",
+    "node",
+    "node_id",
+)
 
 
 def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
@@ -28,7 +41,9 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
             found = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
     found = found[:, None] if found.ndim == 1 and columns == 1 else found
     if found.ndim != 2 or found.shape[1] != columns:
-        raise InputError(f"{where}: has the shape {list(found.shape)}, expected {columns} columns of ids")
+        raise InputError(
+            f"{where}: has the shape {list(found.shape)}, expected {columns} columns of ids"
+        )
     return np.asarray(found)
 
 

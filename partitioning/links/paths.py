@@ -22,7 +22,9 @@ SAMPLED = 10_000
 def adjacency_of(graph: GraphData) -> sp.csr_array:
     """[N, N] ones between neighbours, without loops."""
     ends = np.concatenate((graph.src, graph.dst)), np.concatenate((graph.dst, graph.src))
-    adjacency = sp.csr_array((np.ones(len(ends[0])), ends), shape=(graph.num_nodes, graph.num_nodes))
+    adjacency = sp.csr_array(
+        (np.ones(len(ends[0])), ends), shape=(graph.num_nodes, graph.num_nodes)
+    )
     adjacency.setdiag(0)
     adjacency.eliminate_zeros()
     adjacency.data[:] = 1

@@ -30,7 +30,10 @@ def ranks(scores: Scorer, rows: Ints, known: Any, candidates: Ints) -> tuple[Flo
         matrix[np.arange(len(sources)), sources] = -np.inf
         matrix[:, others] = -np.inf
         for row, at in zip(some, place, strict=True):
-            above, equal = (np.count_nonzero(compare(matrix[at], own[row])) for compare in (np.greater, np.equal))
+            above, equal = (
+                np.count_nonzero(compare(matrix[at], own[row]))
+                for compare in (np.greater, np.equal)
+            )
             found[row] = 1 + above + equal / 2
     return found, own
 
@@ -45,7 +48,10 @@ def pair_scores(scores: Scorer, rows: Ints, num_nodes: int) -> Floats:
 
 def of_ranks(found: Floats) -> dict[str, float]:
     """MRR and Hits@K of ranks from 1 on, [n]."""
-    return {"mrr": float((1 / found).mean()), **{f"hits@{k}": float((found <= k).mean()) for k in HITS}}
+    return {
+        "mrr": float((1 / found).mean()),
+        **{f"hits@{k}": float((found <= k).mean()) for k in HITS},
+    }
 
 
 def _by_source(rows: Ints, num_nodes: int) -> Iterator[tuple[Ints, Ints, Ints]]:

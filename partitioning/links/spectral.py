@@ -35,40 +35,59 @@ STEPS = 5
 """Of the subspace iteration (Halko, Martinsson and Tropp 2011), each with M M."""
 
 
-def best_spectral(rows: Mapping[str, Ints], num_nodes: int, width: int) -> tuple[NDArray[np.float32], dict[str, Any]]:
+def best_spectral(
+    rows: Mapping[str, Ints], num_nodes: int, width: int
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """p of the a and the K, `width` at most, that rank validation pairs best; and which these are.
 
     rows: int64 [n, 2] by set, as of a LinkSplit. Without validation pairs the first a and the whole width.
     """
     every = np.concatenate([rows[part] for part in PARTS]).T
-    known = sp.csr_array((np.ones(every.shape[1], np.bool_), tuple(every)), shape=(num_nodes, num_nodes))
-    val = np.random.default_rng(0).permutation(rows["val"])[: min(RANKED, 1 + MAX_CELLS // max(1, num_nodes))]
+    known = sp.csr_array(
+        (np.ones(every.shape[1], np.bool_), tuple(every)), shape=(num_nodes, num_nodes)
+    )
+    val = np.random.default_rng(0).permutation(rows["val"])[
+        : min(RANKED, 1 + MAX_CELLS // max(1, num_nodes))
+    ]
     best, chosen = np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_mrr": -1.0}
     for power in POWERS[: len(POWERS) if len(val) else 1] if width else ():
         whole = spectral_rows(rows["train"], num_nodes, width, power)
         for columns in [width // share for share in SHARES if width >= share]:
             made, mrr = _scaled(whole[:, :columns], rows["train"]), 0.0
             if len(val):
-                found, _ = ranks(lambda nodes, p=made: p[nodes] @ p.T, val, known, rows["candidates"][:, 0])  # type: ignore[misc]
+
+                def scores(nodes: Ints, made: NDArray[np.float32] = made) -> NDArray[np.float32]:
+                    return made[nodes] @ made.T
+
+                found, _ = ranks(scores, val, known, rows["candidates"][:, 0])
                 mrr = of_ranks(found)["mrr"]
             if mrr > chosen["spectral_mrr"]:
-                best, chosen = made, {"spectral": columns, "spectral_power": power, "spectral_mrr": mrr}
+                best, chosen = (
+                    made,
+                    {"spectral": columns, "spectral_power": power, "spectral_mrr": mrr},
+                )
     return best, chosen
 
 
 def spectral_rows(pairs: Ints, num_nodes: int, width: int, power: float) -> NDArray[np.float32]:
     """V_K S_K, [N, K]; pairs: int64 [n, 2]. Zeros where K is more than there are eigenvalues above 0."""
     made = np.zeros((num_nodes, width), np.float32)
-    wanted = min(2 * width + 8, num_nodes)  # an eigenvalue of a bipartite graph has its negative beside it
+    wanted = min(
+        2 * width + 8, num_nodes
+    )  # an eigenvalue of a bipartite graph has its negative beside it
     ends = np.concatenate((pairs, pairs[:, ::-1])).T
-    adjacency = sp.csr_array((np.ones(ends.shape[1], np.float32), tuple(ends)), shape=(num_nodes, num_nodes))
+    adjacency = sp.csr_array(
+        (np.ones(ends.shape[1], np.float32), tuple(ends)), shape=(num_nodes, num_nodes)
+    )
     adjacency.data[:] = 1
     scale = sp.diags_array(np.maximum(adjacency.sum(axis=1), 1).astype(np.float32) ** -power)
     matrix = sp.csr_array(scale @ adjacency @ scale)
     basis = np.random.default_rng(0).standard_normal((num_nodes, wanted)).astype(np.float32)
     for _ in range(STEPS):
         basis = matrix @ (matrix @ basis)
-        basis = qr(basis, overwrite_a=True, mode="economic", check_finite=False)[0]  # NumPy's would make it in float64
+        basis = qr(basis, overwrite_a=True, mode="economic", check_finite=False)[
+            0
+        ]  # NumPy's would make it in float64
     values, vectors = np.linalg.eigh(basis.T @ (matrix @ basis))
     values, vectors = np.maximum(values[::-1][:width], 0), vectors[:, ::-1][:, :width]
     made[:, : len(values)] = (basis @ vectors) * values

@@ -53,7 +53,12 @@ class LinkSplit:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a partition directory holds of it."""
-        return {**self.rows, "pool": self.pool, "spectral": self.spectral, "neighbours": self.neighbours}
+        return {
+            **self.rows,
+            "pool": self.pool,
+            "spectral": self.spectral,
+            "neighbours": self.neighbours,
+        }
 
     def known(self) -> tuple[Ints, Ints]:
         """Sources and destinations of all rows of all sets, and of all edges that are left."""
@@ -61,7 +66,9 @@ class LinkSplit:
         return np.append(rows[:, 0], self.graph.src), np.append(rows[:, 1], self.graph.dst)
 
 
-def split_links(graph: GraphData, settings: SplitSettings, width: int = 0, *, paths: bool = False) -> LinkSplit:
+def split_links(
+    graph: GraphData, settings: SplitSettings, width: int = 0, *, paths: bool = False
+) -> LinkSplit:
     """Split the pairs by the settings; InputError where that leaves no training edge.
 
     width: of `spectral`, at most. paths: whether `neighbours` are made.
@@ -75,13 +82,21 @@ def split_links(graph: GraphData, settings: SplitSettings, width: int = 0, *, pa
     undirected = np.array_equal(np.unique(whole[:, 1] * num_nodes + whole[:, 0]), directed)
     given = _given(graph, settings)
     if given:
-        both = undirected and given.get("evaluator") != "mrr"  # whose fixed pairs go by the order of the others
-        rows = {part: _both_ways(given[part]) if both else given[part] for part in PARTS if part in given}
+        both = (
+            undirected and given.get("evaluator") != "mrr"
+        )  # whose fixed pairs go by the order of the others
+        rows = {
+            part: _both_ways(given[part]) if both else given[part]
+            for part in PARTS
+            if part in given
+        }
         kind: dict[str, Any] = {"kind": "files" if settings.kind == "files" else "given"}
     else:
         of_learned = np.where(learned, edge_pair, -1)
         drawn, kind = _drawn(graph, settings, of_learned, rng)
-        of_rows = drawn[np.searchsorted(np.unique(of_learned[of_learned >= 0]), _pair(whole, num_nodes))]
+        of_rows = drawn[
+            np.searchsorted(np.unique(of_learned[of_learned >= 0]), _pair(whole, num_nodes))
+        ]
         rows = {part: whole[of_rows == number] for number, part in enumerate(PARTS)}
     pairs = {part: np.unique(_pair(listed, num_nodes)) for part, listed in rows.items()}
     held = np.union1d(pairs["val"], pairs["test"])
@@ -101,28 +116,42 @@ def split_links(graph: GraphData, settings: SplitSettings, width: int = 0, *, pa
         )
     known = np.unique(np.concatenate((edge_pair[edge_pair >= 0], *pairs.values())))
     every = np.arange(num_nodes)
-    ends = [every if graph.relation is None else every[graph.relation[name]] for name in ("sources", "destinations")]
+    ends = [
+        every if graph.relation is None else every[graph.relation[name]]
+        for name in ("sources", "destinations")
+    ]
     for part in ("val", "test"):
         fixed = (given or {}).get(f"{part}_neg")
-        rows[f"{part}_neg"] = _negatives(len(rows[part]), ends, num_nodes, known, rng) if fixed is None else fixed
+        rows[f"{part}_neg"] = (
+            _negatives(len(rows[part]), ends, num_nodes, known, rng) if fixed is None else fixed
+        )
     pool = rng.permutation(ends[1])[:MAX_POOL]
-    rows["candidates"] = np.stack((ends[1], ends[1]), axis=1)[: 0 if graph.relation is None else None]
+    rows["candidates"] = np.stack((ends[1], ends[1]), axis=1)[
+        : 0 if graph.relation is None else None
+    ]
     counts = np.bincount(rows["train"][:, 1], minlength=num_nodes)[pool]
     described = {
-        **kind, "undirected": undirected, "pairs": {part: len(each) for part, each in pairs.items()},
-        "rows": {part: len(each) for part, each in rows.items()}, "edges_removed": int((~kept).sum()),
+        **kind,
+        "undirected": undirected,
+        "pairs": {part: len(each) for part, each in pairs.items()},
+        "rows": {part: len(each) for part, each in rows.items()},
+        "edges_removed": int((~kept).sum()),
         "evaluator": (given or {}).get("evaluator", ""),
         "relations": [] if graph.relation is None else graph.relation["names"],
-    }  # fmt: skip
+    }
     spectral, chosen = best_spectral(rows, num_nodes, width)
     neighbours = weighted_neighbours(left, rows["train"] if paths else rows["train"][:0])
-    return LinkSplit(left, rows, np.stack((pool, counts), axis=1), described | chosen, spectral, neighbours)
+    return LinkSplit(
+        left, rows, np.stack((pool, counts), axis=1), described | chosen, spectral, neighbours
+    )
 
 
 def without_edges(graph: GraphData, kept: NDArray[np.bool_]) -> GraphData:
     """The graph with some of its edges alone, bool [E]."""
-    data = {name: each[kept] for name, each in graph.edge_data.items()}
-    return replace(graph, src=graph.src[kept], dst=graph.dst[kept], edge_time=None, relation=None, **data)  # type: ignore[arg-type]
+    data: dict[str, Any] = {name: each[kept] for name, each in graph.edge_data.items()}
+    return replace(
+        graph, src=graph.src[kept], dst=graph.dst[kept], edge_time=None, relation=None, **data
+    )
 
 
 def _pair(rows: Ints, num_nodes: int) -> Ints:
@@ -152,10 +181,14 @@ def _drawn(
         return _by_source(graph.src[first], order, shares), kind
     if settings.by == "time":
         if graph.edge_time is None:
-            raise InputError(f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its table")
+            raise InputError(
+                f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its table"
+            )
         earliest = np.full(len(first), np.inf)
         np.minimum.at(
-            earliest, np.searchsorted(pairs[pairs >= 0], edge_pair[edge_pair >= 0]), graph.edge_time[edge_pair >= 0]
+            earliest,
+            np.searchsorted(pairs[pairs >= 0], edge_pair[edge_pair >= 0]),
+            graph.edge_time[edge_pair >= 0],
         )
         order = np.argsort(earliest, kind="stable")
     elif settings.by is not None:
@@ -172,7 +205,9 @@ def _by_source(source: NDArray[Any], order: Ints, shares: tuple[float, ...]) -> 
     by_source = order[np.argsort(source[order], kind="stable")]
     _, starts, counts = np.unique(source[by_source], return_index=True, return_counts=True)
     place = np.arange(len(source)) - np.repeat(starts, counts)
-    used, test, val = (np.rint(counts * share).astype(np.int64) for share in (sum(shares), shares[2], shares[1]))
+    used, test, val = (
+        np.rint(counts * share).astype(np.int64) for share in (sum(shares), shares[2], shares[1])
+    )
     sets = np.full(len(source), -1, np.int8)
     for number, end in ((0, np.maximum(used, test + val)), (1, test + val), (2, test)):
         sets[by_source[place < np.repeat(end, counts)]] = number
@@ -186,11 +221,15 @@ def _check_apart(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData) ->
             both = np.intersect1d(pairs[one], pairs[other])
             if len(both):
                 ends = [graph.shown_ids[end] for end in divmod(int(both[0]), num_nodes)]
-                raise InputError(f"{graph.name}: {len(both)} pairs are in {one} and in {other}, the first is "
-                                 f"{ends[0]}, {ends[1]}; take it out of one")  # fmt: skip
+                raise InputError(
+                    f"{graph.name}: {len(both)} pairs are in {one} and in {other}, the first is "
+                    f"{ends[0]}, {ends[1]}; take it out of one"
+                )
 
 
-def _negatives(count: int, ends: list[Ints], num_nodes: int, known: Ints, rng: np.random.Generator) -> Ints:
+def _negatives(
+    count: int, ends: list[Ints], num_nodes: int, known: Ints, rng: np.random.Generator
+) -> Ints:
     """Random pairs of possible sources and destinations that are not known, int64 [count, 2]."""
     found = np.zeros((0, 2), np.int64)
     for _ in range(TRIES):
@@ -199,8 +238,10 @@ def _negatives(count: int, ends: list[Ints], num_nodes: int, known: Ints, rng: n
         drawn = np.stack([rng.choice(each, 2 * (count - len(found)) + 8) for each in ends], axis=1)
         apart = (drawn[:, 0] != drawn[:, 1]) & ~np.isin(_pair(drawn, num_nodes), known)
         found = np.concatenate((found, drawn[apart]))[:count]
-    raise InputError(f"negatives are asked for where none exist: nearly all pairs of {num_nodes} nodes have an edge; "
-                     "give a graph with fewer, or val_neg and test_neg beside the files of the split")  # fmt: skip
+    raise InputError(
+        f"negatives are asked for where none exist: nearly all pairs of {num_nodes} nodes have an edge; "
+        "give a graph with fewer, or val_neg and test_neg beside the files of the split"
+    )
 
 
 # --- given files -----------------------------------------------------------------------------------------------------
@@ -216,7 +257,9 @@ def _given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | Non
         if path is not None:
             found[part] = read_pairs(path, graph, f"split.{part}")
         elif part != "train":
-            raise InputError(f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or split.dir=FOLDER")
+            raise InputError(
+                f"split=files needs split.{part}=PATH (npy or csv of pairs of ids), or split.dir=FOLDER"
+            )
     return found
 
 
@@ -228,7 +271,9 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     if (place < 0).any():
         row = int((place < 0).any(axis=1).argmax())
         unknown = pairs[row][place[row] < 0][0]
-        raise InputError(f"{setting}={path}: row {row} has the id {unknown}, which is no node's; correct it")
+        raise InputError(
+            f"{setting}={path}: row {row} has the id {unknown}, which is no node's; correct it"
+        )
     _check_ends(place, graph, f"{setting}={path}", pairs)
     return place
 
@@ -237,8 +282,12 @@ def _check_ends(place: Ints, graph: GraphData, where: str, pairs: NDArray[Any]) 
     """InputError for a pair that cannot be one; place: int64 [n, 2] positions of the ids in `pairs`."""
     wrong = {"is a node with itself; take it out": place[:, 0] == place[:, 1]}
     if graph.relation is not None:
-        of_relation = graph.relation["sources"][place[:, 0]] & graph.relation["destinations"][place[:, 1]]
-        wrong["is no source and destination of task.relation; give them in that order"] = ~of_relation
+        of_relation = (
+            graph.relation["sources"][place[:, 0]] & graph.relation["destinations"][place[:, 1]]
+        )
+        wrong[
+            "is no source and destination of task.relation; give them in that order"
+        ] = ~of_relation
     for what, rows in wrong.items():
         if rows.any():
             row = int(rows.argmax())
@@ -249,7 +298,9 @@ def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
     """A heterogeneous graph as a plain one, whose links of one relation are learned; its nodes are called TYPE:ID."""
     relations = {"__".join(each): each for each in graph.relations}
     if name not in relations:
-        raise InputError(f"task.relation={name}: {graph.name} has the relations {', '.join(relations)}; choose one")
+        raise InputError(
+            f"task.relation={name}: {graph.name} has the relations {', '.join(relations)}; choose one"
+        )
     source, _, destination = relations[name]
     count = sum(table.num_nodes for table in graph.nodes.values())
     sizes = [relation.num_edges for relation in graph.relations.values()]
@@ -261,19 +312,27 @@ def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
         masks[end][first : first + graph.nodes[kind].num_nodes] = True
     names = []
     for kind, table in graph.nodes.items():
-        ids: list[Any] = table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
+        ids: list[Any] = (
+            table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
+        )
         names += [f"{kind}:{node}" for node in ids]
     return replace(
-        graph.union(), features=_side_by_side(graph), labels=np.full(count, -1, np.int64), num_classes=0,
-        node_ids=name_keys(np.array(names, dtype=object)), node_names=Names.of(names),
+        graph.union(),
+        features=_side_by_side(graph),
+        labels=np.full(count, -1, np.int64),
+        num_classes=0,
+        node_ids=name_keys(np.array(names, dtype=object)),
+        node_names=Names.of(names),
         relation={"edges": of_edge, **masks},
         edge_feat=np.repeat(np.arange(len(sizes), dtype=np.float32), sizes)[:, None],
-    )  # fmt: skip
+    )
 
 
 def _side_by_side(graph: HeteroGraphData) -> Any:
     """The features of each type in columns of their own, and a column for each type that says which it is."""
     tables = list(graph.nodes.values())
     own = sp.block_diag([sp.csr_array(table.features) for table in tables], format="csr")
-    types: Any = sp.block_diag([np.ones((table.num_nodes, 1), np.float32) for table in tables], format="csr")
+    types: Any = sp.block_diag(
+        [np.ones((table.num_nodes, 1), np.float32) for table in tables], format="csr"
+    )
     return sp.csr_array(sp.hstack([own, types]).astype(np.float32))

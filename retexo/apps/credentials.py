@@ -38,7 +38,9 @@ SHARED = ("authority.pem", "revoked.pem", "members.json", "members.sig")
 
 def main(arguments: Sequence[str]) -> int:
     """The command; exit status 0, or 2 for input that cannot be used."""
-    parser = argparse.ArgumentParser("retexo credentials", description=__doc__, formatter_class=_formatter())
+    parser = argparse.ArgumentParser(
+        "retexo credentials", description=__doc__, formatter_class=_formatter()
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("authority", "request", "sign", "members", "revoke", "init"):
         command = commands.add_parser(name)
@@ -46,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
         if name == "request":
             command.add_argument("--name", required=True)
         if name in ("members", "init"):
-            command.add_argument("--sites", nargs="+", required=True, help="in the order of node_rank")
+            command.add_argument(
+                "--sites", nargs="+", required=True, help="in the order of node_rank"
+            )
         if name == "sign":
             command.add_argument("request", type=Path)
         if name == "revoke":
@@ -69,7 +73,10 @@ def _formatter() -> Any:
 def authority(folder: Path) -> None:
     """Make a new authority."""
     key = _new_key(folder)
-    _write(folder / "authority.pem", _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS))
+    _write(
+        folder / "authority.pem",
+        _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS),
+    )
     _write(folder / "revoked.pem", _revocations(folder, None))
     print(f"{folder}: a new authority; who has its key.pem decides who takes part")
 
@@ -79,7 +86,10 @@ def request(folder: Path, name: str) -> None:
     x509 = import_x509()
     _check_name(name)
     key = _new_key(folder)
-    _write(folder / "request.pem", x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(key, _hash()))
+    _write(
+        folder / "request.pem",
+        x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(key, _hash()),
+    )
     digest = _key_digest(key.public_key())
     print(f"{folder / 'request.pem'}: send it to the authority; key.pem stays here. Key {digest}")
 
@@ -97,7 +107,10 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     if issued.exists():
         raise InputError(f"{issued}: {name} has a certificate; revoke it first")
     issued.parent.mkdir(exist_ok=True)
-    _write(issued, _certificate(name, asked.public_key(), _key(folder), _load(folder / "authority.pem"), days))
+    _write(
+        issued,
+        _certificate(name, asked.public_key(), _key(folder), _load(folder / "authority.pem"), days),
+    )
     digest = _key_digest(asked.public_key())
     print(f"{issued}: certificate.pem of {name}. Key {digest}: ask the site whether it is this")
 
@@ -112,8 +125,10 @@ def members(folder: Path, sites: Sequence[str]) -> None:
     content = json.dumps({"number": number, "members": listed}, indent=1).encode()
     path.write_bytes(content)
     (folder / "members.sig").write_bytes(_signature(_key(folder), content))
-    print(f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as "
-          "certificate.pem")  # fmt: skip
+    print(
+        f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as "
+        "certificate.pem"
+    )
 
 
 def revoke(folder: Path, name: str) -> None:
@@ -121,8 +136,12 @@ def revoke(folder: Path, name: str) -> None:
     _check_name(name)
     certificate = _issued(folder, name)
     _write(folder / "revoked.pem", _revocations(folder, certificate.serial_number))
-    (folder / "issued" / f"{name}.pem").rename(folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked")
-    print(f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's are refused")
+    (folder / "issued" / f"{name}.pem").rename(
+        folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
+    )
+    print(
+        f"{folder / 'revoked.pem'}: give it to all sites; those with another number than node 0's are refused"
+    )
 
 
 def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
@@ -133,7 +152,9 @@ def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
         sign(folder / "authority", folder / site / "request.pem", days)
     members(folder / "authority", sites)
     hand_out(folder, sites)
-    print(f"{folder}: for trials. All keys were made in one place; for real data each site makes its own, by `request`")
+    print(
+        f"{folder}: for trials. All keys were made in one place; for real data each site makes its own, by `request`"
+    )
 
 
 def hand_out(folder: Path, sites: Sequence[str]) -> None:
@@ -141,7 +162,9 @@ def hand_out(folder: Path, sites: Sequence[str]) -> None:
     for site in sites:
         for name in SHARED:
             shutil.copyfile(folder / "authority" / name, folder / site / name)
-        shutil.copyfile(folder / "authority" / "issued" / f"{site}.pem", folder / site / "certificate.pem")
+        shutil.copyfile(
+            folder / "authority" / "issued" / f"{site}.pem", folder / site / "certificate.pem"
+        )
 
 
 # --- keys, certificates, lists ---------------------------------------------------------------------------------------
@@ -156,7 +179,9 @@ def _new_key(folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        file.write(
+            key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        )
     return key
 
 
@@ -164,22 +189,44 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
     """Signed by `key`, whose certificate is `issuer`; None: its own, that of an authority."""
     x509, now, is_authority = import_x509(), datetime.now(UTC), issuer is None
     use = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
-         "decipher_only"), False,
-    )  # fmt: skip
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
     purposes = [x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH]
     extensions = [
         (x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True),
-        (x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **use), True),
+        (
+            x509.KeyUsage(
+                digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **use
+            ),
+            True,
+        ),
         (x509.SubjectKeyIdentifier.from_public_key(public_key), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False),
-        *([] if is_authority else [(x509.ExtendedKeyUsage(purposes), False),
-                                   (x509.SubjectAlternativeName([x509.DNSName(name)]), False)]),
-    ]  # fmt: skip
+        *(
+            []
+            if is_authority
+            else [
+                (x509.ExtendedKeyUsage(purposes), False),
+                (x509.SubjectAlternativeName([x509.DNSName(name)]), False),
+            ]
+        ),
+    ]
     builder = x509.CertificateBuilder(
-        _name(name) if issuer is None else issuer.subject, _name(name), public_key, x509.random_serial_number(),
-        now - timedelta(minutes=5), now + timedelta(days=days),
-    )  # fmt: skip
+        _name(name) if issuer is None else issuer.subject,
+        _name(name),
+        public_key,
+        x509.random_serial_number(),
+        now - timedelta(minutes=5),
+        now + timedelta(days=days),
+    )
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
     return builder.sign(key, _hash())
@@ -188,13 +235,24 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
 def _revocations(folder: Path, serial: int | None) -> Any:
     """The list that is there with one more, and the next number; None: the first, with nothing in it."""
     x509, key, now = import_x509(), _key(folder), datetime.now(UTC)
-    before = None if serial is None else x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
-    number = 1 if before is None else before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number + 1
+    before = (
+        None if serial is None else x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
+    )
+    number = (
+        1
+        if before is None
+        else before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number + 1
+    )
     builder = x509.CertificateRevocationListBuilder(
-        _load(folder / "authority.pem").subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=before or ()
+        _load(folder / "authority.pem").subject,
+        now,
+        now + timedelta(days=LIST_DAYS),
+        revoked_certificates=before or (),
     )
     if serial is not None:
-        builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
+        builder = builder.add_revoked_certificate(
+            x509.RevokedCertificateBuilder(serial, now).build()
+        )
     builder = builder.add_extension(x509.CRLNumber(number), False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return builder.add_extension(identifier, False).sign(key, _hash())
@@ -227,14 +285,18 @@ def _key_digest(public_key: Any) -> str:
     """What two people compare on the phone."""
     serialization = import_serialization()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()[:32]
+    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()[
+        :32
+    ]
 
 
 def _signature(key: Any, content: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric import ec, padding
 
     of_curve = isinstance(key, ec.EllipticCurvePrivateKey)
-    made: bytes = key.sign(content, *((ec.ECDSA(_hash()),) if of_curve else (padding.PKCS1v15(), _hash())))
+    made: bytes = key.sign(
+        content, *((ec.ECDSA(_hash()),) if of_curve else (padding.PKCS1v15(), _hash()))
+    )
     return made
 
 
@@ -251,4 +313,6 @@ def _hash() -> Any:
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
-        raise InputError(f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63")
+        raise InputError(
+            f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63"
+        )

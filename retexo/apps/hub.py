@@ -28,7 +28,9 @@ def run(settings: Settings, run_dir: Path) -> Any:
     try:
         listener = listen(address, port)
     except OSError as error:
-        raise InputError(f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}") from error
+        raise InputError(
+            f"distributed.hub={cluster.hub}: cannot listen there: {error.strerror}"
+        ) from error
     with listener, terminate_as_exit():
         logger.info("hub of %d nodes at %s", cluster.num_nodes, cluster.hub)
         HubServer(listener, Tls(credentials)).serve()

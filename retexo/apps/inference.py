@@ -30,7 +30,9 @@ class Prepared:
     directory: PartitionDirectory
 
 
-def prepare(settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool) -> Prepared:
+def prepare(
+    settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
+) -> Prepared:
     """Open the checkpoint and the partitions; InputError for whatever does not fit, or would be overwritten."""
     check_unused(run_dir, outputs)
     choose_device(settings.train.cluster.device, 0)
@@ -78,13 +80,22 @@ def by_setting(model: ModelSettings) -> dict[str, Any]:
     """The values by their names on the command line."""
     common = asdict(model)
     name, options = common.pop("name"), common.pop("options")
-    return {"model": name, "model.name": name, **{f"model.{key}": value for key, value in options.items()}, **common}
+    return {
+        "model": name,
+        "model.name": name,
+        **{f"model.{key}": value for key, value in options.items()},
+        **common,
+    }
 
 
-def run_workers(prepared: Prepared, run_dir: Path, predict: PredictSettings | None) -> dict[str, Any]:
+def run_workers(
+    prepared: Prepared, run_dir: Path, predict: PredictSettings | None
+) -> dict[str, Any]:
     """Infer on this node's parts, and return what the result file says; TrainingError when a worker fails."""
     settings, cluster = prepared.settings, prepared.settings.train.cluster
-    with launch.connect_nodes(cluster, shared_settings(settings), prepared.directory.digest()) as node:
+    with launch.connect_nodes(
+        cluster, shared_settings(settings), prepared.directory.digest()
+    ) as node:
         job = infer.InferJob(
             settings=settings.train,
             directory=prepared.directory,

@@ -41,7 +41,9 @@ from retexo.worker.graph import Graph, check_directory, graph_of, make_inference
 from retexo.worker.links import own_scores
 
 
-def run(settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None) -> Any:
+def run(
+    settings: Mapping[str, Any] | Sequence[str], config_name: str, config_dir: str | None
+) -> Any:
     """What the app returns that `retexo` runs with these settings; retexo/__init__.py says how they are given."""
     overrides = (
         [f"{name}={_text(value)}" for name, value in flatten(settings).items()]
@@ -74,7 +76,9 @@ class Run:
     stages: list[Stage]
 
     def predict(
-        self, directory: str | Path | PartitionDirectory, node_ids: Sequence[int | str] | NDArray[Any] | None = None
+        self,
+        directory: str | Path | PartitionDirectory,
+        node_ids: Sequence[int | str] | NDArray[Any] | None = None,
     ) -> Predictions:
         """Predictions for nodes of a partition directory, by their ids in the data set and in the order asked for.
 
@@ -87,14 +91,26 @@ class Run:
         parts = range(opened.num_parts)
         keys = torch.cat([graph.partition.node_ids for graph in graphs])
         held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
-        every = np.array([name for names in held for name in names], dtype=np.str_) if held else keys.numpy()
+        every = (
+            np.array([name for names in held for name in names], dtype=np.str_)
+            if held
+            else keys.numpy()
+        )
         order = np.argsort(every, kind="stable")
-        asked = np.asarray(node_ids, dtype=np.str_ if held else np.int64).reshape(-1) if node_ids is not None else None
+        asked = (
+            np.asarray(node_ids, dtype=np.str_ if held else np.int64).reshape(-1)
+            if node_ids is not None
+            else None
+        )
         places = order if asked is None else _places(every, order, asked, opened)
         answer = self.checkpoint.answer
-        all_rows = self.checkpoint.exchange.rounded or (answer.alpha < 1 and answer.reach == "computed")
+        all_rows = self.checkpoint.exchange.rounded or (
+            answer.alpha < 1 and answer.reach == "computed"
+        )
         found = self._infer(opened, graphs, None if all_rows or asked is None else keys[places])
-        return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(places)
+        return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
+            places
+        )
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
         """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set; InputError as above."""
@@ -105,7 +121,9 @@ class Run:
 
         def worker(comm: Communicator) -> None:
             context, inferred = self._inferred(comm, opened, graphs[comm.rank], "predict")
-            embedded = Embedded.of(context, self.stages, inferred.of_stages, [self.checkpoint.answer])
+            embedded = Embedded.of(
+                context, self.stages, inferred.of_stages, [self.checkpoint.answer]
+            )
             own, found = own_scores(embedded, ids, "pairs", named=named)
             scores[own] = found
 
@@ -118,19 +136,27 @@ class Run:
         if links != bool(self._scorer):
             kind, method = ("links", "score") if self._scorer else ("classes of nodes", "predict")
             raise InputError(f"{self.checkpoint.directory}: its model is for {kind}; call {method}")
-        opened = directory if isinstance(directory, PartitionDirectory) else find([Path(directory)], None)
+        opened = (
+            directory
+            if isinstance(directory, PartitionDirectory)
+            else find([Path(directory)], None)
+        )
         parts, settings = range(opened.num_parts), self._settings(opened.num_parts)
         opened.verify(parts)
         check_directory(settings, opened)
         check_fits(self.checkpoint, Shape.of(opened, parts), opened, use="predict")
         return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
 
-    def _infer(self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None) -> Predictions:
+    def _infer(
+        self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
+    ) -> Predictions:
         """Of all nodes, part after part; NaN for nodes that were not asked for."""
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = graphs[comm.rank] if asked is None else _asking(graphs[comm.rank], asked)
-            return self._inferred(comm, directory, graph, "predict" if asked is None else "evaluate")[1]
+            return self._inferred(
+                comm, directory, graph, "predict" if asked is None else "evaluate"
+            )[1]
 
         inferred = run_threads(len(graphs), worker)
         return Predictions.of(
@@ -144,7 +170,9 @@ class Run:
         self, comm: Communicator, directory: PartitionDirectory, graph: Graph, use: Use
     ) -> tuple[Any, InferenceResult]:
         settings = self._settings(directory.num_parts)
-        info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings))
+        info = agree_on_graph_info(
+            comm, graph.partition, directory, NO_DIGEST, training=False, task=task_of(settings)
+        )
         context = make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
         )
@@ -160,7 +188,10 @@ class Run:
         train = compose([f"num_partitions={num_parts}", "device=cpu", *of_links]).train
         dim = self.checkpoint.architecture.num_classes if self._scorer else train.task.dim
         return replace(
-            train, model=self.checkpoint.model, exchange=self.checkpoint.exchange, task=replace(train.task, dim=dim)
+            train,
+            model=self.checkpoint.model,
+            exchange=self.checkpoint.exchange,
+            task=replace(train.task, dim=dim),
         )
 
 
@@ -173,12 +204,17 @@ def _asking(graph: Graph, asked: Tensor) -> Graph:
 
 
 def _places(
-    every: NDArray[Any], order: NDArray[np.int64], asked: NDArray[Any], directory: PartitionDirectory
+    every: NDArray[Any],
+    order: NDArray[np.int64],
+    asked: NDArray[Any],
+    directory: PartitionDirectory,
 ) -> NDArray[np.int64]:
     """Where the ids that are asked for are among all of them, int64 [n]."""
     places = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[places]] != asked] if len(every) else asked
     if len(unknown):
         shown = ", ".join(map(str, unknown[:5].tolist()))
-        raise InputError(f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}")
+        raise InputError(
+            f"node_ids: {directory.path} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
+        )
     return order[places]

@@ -50,7 +50,9 @@ def run(settings: PartitionSettings) -> Meta:
     found = _existing(directory, request, settings.overwrite)
     if found is not None:
         if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
-            raise InputError(f"partition.dgl_files=true: {directory} is there without them; set overwrite=true")
+            raise InputError(
+                f"partition.dgl_files=true: {directory} is there without them; set overwrite=true"
+            )
         logger.info("%s is there already, made with the same settings; using it", directory)
         _print_report(found, directory)
         return found
@@ -60,7 +62,9 @@ def run(settings: PartitionSettings) -> Meta:
         require_dgl("partition.dgl_files=true")
     # Threads of BLAS wait busily: beside other work two took a hundred times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
-        found = _existing(directory, request, settings.overwrite)  # another process may have made it
+        found = _existing(
+            directory, request, settings.overwrite
+        )  # another process may have made it
         return _make(settings, directory, request) if found is None else found
 
 
@@ -74,7 +78,9 @@ def verify(settings: PartitionSettings) -> None:
         _print_report(meta, path)
     if damages:
         raise InputError("; ".join(damages.values()))
-    print(f"{path}: all parts {'are as meta.json says' if meta else 'can be read; nothing says what they should hold'}")
+    print(
+        f"{path}: all parts {'are as meta.json says' if meta else 'can be read; nothing says what they should hold'}"
+    )
 
 
 def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
@@ -85,29 +91,43 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         learned = graph.of_target() if isinstance(graph, HeteroGraphData) else graph
         if settings.dataset.links:
             return _make_links(settings, directory, request, graph, notes, seconds)
-        split = splits.draw(learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split)
+        split = splits.draw(
+            learned, settings.dataset.split, datasets.recipe(settings.dataset.name).split
+        )
         masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assign.check_memory(settings.method, graph.num_edges, psutil.virtual_memory().available)
     if isinstance(graph, HeteroGraphData):
         described, counts = partition_hetero.write(
-            settings, directory, graph, masks,
+            settings,
+            directory,
+            graph,
+            masks,
             functools.partial(_provenance, settings, request, split.describe(), notes),
-            functools.partial(_timed, seconds), covered, COVER_LIMIT,
-        )  # fmt: skip
+            functools.partial(_timed, seconds),
+            covered,
+            COVER_LIMIT,
+        )
         return _reported(described, directory, counts, seconds)
     with _timed(seconds, "assign"):
         assignment = assign.assign(graph, split.train, settings)
     with _timed(seconds, "cover"):
         rows = cover_rows(graph.src, graph.dst, assignment, settings.num_partitions)
         if rows is None:
-            logger.info("rows after the cover are not counted: more than %s edges are cut", f"{COVER_LIMIT:,}")
+            logger.info(
+                "rows after the cover are not counted: more than %s edges are cut",
+                f"{COVER_LIMIT:,}",
+            )
     with _timed(seconds, "write"):
         meta, odd = write(
-            directory, graph, masks, assignment,
+            directory,
+            graph,
+            masks,
+            assignment,
             num_parts=settings.num_partitions,
-            provenance=_provenance(settings, request, split.describe(), notes, rows), overwrite=settings.overwrite,
+            provenance=_provenance(settings, request, split.describe(), notes, rows),
+            overwrite=settings.overwrite,
             with_dgl_files=has_dgl() if settings.dgl_files is None else settings.dgl_files,
-        )  # fmt: skip
+        )
     counts = (
         f"{odd.self_loops:,} self loops, which are left out; {odd.duplicates:,} duplicates, which count; "
         f"{odd.isolated:,} isolated nodes"
@@ -116,14 +136,20 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
 
 
 def _make_links(
-    settings: PartitionSettings, directory: Path, request: dict[str, Any], graph: GraphData | HeteroGraphData,
-    notes: list[str], seconds: dict[str, float],
-) -> Meta:  # fmt: skip
+    settings: PartitionSettings,
+    directory: Path,
+    request: dict[str, Any],
+    graph: GraphData | HeteroGraphData,
+    notes: list[str],
+    seconds: dict[str, float],
+) -> Meta:
     """The same of a graph whose pairs are split."""
     if isinstance(graph, HeteroGraphData):
         graph = of_relation(graph, settings.dataset.relation)
     elif settings.dataset.relation is not None:
-        raise InputError(f"task.relation={settings.dataset.relation}: {graph.name} has one type of nodes; leave it out")
+        raise InputError(
+            f"task.relation={settings.dataset.relation}: {graph.name} has one type of nodes; leave it out"
+        )
     by = settings.dataset.split
     if by.by is not None and by.by == (settings.dataset.relation or "").split("__")[0]:
         by = replace(by, by="source")
@@ -138,29 +164,52 @@ def _make_links(
     with _timed(seconds, "baselines"):
         scores = baselines(split)
     part_of = assignment[split.rows["train"]]
-    links = {**split.description, "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()), "baselines": scores}
+    links = {
+        **split.description,
+        "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()),
+        "baselines": scores,
+    }
     with _timed(seconds, "write"):
         meta, odd = write(
-            directory, graph, no_masks, assignment, num_parts=settings.num_partitions,
-            provenance={**_provenance(settings, request, split.description, notes, rows), "links": links},
-            overwrite=settings.overwrite, links=split.arrays,
-        )  # fmt: skip
+            directory,
+            graph,
+            no_masks,
+            assignment,
+            num_parts=settings.num_partitions,
+            provenance={
+                **_provenance(settings, request, split.description, notes, rows),
+                "links": links,
+            },
+            overwrite=settings.overwrite,
+            links=split.arrays,
+        )
     return _reported(meta, directory, f"{odd.isolated:,} isolated nodes", seconds)
 
 
 def _print_links(links: dict[str, Any]) -> None:
     pairs = ", ".join(f"{count:,} {part}" for part, count in links["pairs"].items())
-    print(f"pairs: {pairs}; {links['edges_removed']:,} edges of held-out pairs left the graph; "
-          f"{links['cut_rows']:,} of {links['rows']['train']:,} training rows between two parts")  # fmt: skip
+    print(
+        f"pairs: {pairs}; {links['edges_removed']:,} edges of held-out pairs left the graph; "
+        f"{links['cut_rows']:,} of {links['rows']['train']:,} training rows between two parts"
+    )
     if links["spectral"]:
-        print(f"spectral embedding: {links['spectral']} columns, degrees to the power -{links['spectral_power']}, of "
-              f"an MRR of {links['spectral_mrr']:.4f} on validation pairs")  # fmt: skip
+        print(
+            f"spectral embedding: {links['spectral']} columns, degrees to the power -{links['spectral_power']}, of "
+            f"an MRR of {links['spectral_mrr']:.4f} on validation pairs"
+        )
     for name, scores in links["baselines"].items():
-        print(f"{name:<20} " + ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items()))
+        print(
+            f"{name:<20} "
+            + ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items())
+        )
 
 
 def _provenance(
-    settings: PartitionSettings, request: dict[str, Any], split: dict[str, Any], notes: list[str], rows: int | None
+    settings: PartitionSettings,
+    request: dict[str, Any],
+    split: dict[str, Any],
+    notes: list[str],
+    rows: int | None,
 ) -> dict[str, Any]:
     """Fields of Meta that say how the directory was made."""
     packages = ("torch", "numpy", *(("mtkahypar",) if settings.method == "km1" else ()))
@@ -230,7 +279,9 @@ def cover_rows(
             return None
     edges = np.concatenate(cut) if cut else np.empty(0, np.int64)
     senders, receivers = src[edges].astype(np.int64), dst[edges].astype(np.int64)
-    return covered(senders * num_parts + assignment[receivers], receivers * num_parts + assignment[senders])
+    return covered(
+        senders * num_parts + assignment[receivers], receivers * num_parts + assignment[senders]
+    )
 
 
 def covered(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
@@ -264,7 +315,9 @@ def _data_name(settings: PartitionSettings) -> str:
     dataset = settings.dataset
     if dataset.name != "file":
         if Path(dataset.name).name != dataset.name or "\0" in dataset.name:
-            raise InputError(f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file")
+            raise InputError(
+                f"dataset_name={dataset.name!r}: expected a name; a path goes into dataset_file"
+            )
         if dataset.file is not None and dataset.name != "parts":
             raise InputError(
                 f"dataset_file={dataset.file} has no meaning with dataset_name={dataset.name}: "
@@ -272,7 +325,9 @@ def _data_name(settings: PartitionSettings) -> str:
             )
         return dataset.name
     if dataset.file is None:
-        raise InputError("dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file")
+        raise InputError(
+            "dataset_name=file needs dataset_file=PATH: an npz, a folder of tables, or a DGL graph file"
+        )
     return check_path("dataset_file", dataset.file).resolve().stem
 
 
@@ -286,9 +341,15 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     if of_links["split.edges"] is not None:
         of_links["split.edges"] = list(of_links["split.edges"])  # as JSON has it
     if dataset.links:
-        kind, split = ("files" if dataset.split.kind == "files" else "links"), {"seed": dataset.split.seed}
+        kind, split = (
+            ("files" if dataset.split.kind == "files" else "links"),
+            {"seed": dataset.split.seed},
+        )
     elif kind == recipe.split.kind:
-        split = {name: getattr(recipe.split, name, None) if value is None else value for name, value in split.items()}
+        split = {
+            name: getattr(recipe.split, name, None) if value is None else value
+            for name, value in split.items()
+        }
     request = {
         "dataset_name": datasets.canonical_name(dataset.name),
         "symmetrize": recipe.symmetrize if dataset.symmetrize is None else dataset.symmetrize,
@@ -301,7 +362,9 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "partition.balance_train": settings.balance_train,
         "labels": dataset.labels,
         "duplicates": dataset.duplicates,
-        "features": dataset.features if isinstance(dataset.features, dict) else list(dataset.features),
+        "features": dataset.features
+        if isinstance(dataset.features, dict)
+        else list(dataset.features),
         **{f"columns.{role}": name for role, name in asdict(dataset.columns).items()},
     }
     if request["columns.time"] is None:
@@ -318,20 +381,33 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         if dataset.name == "synthetic":
             del drawn["types"], drawn["relations"]
         request |= {f"synthetic.{name}": value for name, value in drawn.items()}
-    files: dict[str, str | Path | None] = {"dataset_file": dataset.file, "partition_file": settings.file}
+    files: dict[str, str | Path | None] = {
+        "dataset_file": dataset.file,
+        "partition_file": settings.file,
+    }
     if kind == "files":
         files |= {f"split.{name}": splits.index_file(name, dataset.split) for name in splits.PARTS}
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))
-            with_others = name == "dataset_file" and path.suffix in TABLES and path.is_file()  # of its folder
-            request[name] = {"name": path.name, "sha256": _content_checksum(path.parent if with_others else path)}
+            with_others = (
+                name == "dataset_file" and path.suffix in TABLES and path.is_file()
+            )  # of its folder
+            request[name] = {
+                "name": path.name,
+                "sha256": _content_checksum(path.parent if with_others else path),
+            }
     return request
 
 
 def made_with(meta: Meta) -> dict[str, Any]:
     """The request of a directory; settings that came later had their defaults."""
-    later = {"labels": "auto", "duplicates": "keep", "features": ["given"], "split.drop_unlabelled": False}
+    later = {
+        "labels": "auto",
+        "duplicates": "keep",
+        "features": ["given"],
+        "split.drop_unlabelled": False,
+    }
     return later | meta.request
 
 
@@ -340,7 +416,9 @@ def _content_checksum(path: Path) -> str | None:
     if path.is_file():
         return file_checksum(path)
     folders = [path, path / "nodes", path / "edges"] if path.is_dir() else []
-    files = sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file())
+    files = sorted(
+        file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file()
+    )
     return " ".join(file_checksum(file) for file in files) or None
 
 
@@ -358,7 +436,9 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
     there = made_with(meta)
     differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
-        changes = ", ".join(f"{name} ({there.get(name)} there, {request.get(name)} now)" for name in differing)
+        changes = ", ".join(
+            f"{name} ({there.get(name)} there, {request.get(name)} now)" for name in differing
+        )
         raise InputError(
             f"{directory}: exists with other settings: {changes}; "
             "set overwrite=true to replace it, or another partition_dir"
@@ -379,7 +459,12 @@ def _print_report(meta: Meta, directory: Path) -> None:
     columns = ("part", "nodes", "edges", "halo", "train", "val", "test")
     print(" ".join(f"{column:>10}" for column in columns))
     for part, counts in enumerate(meta.parts):
-        print(" ".join(f"{value:>10,}" for value in (part, *(getattr(counts, column) for column in columns[1:]))))
+        print(
+            " ".join(
+                f"{value:>10,}"
+                for value in (part, *(getattr(counts, column) for column in columns[1:]))
+            )
+        )
     if isinstance(meta, HeteroMeta):
         partition_hetero.print_types(meta)
     if meta.links:

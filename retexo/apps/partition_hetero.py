@@ -29,7 +29,9 @@ def write(
 ) -> tuple[HeteroMeta, str]:
     """Assign the nodes and write the directory; also what is said of edges. For covered and limit see cover_rows."""
     if settings.dgl_files:
-        raise InputError("partition.dgl_files=true: of a heterogeneous graph DGL's files are not written; leave it out")
+        raise InputError(
+            "partition.dgl_files=true: of a heterogeneous graph DGL's files are not written; leave it out"
+        )
     with timed("assign"):
         assignment = assign(graph, masks["train_mask"], settings)
     with timed("cover"):
@@ -37,9 +39,14 @@ def write(
     with timed("write"):
         parts = split_hetero(graph, masks, assignment, settings.num_partitions)
         meta = hetero_directory.write(
-            directory, graph, parts, assignment, num_parts=settings.num_partitions,
-            provenance=provenance(None if keys is None else covered(*keys)), overwrite=settings.overwrite,
-        )  # fmt: skip
+            directory,
+            graph,
+            parts,
+            assignment,
+            num_parts=settings.num_partitions,
+            provenance=provenance(None if keys is None else covered(*keys)),
+            overwrite=settings.overwrite,
+        )
     loops = meta.num_edges - sum(sum(each["edges"]) for each in meta.relations.values())
     return meta, f"{loops:,} self loops, which are left out"
 
@@ -55,7 +62,9 @@ def _cut_keys(
         total += len(cut)
         if total > limit:
             return None
-        rows.append((relation.src[cut].astype(np.int64) + graph.offsets[each[0]]) * num_parts + of_dst[cut])
+        rows.append(
+            (relation.src[cut].astype(np.int64) + graph.offsets[each[0]]) * num_parts + of_dst[cut]
+        )
         sums.append((relation.dst[cut].astype(np.int64) + first) * num_parts + of_src[cut])
         first += graph.nodes[each[2]].num_nodes
     return np.concatenate(rows), np.concatenate(sums)
@@ -66,12 +75,16 @@ def print_types(meta: HeteroMeta) -> None:
     print(f"target: {meta.target}")
     for name, each in meta.types.items():
         nodes, halo = sum(each["nodes"]), sum(each["halo"])
-        print(f"nodes of {name}: {nodes:,} ({_listed(each['nodes'])}), {each['features']} features; "
-              f"halo {halo:,} ({_listed(each['halo'])})")  # fmt: skip
+        print(
+            f"nodes of {name}: {nodes:,} ({_listed(each['nodes'])}), {each['features']} features; "
+            f"halo {halo:,} ({_listed(each['halo'])})"
+        )
     for name, each in meta.relations.items():
         edges = sum(each["edges"])
-        print(f"edges of {name}: {edges:,} ({_listed(each['edges'])}), {each['cut']:,} cut "
-              f"({each['cut'] / max(edges, 1):.1%})")  # fmt: skip
+        print(
+            f"edges of {name}: {edges:,} ({_listed(each['edges'])}), {each['cut']:,} cut "
+            f"({each['cut'] / max(edges, 1):.1%})"
+        )
 
 
 def _listed(counts: list[int]) -> str:

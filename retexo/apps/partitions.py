@@ -30,7 +30,9 @@ PUBLISHED = Path("../retexo-datasets/partitions")
 def with_parts_found(settings: Settings) -> Settings:
     """The settings with num_partitions of the only directory that fits, where none is set and all parts are here."""
     cluster, wanted = settings.train.cluster, settings.partition.num_partitions
-    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFINED["num_partitions"][0].default
+    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFINED[
+        "num_partitions"
+    ][0].default
     if is_set or cluster.launcher_env is not None or settings.partition.dataset.name == "parts":
         return settings
     others = _others(directory_of(settings.partition))
@@ -46,7 +48,9 @@ def with_parts_found(settings: Settings) -> Settings:
         partition=replace(settings.partition, num_partitions=found.num_parts),
         train=replace(
             settings.train,
-            cluster=replace(cluster, num_partitions=found.num_parts, parts_per_node=found.num_parts),
+            cluster=replace(
+                cluster, num_partitions=found.num_parts, parts_per_node=found.num_parts
+            ),
         ),
         resolved={**settings.resolved, "num_partitions": found.num_parts},
     )
@@ -59,7 +63,9 @@ def open_local(settings: Settings) -> PartitionDirectory:
     """
     directory, ranks = open_directory(settings), settings.train.cluster.local_ranks
     check_directory(settings.train, directory)
-    launch.warm_up(compiled=settings.app == "train" and _most_trained(directory, ranks) >= ROWS_AT_ONCE)
+    launch.warm_up(
+        compiled=settings.app == "train" and _most_trained(directory, ranks) >= ROWS_AT_ONCE
+    )
     logger.info("%s: checking the parts", directory.path)
     directory.verify(ranks)
     return directory
@@ -67,7 +73,9 @@ def open_local(settings: Settings) -> PartitionDirectory:
 
 def _most_trained(directory: PartitionDirectory, ranks: Sequence[int]) -> int:
     """Training nodes of the part that has the most; 0 where nobody counted them."""
-    return max(directory.meta.parts[rank].train for rank in ranks) if directory.meta is not None else 0
+    return (
+        max(directory.meta.parts[rank].train for rank in ranks) if directory.meta is not None else 0
+    )
 
 
 def open_directory(settings: Settings) -> PartitionDirectory:
@@ -84,7 +92,10 @@ def open_directory(settings: Settings) -> PartitionDirectory:
     except MissingPartitions as error:
         if settings.train.cluster.num_nodes > 1 or not partition_data.is_local(partition):
             raise _not_found(settings) from error
-        logger.info("no partition directory at %s: making it, as app=partition_data would", directory_of(partition))
+        logger.info(
+            "no partition directory at %s: making it, as app=partition_data would",
+            directory_of(partition),
+        )
         partition_data.run(partition)
         directory = find(_candidates(settings), partition.num_partitions)
     if directory.meta is not None:
@@ -96,7 +107,9 @@ def _candidates(settings: Settings) -> list[Path]:
     """Where the partitions may be, in the order in which they are looked for."""
     named = directory_of(settings.partition)
     bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLISHED]
-    return [base / name for base in bases for name in (named.name, settings.partition.dataset.name, "")]
+    return [
+        base / name for base in bases for name in (named.name, settings.partition.dataset.name, "")
+    ]
 
 
 def _others(named: Path) -> list[Path]:
@@ -112,7 +125,9 @@ def open_sites(settings: Settings) -> SiteFolders:
                 f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
             )
     if settings.partition.dataset.file is None:
-        raise InputError("dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz")
+        raise InputError(
+            "dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz"
+        )
     return find_sites(Path(settings.partition.dataset.file), settings.partition.num_partitions)
 
 
@@ -141,7 +156,9 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
         here, there = given[name], request.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
             continue
-        if isinstance(here, dict) and here["sha256"] is None:  # the data itself need not be where training is
+        if (
+            isinstance(here, dict) and here["sha256"] is None
+        ):  # the data itself need not be where training is
             continue
         if here != there:
             raise InputError(
@@ -151,4 +168,8 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
 
 
 def _shown(value: Any) -> str:
-    return f"{value.get('name')} (sha256 {str(value.get('sha256'))[:8]})" if isinstance(value, dict) else str(value)
+    return (
+        f"{value.get('name')} (sha256 {str(value.get('sha256'))[:8]})"
+        if isinstance(value, dict)
+        else str(value)
+    )

@@ -18,7 +18,13 @@ from retexo.apps.partitions import open_directory, with_parts_found
 from retexo.config.settings import REACHES, Settings, TrainSettings
 from retexo.estimate.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.estimate.memory import worker_memory
-from retexo.estimate.traffic import TrafficEstimate, architecture_of, estimate_by_gradient, estimate_traffic, network_of
+from retexo.estimate.traffic import (
+    TrafficEstimate,
+    architecture_of,
+    estimate_by_gradient,
+    estimate_traffic,
+    network_of,
+)
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
 from retexo.worker.graph import Part, check, check_directory, read_part
@@ -52,7 +58,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
-    settings = replace(settings, train=replace(settings.train, max_rows_shared=None))  # nothing is asked for in earnest
+    settings = replace(
+        settings, train=replace(settings.train, max_rows_shared=None)
+    )  # nothing is asked for in earnest
     parts = range(directory.num_parts)
     directory.verify(parts)
     check_directory(settings.train, directory)
@@ -61,19 +69,31 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     predicted, options, dry_run_seconds = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)
     limit = settings.train.num_rounds
-    rounds = {"limit": limit} if settings.plan_rounds is None else {"limit": limit, "given": settings.plan_rounds}
+    rounds = (
+        {"limit": limit}
+        if settings.plan_rounds is None
+        else {"limit": limit, "given": settings.plan_rounds}
+    )
     totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
         "workers": len(partitions),
         "rounds": rounds,
         "bytes": {name: predicted.total(number) for name, number in rounds.items()},
-        "bytes_each_round": [predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))],
+        "bytes_each_round": [
+            predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
+        ],
         "entries": [vars(entry) for entry in predicted.entries],
         "smoothing": _smoothing(settings.train, predicted, options, list(rounds.values())[-1]),
-        "options": dict(sorted(totals.items(), key=lambda option: option[1])),  # the fewest bytes first
+        "options": dict(
+            sorted(totals.items(), key=lambda option: option[1])
+        ),  # the fewest bytes first
         **_of_formulas(settings.train, directory, partitions, plain, rounds),
-        "seconds": {"read": read - start, "dry_run": dry_run_seconds, "total": time.perf_counter() - start},
+        "seconds": {
+            "read": read - start,
+            "dry_run": dry_run_seconds,
+            "total": time.perf_counter() - start,
+        },
     }
     write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
@@ -81,22 +101,32 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _of_formulas(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part], plain: TrafficEstimate,
+    settings: TrainSettings,
+    directory: PartitionDirectory,
+    parts: Sequence[Part],
+    plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Bytes of other ways to train, and memory, which of heterogeneous graphs is not known."""
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if hetero:
         network: Any = network_of(settings, directory, parts)
-        baselines = {name: hetero_baseline_bytes(plain, hetero, network, number) for name, number in rounds.items()}
+        baselines = {
+            name: hetero_baseline_bytes(plain, hetero, network, number)
+            for name, number in rounds.items()
+        }
         return {"baselines": baselines, "memory_bytes": []}
     partitions = [part for part in parts if isinstance(part, Partition)]
     architecture = architecture_of(settings, directory, partitions)
     sizes = Sizes.of(settings, partitions, architecture)
     num_train = sum(int(partition.train_mask.sum()) for partition in partitions)
     return {
-        "baselines": {name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()},
-        "memory_bytes": [worker_memory(partition, architecture, settings, num_train) for partition in partitions],
+        "baselines": {
+            name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()
+        },
+        "memory_bytes": [
+            worker_memory(partition, architecture, settings, num_train) for partition in partitions
+        ],
     }
 
 
@@ -114,7 +144,9 @@ def _dry_run(
         for name, other in changed.items()
         if other.gradient != settings.gradient and other.gradient.secure == settings.gradient.secure
     }
-    own, *others = estimate_by_gradient(settings, directory, partitions, [settings.gradient, *gradients.values()])
+    own, *others = estimate_by_gradient(
+        settings, directory, partitions, [settings.gradient, *gradients.values()]
+    )
     seconds = time.perf_counter() - start
     options = dict(zip(gradients, others, strict=True))
     for name, other in changed.items():
@@ -124,10 +156,17 @@ def _dry_run(
 
 
 def _smoothing(
-    settings: TrainSettings, predicted: TrafficEstimate, options: dict[str, TrafficEstimate], rounds: Sequence[int]
+    settings: TrainSettings,
+    predicted: TrafficEstimate,
+    options: dict[str, TrafficEstimate],
+    rounds: Sequence[int],
 ) -> dict[str, dict[str, int]]:
     """By reach: nodes with an answer; bytes of boundary rows, of answers at the boundary, and all."""
-    known = {f"smoothing.reach={settings.smoothing.reach}": predicted, **options} if settings.smoothing.steps else {}
+    known = (
+        {f"smoothing.reach={settings.smoothing.reach}": predicted, **options}
+        if settings.smoothing.steps
+        else {}
+    )
     return {
         reach: {
             "nodes": found.answered,
@@ -149,25 +188,37 @@ def _with(settings: TrainSettings, new: dict[str, dict[str, Any]]) -> TrainSetti
     made = {}
     for group, values in new.items():
         own, layers = getattr(settings, group), settings.model.num_layers
-        lists = {name: (value,) * layers for name, value in values.items() if isinstance(getattr(own, name), tuple)}
+        lists = {
+            name: (value,) * layers
+            for name, value in values.items()
+            if isinstance(getattr(own, name), tuple)
+        }
         made[group] = replace(own, **{**values, **lists})
     return replace(settings, **made)
 
 
 def _changed(settings: TrainSettings) -> dict[str, TrainSettings]:
     """The settings with one of OPTIONS, without those that have it or do not smooth."""
-    fits = (name for name in OPTIONS if not (settings.gradient.secure and name.startswith("gradient.precision")))
+    fits = (
+        name
+        for name in OPTIONS
+        if not (settings.gradient.secure and name.startswith("gradient.precision"))
+    )
     changed = {name: _with(settings, OPTIONS[name]) for name in fits}
     smooths = settings.smoothing.steps > 0
     return {
-        name: other for name, other in changed.items() if other != settings and (smooths or "smoothing" not in name)
+        name: other
+        for name, other in changed.items()
+        if other != settings and (smooths or "smoothing" not in name)
     }
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
-def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any], run_dir: Path) -> None:
+def _print(
+    settings: Settings, predicted: TrafficEstimate, result: dict[str, Any], run_dir: Path
+) -> None:
     train = settings.train
     print(
         f"{result['partitions']}: {train.model.name}, {result['workers']} workers, exchange={train.exchange.mode} "
@@ -178,18 +229,28 @@ def _print(settings: Settings, predicted: TrafficEstimate, result: dict[str, Any
     for name, number in result["rounds"].items():
         print(f"\nall bytes, rounds per layer {', '.join(map(str, number))} ({name})")
         own = result["bytes"][name]
-        _print_row("this configuration", own, "" if all(entry.exact for entry in predicted.entries) else "  at most")
+        _print_row(
+            "this configuration",
+            own,
+            "" if all(entry.exact for entry in predicted.entries) else "  at most",
+        )
         for baseline, num_bytes in result["baselines"][name].items():
             _print_row(baseline, num_bytes, _beside(baseline, num_bytes, own))
     _print_peers(predicted, result)
     if result["smoothing"]:
-        print(f"\n{'smoothing.reach':<16} {'nodes':>12} {'rows':>16} {'predictions':>16} {'all':>20}")
+        print(
+            f"\n{'smoothing.reach':<16} {'nodes':>12} {'rows':>16} {'predictions':>16} {'all':>20}"
+        )
     for reach, takes in result["smoothing"].items():
-        print(f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,} {takes['all']:>20,}")
+        print(
+            f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,} {takes['all']:>20,}"
+        )
     _print_options(result)
     memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
     if memory:
-        print(f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least")
+        print(
+            f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least"
+        )
     print(f"seconds: {result['seconds']['total']:.1f}; bytes by peer in {run_dir / 'plan.json'}")
 
 
@@ -200,7 +261,9 @@ def _print_entries(predicted: TrafficEstimate) -> None:
         wave = entry.wave or ("each round" if entry.each_round else "")
         totals[layer, wave, entry.kind, entry.exact] += entry.num_bytes
     print(f"{'':<8} {'wave':<11} {'kind':<11} {'bytes':>16}")
-    for (layer, wave, kind, exact), num_bytes in sorted(totals.items(), key=lambda item: (item[0][0], item[0][1:])):
+    for (layer, wave, kind, exact), num_bytes in sorted(
+        totals.items(), key=lambda item: (item[0][0], item[0][1:])
+    ):
         print(f"{layer:<8} {wave:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
 
 
@@ -212,7 +275,9 @@ def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
     which, rounds = list(result["rounds"].items())[-1]
     table = np.zeros((workers, workers), dtype=np.int64)
     for entry in predicted.entries:
-        table[entry.sender, entry.receiver] += entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
+        table[entry.sender, entry.receiver] += entry.num_bytes * (
+            rounds[entry.layer or 0] if entry.each_round else 1
+        )
     print(f"\nby sender (down) and receiver ({which})")
     for sender, row in enumerate(table.tolist()):
         print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))
@@ -232,9 +297,13 @@ def _print_options(result: dict[str, Any]) -> None:
     which = list(result["rounds"])[-1]
     own = result["bytes"][which]
     saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}
-    print(f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look at the accuracy")
+    print(
+        f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look at the accuracy"
+    )
     for name, num_bytes in saving.items():
         _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
     if not any(name.startswith("exchange") for name in result["options"]):
         print("exchange.precision is not tried, the dry run takes long: set it and plan again")
-    print("fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of the others")
+    print(
+        "fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of the others"
+    )

@@ -30,15 +30,21 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     predictions.check_format(wanted.format)
     _check_links(settings)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
-    prepared = prepare(settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True)
+    prepared = prepare(
+        settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
+    )
     _check_ids(prepared.settings, prepared.directory)
     _check_links(settings)
     if wanted.embeddings and prepared.checkpoint.model.num_layers == 1:
-        raise InputError("predict.embeddings=true: a model of one layer has no hidden layer; leave it out")
+        raise InputError(
+            "predict.embeddings=true: a model of one layer has no hidden layer; leave it out"
+        )
     try:
         result = run_workers(prepared, run_dir, wanted)
     except BaseException:
-        for name in predictions.KINDS:  # some parts may be there; without the others they are of no use
+        for (
+            name
+        ) in predictions.KINDS:  # some parts may be there; without the others they are of no use
             shutil.rmtree(run_dir / name, ignore_errors=True)
         raise
     if cluster.node_rank != 0:
@@ -54,14 +60,22 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         )
     result["parts_missing"] = missing
     write_json(run_dir / "predictions.json", result)
-    print_table(result, settings.train.measure_dv, [run_dir / name for name in (*joined, "predictions.json")])
+    print_table(
+        result,
+        settings.train.measure_dv,
+        [run_dir / name for name in (*joined, "predictions.json")],
+    )
     return result
 
 
 def _check_links(settings: Settings) -> None:
     """InputError where it is not said which pairs are wanted; or some are, of a model of classes."""
     wanted = settings.predict
-    given = {name: getattr(wanted, name) for name in ("pairs", "top", "nodes") if getattr(wanted, name) is not None}
+    given = {
+        name: getattr(wanted, name)
+        for name in ("pairs", "top", "nodes")
+        if getattr(wanted, name) is not None
+    }
     if not settings.train.task.links:
         for name, value in given.items():
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
@@ -82,7 +96,9 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             if not len(ids):
                 raise InputError(f"{where}: has no ids; give one at least")
             named = directory.node_names(0) is not None
-            known = [directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks]
+            known = [
+                directory.read(part).node_ids.numpy() for part in settings.train.cluster.local_ranks
+            ]
             unknown = places_of(np.concatenate(known), id_keys(ids, named=named, where=where)) < 0
             if unknown.any() and len(known) == directory.num_parts:
                 raise InputError(f"{where}: the id {ids[unknown][0]} is no node's; take it out")

@@ -29,7 +29,9 @@ STATUSES = ("done", "failed", "unfinished", "damaged")
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> Path:
     """Report on the runs below report.runs; return the page, run_dir/report.html."""
-    return make(run_dir, *map(Path, [settings.report.runs] if settings.report.runs else HYDRA_FOLDERS))
+    return make(
+        run_dir, *map(Path, [settings.report.runs] if settings.report.runs else HYDRA_FOLDERS)
+    )
 
 
 def make(run_dir: Path, *folders: Path) -> Path:
@@ -45,7 +47,9 @@ def make(run_dir: Path, *folders: Path) -> Path:
     run_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
         _write(Path(name), " and ".join(map(str, folders)), runs, data_sets)
-        for made in sorted(Path(name).iterdir(), key=lambda path: path.name == page_path.name):  # the page last
+        for made in sorted(
+            Path(name).iterdir(), key=lambda path: path.name == page_path.name
+        ):  # the page last
             shutil.rmtree(run_dir / made.name, ignore_errors=True)
             made.replace(run_dir / made.name)
     for data in data_sets:
@@ -58,7 +62,11 @@ def make(run_dir: Path, *folders: Path) -> Path:
 def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet]) -> None:
     (out / "figures").mkdir()
     sections = [
-        Section(data.name, _tables(data), _pictures(data, f"{place}-{_slug(data.name)}", out / "figures"))
+        Section(
+            data.name,
+            _tables(data),
+            _pictures(data, f"{place}-{_slug(data.name)}", out / "figures"),
+        )
         for place, data in enumerate(data_sets)
     ]
     remains = tables.remains_table(runs)
@@ -68,7 +76,9 @@ def _write(out: Path, folders: str, runs: Sequence[Run], data_sets: Sequence[Dat
         sections.append(Section("Remarks", last, plain=True))
     introduction = f"{_counts(runs)}, read from {folders}."
     title = "Training runs"
-    (out / "report.html").write_text(page(title, introduction, sections, _made_with(runs)), encoding="utf-8")
+    (out / "report.html").write_text(
+        page(title, introduction, sections, _made_with(runs)), encoding="utf-8"
+    )
     (out / "report.md").write_text(_markdown(title, introduction, sections), encoding="utf-8")
     rows = {
         "summary.csv": tables.summary_rows(data_sets),
@@ -98,7 +108,9 @@ def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
             (folder / f"{stem}.{suffix}").write_bytes(_rendered(figure, suffix))
         svg = (folder / f"{stem}.svg").read_bytes()
         spans = figure.get_figwidth() > figures.WIDE / 2
-        pictures.append(Picture(stem, figures.FIGURES[kind][0], svg, _rendered(narrow[kind], "svg"), spans))
+        pictures.append(
+            Picture(stem, figures.FIGURES[kind][0], svg, _rendered(narrow[kind], "svg"), spans)
+        )
     return pictures
 
 
@@ -116,7 +128,8 @@ def _markdown(title: str, introduction: str, sections: Sequence[Section]) -> str
         parts.append(f"## {section.title}\n")
         parts += [table.markdown() for table in section.tables]
         parts += [
-            f"![{picture.title}](figures/{picture.title}.svg)\n\n{picture.caption}\n" for picture in section.pictures
+            f"![{picture.title}](figures/{picture.title}.svg)\n\n{picture.caption}\n"
+            for picture in section.pictures
         ]
     return "\n".join(parts)
 
@@ -128,20 +141,38 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
         for method in data.methods:
             if method.repeats:
                 rows.append(
-                    [data.name, method.name, f"{method.repeats} runs repeat a draw; repeats are averaged first"]
+                    [
+                        data.name,
+                        method.name,
+                        f"{method.repeats} runs repeat a draw; repeats are averaged first",
+                    ]
                 )
             versions = {str(sorted(run.versions.items())) for run in method.done}
             if len(versions) > 1:
-                rows.append([data.name, method.name, "runs of different versions of the program or its libraries"])
+                rows.append(
+                    [
+                        data.name,
+                        method.name,
+                        "runs of different versions of the program or its libraries",
+                    ]
+                )
     return Table("Of the means", ["data", "method", "remark"], rows) if rows else None
 
 
 def _counts(runs: Sequence[Run]) -> str:
     found = Counter(run.status for run in runs)
-    return f"{len(runs)} runs: " + ", ".join(f"{found[status]} {status}" for status in STATUSES if found[status])
+    return f"{len(runs)} runs: " + ", ".join(
+        f"{found[status]} {status}" for status in STATUSES if found[status]
+    )
 
 
 def _made_with(runs: Sequence[Run]) -> str:
-    found = {name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions}) for name in
-             dict.fromkeys(name for run in runs for name in run.versions)}  # fmt: skip
-    return "Trained with " + "; ".join(f"{name} {', '.join(versions)}" for name, versions in found.items()) + "."
+    found = {
+        name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions})
+        for name in dict.fromkeys(name for run in runs for name in run.versions)
+    }
+    return (
+        "Trained with "
+        + "; ".join(f"{name} {', '.join(versions)}" for name, versions in found.items())
+        + "."
+    )

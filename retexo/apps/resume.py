@@ -72,7 +72,9 @@ def check_place(resume: str | None, run_dir: Path) -> None:
         logger.info("resume=auto: %s holds no state, so this run begins anew", run_dir)
 
 
-def prepare(resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]) -> str:
+def prepare(
+    resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]
+) -> str:
     """Bring the state to go on from to run_dir, and describe it there; the identity of the run, hex SHA-256.
 
     run, settings: of a run that begins anew. One that goes on keeps the description that its state was made with, which
@@ -88,7 +90,9 @@ def prepare(resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any]
             shutil.copy(source / "metrics.jsonl", run_dir)
     (run_dir / "state").mkdir(parents=True, exist_ok=True)
     write_json(run_dir / RUN_FILE, {"run": run, "settings": settings})
-    return hashlib.sha256(json.dumps(plain_json([run, settings]), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(plain_json([run, settings]), sort_keys=True).encode()
+    ).hexdigest()
 
 
 def _source(resume: str | None, run_dir: Path) -> Path:
@@ -102,10 +106,14 @@ def _recorded(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         found = read_json(path)
         return dict(found["run"]), dict(found["settings"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged; begin anew in another hydra.run.dir, without resume") from error
+        raise InputError(
+            f"{path}: damaged; begin anew in another hydra.run.dir, without resume"
+        ) from error
 
 
-def check_same(resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]) -> None:
+def check_same(
+    resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
+) -> None:
     """InputError where a state to go on from was made with anything else in `run`, or with other settings.
 
     A setting that the state does not know, because it is of an earlier version, had its default.

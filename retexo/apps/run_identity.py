@@ -27,4 +27,8 @@ def shared_settings(settings: Settings) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of Python and the main packages."""
     names = ("torch", "numpy", "hydra-core")
-    return {"python": platform.python_version(), "retexo": __version__, **{name: version(name) for name in names}}
+    return {
+        "python": platform.python_version(),
+        "retexo": __version__,
+        **{name: version(name) for name in names},
+    }

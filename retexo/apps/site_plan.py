@@ -39,7 +39,8 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
         widths = [stage.output_widths[0] for stage in stages[:-1]]
     precisions = [PRECISIONS[precision] for precision in settings.exchange.precision]
     embedding_bytes = sum(
-        value_bytes(*each) for each in zip(widths, repeat(torch.float32), precisions[1:], strict=False)
+        value_bytes(*each)
+        for each in zip(widths, repeat(torch.float32), precisions[1:], strict=False)
     )
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
@@ -51,16 +52,24 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
                 "edges_told": sum(int((each.src_owner == peer).sum()) for each in tables),
                 "own_nodes_with_rows": sum(nodes),
                 "bytes_at_most": {
-                    "features": sum(n * value_bytes(each.width, torch.float32, precisions[0]) for n, each in rows),
+                    "features": sum(
+                        n * value_bytes(each.width, torch.float32, precisions[0])
+                        for n, each in rows
+                    ),
                     "embeddings": sum(nodes) * embedding_bytes,
-                    "predictions": sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4,
+                    "predictions": sum(nodes)
+                    * settings.smoothing.steps
+                    * architecture.num_classes
+                    * 4,
                 },
             }
     result = {
         "site": site.name,
         "nodes": sum(each.num_inner for each in tables),
         "sums_hide_shares": settings.gradient.secure,
-        "parameters": sum(parameter.numel() for stage in stages for parameter in stage.parameters()),
+        "parameters": sum(
+            parameter.numel() for stage in stages for parameter in stage.parameters()
+        ),
         "to": by_site,
     }
     write_json(run_dir / "plan.json", result)
@@ -91,7 +100,11 @@ def _tables(part: Part) -> list[_Table]:
     if isinstance(part, Partition):
         between = part.src >= part.num_inner
         owner = part.halo_owner[part.src[between] - part.num_inner]
-        return [_Table(part.num_inner, part.features.shape[1], part.halo_owner, owner, part.dst[between])]
+        return [
+            _Table(
+                part.num_inner, part.features.shape[1], part.halo_owner, owner, part.dst[between]
+            )
+        ]
     found = []
     for name, nodes in part.nodes.items():
         owners, targets = [nodes.halo_owner[:0]], [nodes.halo_owner[:0]]
@@ -101,18 +114,28 @@ def _tables(part: Part) -> list[_Table]:
                 owners.append(part.nodes[source].halo_owner[edges.src[edges.src >= begin] - begin])
                 targets.append(edges.dst[edges.src >= begin])
         width = nodes.features.shape[1]
-        found.append(_Table(nodes.num_inner, width, nodes.halo_owner, torch.cat(owners), torch.cat(targets)))
+        found.append(
+            _Table(nodes.num_inner, width, nodes.halo_owner, torch.cat(owners), torch.cat(targets))
+        )
     return found
 
 
 def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> None:
-    hidden = "under masks: only the sum can be read" if settings.gradient.secure else "which each site sees a part of"
-    rows = {f"{result['site']} alone": f"{result['nodes']:,} nodes; nothing was sent to find this out"}
+    hidden = (
+        "under masks: only the sum can be read"
+        if settings.gradient.secure
+        else "which each site sees a part of"
+    )
+    rows = {
+        f"{result['site']} alone": f"{result['nodes']:,} nodes; nothing was sent to find this out"
+    }
     for name, found in result["to"].items():
         sizes = ", ".join(f"{kind} {count:,}" for kind, count in found["bytes_at_most"].items())
         rows[f"to {name}"] = (
             f"{found['ids_asked_for']:,} ids of its nodes, {found['edges_told']:,} edges from them; rows of "
             f"{found['own_nodes_with_rows']:,} own nodes if edges have their reverse, bytes at most: {sizes}"
         )
-    rows["to all, each round"] = f"its share of a sum of {result['parameters']:,} parameters or less, {hidden}"
+    rows["to all, each round"] = (
+        f"its share of a sum of {result['parameters']:,} parameters or less, {hidden}"
+    )
     print_rows(rows | {"results": str(run_dir / "plan.json")})

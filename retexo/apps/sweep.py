@@ -82,28 +82,40 @@ def run(settings: Settings, run_dir: Path) -> None:
     _print_remains(outcomes)
     failed = sum(outcome.kind == "failed" for outcome in outcomes.values())
     if failed:
-        raise TrainingError(f"{failed} of {len(planned)} runs failed; the same command tries them again")
+        raise TrainingError(
+            f"{failed} of {len(planned)} runs failed; the same command tries them again"
+        )
 
 
 def _folder(settings: Settings) -> Path:
     if settings.app != "train":
-        raise InputError(f"app={settings.app}: sweep.axes is for app=train; leave the app out, or the sweep")
+        raise InputError(
+            f"app={settings.app}: sweep.axes is for app=train; leave the app out, or the sweep"
+        )
     if settings.sweep.dir is None:
-        raise InputError("sweep.dir=null: sweep.axes needs sweep.dir=DIR, the folder that the runs go to")
+        raise InputError(
+            "sweep.dir=null: sweep.axes needs sweep.dir=DIR, the folder that the runs go to"
+        )
     return Path(settings.sweep.dir)
 
 
-# --- what to run -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- what to run -------------------------------------------------------------------------------------------------------
 
 
 def plan(settings: Settings) -> list[Planned]:
     """Every combination of the axes, each composed and checked; the last axis varies fastest."""
     axes = settings.sweep.axes or {}
     for name, values in axes.items():
-        if not values or any(not value or value.startswith(".") or "/" in value for value in values):
-            raise InputError(f"sweep.axes.{name}={values}: needs values, each fit to be the name of a directory")
+        if not values or any(
+            not value or value.startswith(".") or "/" in value for value in values
+        ):
+            raise InputError(
+                f"sweep.axes.{name}={values}: needs values, each fit to be the name of a directory"
+            )
     if not axes:
-        raise InputError("sweep.axes={}: needs at least one axis, such as {seed: {s0: seed=0, s1: seed=1}}")
+        raise InputError(
+            "sweep.axes={}: needs at least one axis, such as {seed: {s0: seed=0, s1: seed=1}}"
+        )
     planned = []
     for place in itertools.product(*(values.items() for values in axes.values())):
         name = "/".join(value for value, _ in place)
@@ -114,21 +126,37 @@ def plan(settings: Settings) -> list[Planned]:
 
 def merged(arguments: Sequence[str]) -> list[str]:
     """One choice of experiments, as Hydra takes no second; of several --config-name the last. Options are in front."""
-    options = {argument.partition("=")[0]: argument for argument in arguments if argument.startswith("--")}
-    experiments = [argument for argument in arguments if argument.startswith(("+experiment=", "experiment="))]
-    names = [name.strip() for argument in experiments for name in argument.partition("=")[2].strip("[]").split(",")]
+    options = {
+        argument.partition("=")[0]: argument for argument in arguments if argument.startswith("--")
+    }
+    experiments = [
+        argument for argument in arguments if argument.startswith(("+experiment=", "experiment="))
+    ]
+    names = [
+        name.strip()
+        for argument in experiments
+        for name in argument.partition("=")[2].strip("[]").split(",")
+    ]
     joined = [f"+experiment=[{','.join(dict.fromkeys(names))}]"] if names else []
-    rest = [argument for argument in arguments if not argument.startswith("--") and argument not in experiments]
+    rest = [
+        argument
+        for argument in arguments
+        if not argument.startswith("--") and argument not in experiments
+    ]
     return [*options.values(), *joined, *rest]
 
 
 def _planned(name: str, arguments: list[str]) -> Planned:
     """Compose a run's settings, and give it a partition_dir that all runs on the same partitions share."""
     options = dict(
-        argument[2:].replace("-", "_", 1).split("=", 1) for argument in arguments if argument.startswith("--")
+        argument[2:].replace("-", "_", 1).split("=", 1)
+        for argument in arguments
+        if argument.startswith("--")
     )
     try:
-        settings = compose([argument for argument in arguments if not argument.startswith("--")], **options)
+        settings = compose(
+            [argument for argument in arguments if not argument.startswith("--")], **options
+        )
         request = json.dumps(requested_settings(settings.partition), sort_keys=True)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
@@ -156,7 +184,7 @@ def is_done(directory: Path, planned: Planned) -> bool:
     return bool(summary.get("status") == "done")
 
 
-# --- running -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- running -----------------------------------------------------------------------------------------------------------
 
 
 def _run_all(folder: Path, todo: Sequence[Planned], total: int, lock: int) -> dict[str, Outcome]:
@@ -189,10 +217,19 @@ def _run_one(directory: Path, one: Planned, lock: int) -> Outcome:
     if _call([*command, "app=train"], log, lock) != 0:
         return Outcome("failed", _reason(log))
     summary = read_summary(directory / "summary.json")
-    test, seconds = summary.get("test", {"mrr": None}), summary["seconds"]["train"]  # none of links without test pairs
+    test, seconds = (
+        summary.get("test", {"mrr": None}),
+        summary["seconds"]["train"],
+    )  # none of links without test pairs
     name, score = ("MRR", test["mrr"]) if "mrr" in test else ("accuracy", test["accuracy"])
-    scored = f"no test {'pairs' if name == 'MRR' else 'nodes'}" if score is None else f"test {name} {score:.4f}"
-    return Outcome("done", f"{scored}, {byte_text(summary['bytes']['total'])}, {seconds:.1f} s of training")
+    scored = (
+        f"no test {'pairs' if name == 'MRR' else 'nodes'}"
+        if score is None
+        else f"test {name} {score:.4f}"
+    )
+    return Outcome(
+        "done", f"{scored}, {byte_text(summary['bytes']['total'])}, {seconds:.1f} s of training"
+    )
 
 
 def _clear(directory: Path) -> None:

@@ -53,8 +53,12 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     with launch.connect_nodes(cluster, shared, directory.digest()) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         kept = settings.train.checkpoint.keep
-        identity = resume.prepare(source, run_dir, cluster.local_ranks, same, shared) if kept else ""
-        job = TrainJob(settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity)
+        identity = (
+            resume.prepare(source, run_dir, cluster.local_ranks, same, shared) if kept else ""
+        )
+        job = TrainJob(
+            settings.train, directory, run_dir, node.rendezvous, settings_digest(settings), identity
+        )
         if cluster.local_index(cluster.local_ranks.start) == 0:
             write_json(run_dir / "config.json", {"run_id": node.run_id, **settings.resolved})
         summary = {
@@ -70,7 +74,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             results = launch.run_workers(cluster.local_ranks, main, job, node)
         except BaseException as error:
             with suppress(TrainingError):  # of a full disk the first error is enough
-                _write_summary(cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)})
+                _write_summary(
+                    cluster, run_dir, {**summary, "status": "failed", "error": _reason(error)}
+                )
             raise
     result = results[cluster.local_ranks.start]
     result["seconds"]["total"] = time.time() - settings.started
@@ -80,7 +86,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
     else:
-        scored = ", ".join(f"{name} {value:.4f}" for name, value in list(result.get("test", {}).items())[:1])
+        scored = ", ".join(
+            f"{name} {value:.4f}" for name, value in list(result.get("test", {}).items())[:1]
+        )
         print(f"node {cluster.node_rank}: done, test {scored}; node 0 has the results")
     return summary
 

@@ -68,9 +68,13 @@ class Channel:
         except OSError as error:
             raise Disconnected(f"no TLS: {error}") from error
         self.node = node
-        answer = self.receive_one(timeout)  # nothing is said before the other end has accepted this certificate
+        answer = self.receive_one(
+            timeout
+        )  # nothing is said before the other end has accepted this certificate
         if "welcome" not in answer:
-            raise ChannelClosed(f"it refused this node's certificate: {printable(answer.get('refused'))}")
+            raise ChannelClosed(
+                f"it refused this node's certificate: {printable(answer.get('refused'))}"
+            )
 
     def send(self, message: dict[str, Any]) -> None:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
@@ -115,11 +119,19 @@ class Channel:
         """What has come, at most one record of TLS; BlockingIOError or SSLWantReadError where nothing has."""
         self._socket.settimeout(0)
         try:
-            if self._tls is not None and self.node is None and not isinstance(self._socket, ssl.SSLSocket):
+            if (
+                self._tls is not None
+                and self.node is None
+                and not isinstance(self._socket, ssl.SSLSocket)
+            ):
                 if self._socket.recv(1, socket.MSG_PEEK) != CLIENT_HELLO:
                     return self._socket.recv(1 << 16)
                 self._socket = self._tls.over(self._socket, accepted=True)
-            if self._tls is not None and self.node is None and isinstance(self._socket, ssl.SSLSocket):
+            if (
+                self._tls is not None
+                and self.node is None
+                and isinstance(self._socket, ssl.SSLSocket)
+            ):
                 self._socket.do_handshake()
                 self.node = self._tls.node_of(self._socket)
                 self.send({"welcome": self.node})
@@ -158,15 +170,24 @@ def listen(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), backlog=1024)
 
 
-def connect(address: str, port: int, timeout: float, tls: Tls | None = None, node: int = 0) -> Channel:
+def connect(
+    address: str, port: int, timeout: float, tls: Tls | None = None, node: int = 0
+) -> Channel:
     """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error.
 
     tls: encrypted, to the one that has the certificate of `node`; ChannelClosed at once where it has another.
     """
-    return connect_by(lambda seconds: socket.create_connection((address, port), timeout=seconds), timeout, tls, node)
+    return connect_by(
+        lambda seconds: socket.create_connection((address, port), timeout=seconds),
+        timeout,
+        tls,
+        node,
+    )
 
 
-def connect_by(dial: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int) -> Channel:
+def connect_by(
+    dial: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
+) -> Channel:
     """The same where `dial` opens the connection, within the seconds that it is given."""
     deadline = time.monotonic() + timeout
     while True:

@@ -22,7 +22,9 @@ def _quotas(root: Path) -> Iterator[float]:
             _read(group / "cpu.max"),
             _read(group / "cpu.cfs_quota_us") + _read(group / "cpu.cfs_period_us"),
         ):
-            if len(version) == 2 and all(entry.isdecimal() and int(entry) for entry in version):  # else max, or -1
+            if len(version) == 2 and all(
+                entry.isdecimal() and int(entry) for entry in version
+            ):  # else max, or -1
                 yield int(version[0]) / int(version[1])
 
 

@@ -30,6 +30,10 @@ class Failure:
 
 def read_failure(content: Any) -> Failure:
     """The failure that another node sent, without its traceback; one of kind error if it cannot be read."""
-    if not isinstance(content, dict) or content.get("kind") not in KINDS or not isinstance(content.get("rank"), int):
+    if (
+        not isinstance(content, dict)
+        or content.get("kind") not in KINDS
+        or not isinstance(content.get("rank"), int)
+    ):
         return Failure("error", -1, "another node failed, and did not say how")
     return Failure(content["kind"], content["rank"], printable(content.get("message")))

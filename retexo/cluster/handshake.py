@@ -62,7 +62,9 @@ def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
         check_types(info)
     except (KeyError, TypeError, ValueError):
         return None
-    fits = all(isinstance(rank, int) for rank in info.ranks) and re.fullmatch(r"[\w.:-]+:[0-9]{1,5}", info.address)
+    fits = all(isinstance(rank, int) for rank in info.ranks) and re.fullmatch(
+        r"[\w.:-]+:[0-9]{1,5}", info.address
+    )
     return info if message.get("retexo") == PROTOCOL and fits else None
 
 
@@ -108,7 +110,9 @@ def code_version() -> str:
 class Coordinator:
     """Node 0's side: accepts connections until all other nodes have joined."""
 
-    def __init__(self, listener: Listener, own: NodeInfo, num_nodes: int, tls: Tls | None = None) -> None:
+    def __init__(
+        self, listener: Listener, own: NodeInfo, num_nodes: int, tls: Tls | None = None
+    ) -> None:
         self._own, self._num_nodes = own, num_nodes
         self._pending = PendingConnections(listener, tls)
         self._rejected: list[Channel] = []
@@ -152,7 +156,11 @@ class Coordinator:
         if info is None:
             self._pending.reject(channel, "not a node of this program's version")
         elif not channel.speaks_for(info.node):
-            whose = "no certificate" if channel.node is None else f"the certificate of node {channel.node}"
+            whose = (
+                "no certificate"
+                if channel.node is None
+                else f"the certificate of node {channel.node}"
+            )
             self._pending.reject(channel, f"it says that it is node {info.node}, and has {whose}")
         elif info.run_key != self._own.run_key:
             other_run = printable(info.run_key) or "no launcher"
@@ -178,5 +186,7 @@ class Coordinator:
         try:
             channel.receive()
         except ChannelClosed:
-            self.joined = {node: other for node, other in self.joined.items() if other is not channel}
+            self.joined = {
+                node: other for node, other in self.joined.items() if other is not channel
+            }
             channel.close()

@@ -30,9 +30,11 @@ class Progress:
     """The phase, layer and round of a worker; its parent learns a new phase at once, the rest with each heartbeat."""
 
     def __init__(
-        self, report: Callable[[str], None] | None = None, say: Callable[[str], None] = logger.info,
+        self,
+        report: Callable[[str], None] | None = None,
+        say: Callable[[str], None] = logger.info,
         fail: Callable[[str], None] = logger.error,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._report, self.fail = report, fail
         """`fail` ends the worker from any thread; its parent learns why."""
         self.say = say
@@ -71,8 +73,14 @@ class ParentPipe:
 
     def start_heartbeat(self, timeout: float) -> Progress:
         """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
-        progress = Progress(lambda where: self.send({"beat": where}), lambda line: self.send({"log": line}), self._die)
-        threading.Thread(target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True).start()
+        progress = Progress(
+            lambda where: self.send({"beat": where}),
+            lambda line: self.send({"log": line}),
+            self._die,
+        )
+        threading.Thread(
+            target=_beat_for_ever, args=(progress, interval(timeout)), daemon=True
+        ).start()
         return progress
 
     def _die(self, message: str) -> None:

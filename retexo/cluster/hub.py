@@ -78,7 +78,9 @@ class HubListener:
         try:
             messages = self._link.receive()
         except ChannelClosed as error:
-            raise HubLost(f"the hub {self._hub.address}:{self._hub.port} has ended: {error}") from error
+            raise HubLost(
+                f"the hub {self._hub.address}:{self._hub.port} has ended: {error}"
+            ) from error
         if not messages:
             raise BlockingIOError
         (message,) = messages  # each is a record of TLS, of which one is read at a time
@@ -151,7 +153,10 @@ class HubServer:
     """Joins connections until it is ended."""
 
     def __init__(
-        self, listener: socket.socket, tls: Tls, arrive: Callable[[socket.socket], None] | None = None
+        self,
+        listener: socket.socket,
+        tls: Tls,
+        arrive: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """arrive: of the hub within node 0, takes what is for that."""
         self._pending, self._arrive = PendingConnections(listener, tls), arrive
@@ -187,7 +192,10 @@ class HubServer:
             self._pending.reject(channel, "not a node of this hub")
 
     def _reach(self, channel: Channel, node: int, other: int) -> None:
-        pair, tokens = Pair((node, other), time.monotonic() + TOKEN_SECONDS), [secrets.token_hex(16) for _ in range(2)]
+        pair, tokens = (
+            Pair((node, other), time.monotonic() + TOKEN_SECONDS),
+            [secrets.token_hex(16) for _ in range(2)],
+        )
         try:
             if not self._is_for_own(pair):
                 if other not in self._waiting:
@@ -220,7 +228,9 @@ def _pump(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) 
     """Pass on what comes, until the end."""
     for end in (source, target):
         end.settimeout(None)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a node that vanished does not keep threads here
+        end.setsockopt(
+            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+        )  # a node that vanished does not keep threads here
     count = 0
     with suppress(OSError):
         while content := source.recv(PIECE):

@@ -13,7 +13,9 @@ def loopback() -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             return name
-    raise InputError("this machine has no network interface with the address 127.0.0.1; bring up loopback")
+    raise InputError(
+        "this machine has no network interface with the address 127.0.0.1; bring up loopback"
+    )
 
 
 def route_interface(address: str, port: int) -> str:
@@ -27,15 +29,21 @@ def route_interface(address: str, port: int) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(candidate.address == own for candidate in addresses):
             return name
-    raise InputError(f"distributed.master_addr={address}: no interface has {own}; set distributed.interface")
+    raise InputError(
+        f"distributed.master_addr={address}: no interface has {own}; set distributed.interface"
+    )
 
 
 def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
     """An IPv4 address of an interface, a preferred one if it has it; InputError names the interfaces that there are."""
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
-        raise InputError(f"distributed.interface={interface}: not here; there are {', '.join(sorted(interfaces))}")
+        raise InputError(
+            f"distributed.interface={interface}: not here; there are {', '.join(sorted(interfaces))}"
+        )
     own = [str(entry.address) for entry in interfaces[interface] if entry.family == socket.AF_INET]
     if not own:
-        raise InputError(f"distributed.interface={interface}: has no IPv4 address; choose another, or give it one")
+        raise InputError(
+            f"distributed.interface={interface}: has no IPv4 address; choose another, or give it one"
+        )
     return next((address for address in own if address in preferred), own[0])

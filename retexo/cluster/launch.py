@@ -76,7 +76,11 @@ def fork_fork_server() -> None:
                 os._exit(0)
         os.close(alive)
         os.close(told)
-    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, kept, pid
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = (
+        address,
+        kept,
+        pid,
+    )
 
 
 def _wait_until_warm(timeout: float) -> None:
@@ -110,7 +114,9 @@ def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
             _kill_fork_server()  # which ends the thread, too
             if not isinstance(error, EOFError | OSError):
                 raise
-            reason = f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
+            reason = (
+                f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
+            )
             raise TrainingError(
                 f"the fork server, the process that starts the workers, was killed or stopped: {reason}; start again "
                 "(where this machine is only slow, with a longer distributed.init_timeout)"
@@ -127,7 +133,9 @@ def _kill_fork_server() -> None:
 
 
 @contextmanager
-def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
+def connect_nodes(
+    cluster: ClusterSettings, settings: Mapping[str, Any], partition: str
+) -> Iterator[Node]:
     """As rendezvous.connect_nodes, once workers can be forked at once."""
     if cluster.num_nodes > 1:
         _wait_until_warm(cluster.init_timeout)
@@ -135,7 +143,9 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         yield node
 
 
-def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node) -> dict[int, Any]:
+def run_workers(
+    ranks: Sequence[int], target: Callable[..., None], job: Any, node: Node
+) -> dict[int, Any]:
     """Run target(rank, job, connection, streams) in a process for each rank; return their results by rank.
 
     streams: to the other workers, None for gloo, which connects them itself.
@@ -146,19 +156,28 @@ def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, nod
     context = multiprocessing.get_context("forkserver")
     pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
     handed_over = ExitStack()
-    streams = with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
+    streams = (
+        with_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
+    )
     doors: dict[int, socket.socket] = {}
     if node.reopening is not None:
         streams, doors = with_doors(streams, handed_over)
     processes = [
-        context.Process(target=target, args=(rank, job, sender, streams.get(rank)), name=f"rank {rank}", daemon=True)
+        context.Process(
+            target=target,
+            args=(rank, job, sender, streams.get(rank)),
+            name=f"rank {rank}",
+            daemon=True,
+        )
         for rank, (_, sender) in pipes.items()
     ]
     with terminate_as_exit(), ExitStack() as stack:
         stack.enter_context(handed_over)
         for receiver, _ in pipes.values():
             stack.callback(receiver.close)
-        stack.push(lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit)))
+        stack.push(
+            lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
+        )
         _start(processes, node.cluster.init_timeout)
         handed_over.close()  # so that a worker notices when the other end of a stream has ended
         for _, sender in pipes.values():
@@ -166,7 +185,9 @@ def run_workers(ranks: Sequence[int], target: Callable[..., None], job: Any, nod
         if node.reopening is not None:
             node.reopening.start(doors)
         started = zip(processes, pipes.items(), strict=True)
-        watch = Watch({rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}, node)
+        watch = Watch(
+            {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}, node
+        )
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:

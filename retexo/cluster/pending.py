@@ -64,9 +64,16 @@ class PendingConnections:
 
         Their channels are the caller's from then on.
         """
-        ready: list[Any] = connection.wait([self._listener, *self._deadlines, *others], max(0.0, timeout))  # type: ignore[list-item]
-        first = [found for source in ready if source in self._deadlines and (found := self._read(source)) is not None]
-        for channel in [channel for channel, deadline in self._deadlines.items() if deadline < time.monotonic()]:
+        sources: list[Any] = [self._listener, *self._deadlines, *others]
+        ready: list[Any] = connection.wait(sources, max(0.0, timeout))
+        first = [
+            found
+            for source in ready
+            if source in self._deadlines and (found := self._read(source)) is not None
+        ]
+        for channel in [
+            channel for channel, deadline in self._deadlines.items() if deadline < time.monotonic()
+        ]:
             self.reject(channel, "it said nothing")
         if self._listener in ready:
             self._accept()
@@ -77,7 +84,9 @@ class PendingConnections:
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
             last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
-            logger.warning("turned away a connection from %s: %s%s", channel.peer, printable(why), last)
+            logger.warning(
+                "turned away a connection from %s: %s%s", channel.peer, printable(why), last
+            )
         with suppress(ChannelClosed):
             channel.send({"refused": why})
         self._forget(channel)

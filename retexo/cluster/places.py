@@ -39,7 +39,9 @@ def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
     if hub is not None and not own_port:
         logger.info("node %d is reached by the hub at %s", cluster.node_rank, cluster.hub)
         try:
-            return Place(HubListener(hub, cluster.init_timeout), "none", f"{BY_HUB}:{cluster.node_rank}")
+            return Place(
+                HubListener(hub, cluster.init_timeout), "none", f"{BY_HUB}:{cluster.node_rank}"
+            )
         except OSError as error:
             raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
     if hub is not None:
@@ -55,7 +57,9 @@ def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
             listener = listen(address, own_port)
         except OSError as error:
             where = f"cannot listen on {address}:{own_port}: {error.strerror}"
-            raise InputError(f"distributed.inbound_port={own_port}: {where}; choose a free port") from error
+            raise InputError(
+                f"distributed.inbound_port={own_port}: {where}; choose a free port"
+            ) from error
     return Place(listener, interface, f"{address}:{listener.getsockname()[1]}")
 
 
@@ -85,7 +89,9 @@ def choose_interface(cluster: ClusterSettings) -> str:
 def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.socket:
     if cluster.launcher_env is not None and cluster.launcher_env.store:
         listener = listen(address, 0)
-        _launcher_store(cluster).put(_launcher_key(cluster), f"{address}:{listener.getsockname()[1]}")
+        _launcher_store(cluster).put(
+            _launcher_key(cluster), f"{address}:{listener.getsockname()[1]}"
+        )
         return listener
     where = f"{address}:{cluster.master_port}"
     if not cluster.one_machine and address not in _addresses(cluster.master_addr):
@@ -100,7 +106,12 @@ def _listener(cluster: ClusterSettings, interface: str, address: str) -> socket.
             f"distributed.master_port={cluster.master_port}: cannot listen on {where}: {error.strerror}; "
             "choose a free port, the same on every node, and an address of node 0"
         ) from error
-    logger.info("node 0 waits for %d other node(s) at %s (interface %s)", cluster.num_nodes - 1, where, interface)
+    logger.info(
+        "node 0 waits for %d other node(s) at %s (interface %s)",
+        cluster.num_nodes - 1,
+        where,
+        interface,
+    )
     return listener
 
 
@@ -116,7 +127,9 @@ def master_place(cluster: ClusterSettings) -> tuple[str, int]:
         return BY_HUB, 0
     if cluster.launcher_env is not None and cluster.launcher_env.store:
         return split(_launcher_store(cluster).get(_launcher_key(cluster)))
-    return interface_address(loopback()) if cluster.one_machine else cluster.master_addr, cluster.master_port
+    return interface_address(
+        loopback()
+    ) if cluster.one_machine else cluster.master_addr, cluster.master_port
 
 
 def split(address: str) -> tuple[str, int]:

@@ -76,14 +76,19 @@ class Node:
 
 
 @contextmanager
-def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partition: str) -> Iterator[Node]:
+def connect_nodes(
+    cluster: ClusterSettings, settings: Mapping[str, Any], partition: str
+) -> Iterator[Node]:
     """Connect to the other nodes of the run, and check that all are about to run the same.
 
     Raises InputError, the same on all nodes, where they do not match; TrainingError where a node does not connect.
     """
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
-            file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-"))) / "rendezvous"
+            file = (
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
+                / "rendezvous"
+            )
             run_id = secrets.token_hex(8)
             meeting = _rendezvous(cluster, loopback(), run_id, file=file)
             yield Node(cluster, run_id, meeting, streams=_no_streams(cluster))
@@ -91,13 +96,19 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         credentials = None
         if cluster.encrypted:
             assert cluster.credentials is not None
-            credentials = read_credentials(Path(cluster.credentials), cluster.node_rank, cluster.num_nodes)
+            credentials = read_credentials(
+                Path(cluster.credentials), cluster.node_rank, cluster.num_nodes
+            )
         else:
-            logger.warning("between the nodes nothing is encrypted: use a network that you trust (SECURITY.md)")
+            logger.warning(
+                "between the nodes nothing is encrypted: use a network that you trust (SECURITY.md)"
+            )
         tls = Tls(credentials) if credentials else None
         hub = None
         if tls is not None and credentials is not None and cluster.hub is not None:
-            own_hub = len(credentials.members) == cluster.num_nodes  # nobody is listed behind the nodes
+            own_hub = (
+                len(credentials.members) == cluster.num_nodes
+            )  # nobody is listed behind the nodes
             hub = Hub(*cluster.hub_address, tls, 0 if own_hub else cluster.num_nodes)
         is_first = cluster.node_rank == 0
         place = open_place(cluster, hub)
@@ -123,8 +134,16 @@ def connect_nodes(cluster: ClusterSettings, settings: Mapping[str, Any], partiti
         for channel in node.links.values():
             stack.callback(channel.close)
         per_node = cluster.parts_per_node
-        node = replace(node, rendezvous=replace(node.rendezvous, credentials=credentials, parts_per_node=per_node))
-        logger.info("%s: run %s, workers listen on interface %s alone", own.name, node.run_id, place.interface)
+        node = replace(
+            node,
+            rendezvous=replace(node.rendezvous, credentials=credentials, parts_per_node=per_node),
+        )
+        logger.info(
+            "%s: run %s, workers listen on interface %s alone",
+            own.name,
+            node.run_id,
+            place.interface,
+        )
         yield node
 
 
@@ -141,13 +160,17 @@ class Participant:
     hub: Hub | None = None
     """None: nodes are reached directly."""
 
-    def connect(self, address: str, port: int, timeout: float, tls: Tls | None, node: int) -> Channel:
+    def connect(
+        self, address: str, port: int, timeout: float, tls: Tls | None, node: int
+    ) -> Channel:
         """As channel.connect; address BY_HUB: to the node that `port` says."""
         if self.hub is None or address != BY_HUB:
             return connect(address, port, timeout, tls, node)
         return connect_by(partial(self.hub.reach, port), timeout, tls, node)
 
-    def node(self, secret: str, store: str, found: Mapping[Key, Channel], addresses: Addresses) -> Node:
+    def node(
+        self, secret: str, store: str, found: Mapping[Key, Channel], addresses: Addresses
+    ) -> Node:
         """Once it has all its connections. store: ADDRESS:PORT of gloo's; else empty. addresses: of the other nodes."""
         run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
         address, port = split(store) if store else ("", 0)
@@ -166,12 +189,21 @@ class Participant:
         timeout = self.cluster.heartbeat_timeout
 
         def dial(node: int, key: Key) -> Channel:
-            channel = self.connect(*addresses[node], timeout, self.tls if len(key) == 1 else None, node)
+            channel = self.connect(
+                *addresses[node], timeout, self.tls if len(key) == 1 else None, node
+            )
             fresh = secrets.token_hex(16)
-            return dialled(channel, {"proof": _proof(secret, key, fresh), "from": key, "fresh": fresh}, timeout)
+            return dialled(
+                channel, {"proof": _proof(secret, key, fresh), "from": key, "fresh": fresh}, timeout
+            )
 
-        keys_of, key_of = partial(self.keys_of, addresses=addresses), partial(_key_of, secret=secret)
-        return Reopening(self.listener, self.tls, dial, key_of, keys_of, self.own.node, self.cluster.node_of)
+        keys_of, key_of = (
+            partial(self.keys_of, addresses=addresses),
+            partial(_key_of, secret=secret),
+        )
+        return Reopening(
+            self.listener, self.tls, dial, key_of, keys_of, self.own.node, self.cluster.node_of
+        )
 
     def keys_of(self, other: int, addresses: Addresses) -> set[Key]:
         """The connections that another node has with this one.
@@ -196,7 +228,9 @@ class Participant:
 def _coordinate(participant: Participant, stack: ExitStack) -> Node:
     """Node 0: wait for the others, reply to all, and wait until they have connected to each other."""
     cluster = participant.cluster
-    coordinator = Coordinator(participant.listener, participant.own, cluster.num_nodes, participant.tls)
+    coordinator = Coordinator(
+        participant.listener, participant.own, cluster.num_nodes, participant.tls
+    )
     coordinator.wait(cluster.init_timeout)
     if coordinator.problem is not None:
         coordinator.send_reply({"mistake": coordinator.problem})
@@ -207,7 +241,9 @@ def _coordinate(participant: Participant, stack: ExitStack) -> Node:
     addresses = {int(node): split(address) for node, address in coordinator.addresses.items()}
     if coordinator.missing:
         absent = " and ".join(name_of(node, cluster.ranks_of(node)) for node in coordinator.missing)
-        problem = f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
+        problem = (
+            f"{absent} did not come within distributed.init_timeout={cluster.init_timeout:g} s"
+        )
     else:
         if cluster.backend == "gloo":
             address = participant.own.address.rpartition(":")[0]
@@ -250,7 +286,9 @@ def _join(participant: Participant) -> Node:
         _check_reply(channel.receive_one(CONNECT_TIMEOUT + START_MARGIN), own, place)
         return participant.node(secret, store, {(0,): channel, **found}, addresses)
     except ChannelClosed as error:
-        raise TrainingError(f"node 0 at {place} ended before the run began, or is none: {error}") from error
+        raise TrainingError(
+            f"node 0 at {place} ended before the run began, or is none: {error}"
+        ) from error
 
 
 def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Channel, dict[str, Any]]:
@@ -259,7 +297,9 @@ def _ask_to_join(participant: Participant, where: str, port: int) -> tuple[Chann
     deadline = time.monotonic() + cluster.init_timeout
     while True:
         try:
-            channel = participant.connect(where, port, deadline - time.monotonic(), participant.tls, 0)
+            channel = participant.connect(
+                where, port, deadline - time.monotonic(), participant.tls, 0
+            )
         except ChannelClosed:
             raise
         except OSError as error:
@@ -314,12 +354,20 @@ def _connect_peers(
     expected: set[Key] = set()
     for other in sorted({*addresses} - {own.node}):
         address, port = addresses[other]
-        keys = {key for key in participant.keys_of(other, addresses) if len(key) > 1 or other not in linked}
+        keys = {
+            key
+            for key in participant.keys_of(other, addresses)
+            if len(key) > 1 or other not in linked
+        }
         expected |= {key for key in keys if key[0] == other}
         try:
             for key in sorted(keys - expected):
-                tls = participant.tls if len(key) == 1 else None  # over a stream the workers have their own
-                found[(other, *key[1:])] = channel = participant.connect(address, port, CONNECT_TIMEOUT, tls, other)
+                tls = (
+                    participant.tls if len(key) == 1 else None
+                )  # over a stream the workers have their own
+                found[(other, *key[1:])] = channel = participant.connect(
+                    address, port, CONNECT_TIMEOUT, tls, other
+                )
                 channel.send({"proof": _proof(secret, key), "from": key})
         except OSError as error:
             them = name_of(other, cluster.ranks_of(other))
@@ -330,10 +378,15 @@ def _connect_peers(
     return found | accepted, problem
 
 
-def _accept(participant: Participant, secret: str, expected: set[Key]) -> tuple[dict[Key, Channel], str | None]:
+def _accept(
+    participant: Participant, secret: str, expected: set[Key]
+) -> tuple[dict[Key, Channel], str | None]:
     """The connections that other nodes open, and what is missing of them."""
     found: dict[Key, Channel] = {}
-    pending, deadline = PendingConnections(participant.listener, participant.tls), time.monotonic() + CONNECT_TIMEOUT
+    pending, deadline = (
+        PendingConnections(participant.listener, participant.tls),
+        time.monotonic() + CONNECT_TIMEOUT,
+    )
     while expected - found.keys() and time.monotonic() < deadline:
         for channel, message in pending.wait(min(0.5, deadline - time.monotonic()))[0]:
             key = _key_of(message, secret)
@@ -352,9 +405,15 @@ def _accept(participant: Participant, secret: str, expected: set[Key]) -> tuple[
 def _key_of(message: Mapping[str, Any], secret: str) -> Key:
     """Of a connection's first message; () where it is none of this run."""
     key, proof, fresh = message.get("from"), message.get("proof"), str(message.get("fresh", ""))
-    if not (isinstance(key, list) and all(type(each) is int for each in key) and isinstance(proof, str)):
+    if not (
+        isinstance(key, list) and all(type(each) is int for each in key) and isinstance(proof, str)
+    ):
         return ()
-    return tuple(key) if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key), fresh).encode()) else ()
+    return (
+        tuple(key)
+        if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key), fresh).encode())
+        else ()
+    )
 
 
 def _proof(secret: str, key: Key, fresh: str = "") -> str:
@@ -371,7 +430,15 @@ def _no_streams(cluster: ClusterSettings) -> StreamsByRank | None:
 
 
 def _rendezvous(
-    cluster: ClusterSettings, interface: str, run_id: str, *, file: Path | None = None, address: str = "", port: int = 0
+    cluster: ClusterSettings,
+    interface: str,
+    run_id: str,
+    *,
+    file: Path | None = None,
+    address: str = "",
+    port: int = 0,
 ) -> Rendezvous:
     limits: dict[str, Any] = {"init_timeout": cluster.init_timeout, "timeout": cluster.timeout}
-    return Rendezvous(cluster.num_partitions, interface, file, address, port, **limits, run_id=run_id)
+    return Rendezvous(
+        cluster.num_partitions, interface, file, address, port, **limits, run_id=run_id
+    )

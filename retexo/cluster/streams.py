@@ -20,7 +20,9 @@ StreamsByRank = dict[int, dict[int, socket.socket]]
 """The streams of each worker of this node, by its rank."""
 
 
-def with_local_streams(ranks: Sequence[int], remote: StreamsByRank, stack: ExitStack) -> dict[int, Streams]:
+def with_local_streams(
+    ranks: Sequence[int], remote: StreamsByRank, stack: ExitStack
+) -> dict[int, Streams]:
     """Those to workers of other nodes and, made here, those between the workers of this one; closed by the stack."""
     _allow_files(len(ranks) ** 2 + sum(map(len, remote.values())))
     streams: StreamsByRank = {rank: dict(remote.get(rank, {})) for rank in ranks}
@@ -31,7 +33,9 @@ def with_local_streams(ranks: Sequence[int], remote: StreamsByRank, stack: ExitS
     return {rank: dict(sorted(own.items())) for rank, own in streams.items()}
 
 
-def with_doors(streams: dict[int, Streams], stack: ExitStack) -> tuple[dict[int, Streams], dict[int, socket.socket]]:
+def with_doors(
+    streams: dict[int, Streams], stack: ExitStack
+) -> tuple[dict[int, Streams], dict[int, socket.socket]]:
     """The streams with the door of each worker at its own rank (retexo.comm.repair), and the parent's ends of these."""
     pairs = {rank: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for rank in streams}
     for _, inner in pairs.values():
@@ -48,5 +52,6 @@ def _allow_files(count: int) -> None:
     wanted = count + SPARE_FILES
     if soft < wanted:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            resource.RLIMIT_NOFILE,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
         )

@@ -24,7 +24,9 @@ class Ticker(logging.Handler):
             self.doing = record.getMessage()
 
     @contextmanager
-    def running(self, interval: float = LINE_INTERVAL + 1) -> Iterator[None]:  # lines with more in them go first
+    def running(
+        self, interval: float = LINE_INTERVAL + 1
+    ) -> Iterator[None]:  # lines with more in them go first
         """Log what goes on whenever nothing was logged for `interval` seconds."""
         ended, start = threading.Event(), time.monotonic()
         self._last = start
@@ -32,7 +34,11 @@ class Ticker(logging.Handler):
         def tick() -> None:
             while not ended.wait(interval / 10):
                 if time.monotonic() - self._last >= interval:
-                    logger.info("%.0f s so far%s", time.monotonic() - start, self.doing and f"; {self.doing}")
+                    logger.info(
+                        "%.0f s so far%s",
+                        time.monotonic() - start,
+                        self.doing and f"; {self.doing}",
+                    )
 
         root = logging.getLogger()
         root.addHandler(self)

@@ -45,7 +45,9 @@ class Worker:
         try:
             message: dict[str, Any] = json.loads(self.receiver.recv_bytes())
         except (EOFError, OSError):
-            self.outcome = {"error": {"kind": "death", "message": self._how_it_died(), "traceback": ""}}
+            self.outcome = {
+                "error": {"kind": "death", "message": self._how_it_died(), "traceback": ""}
+            }
             return
         if "beat" in message:
             self.phase = message["beat"]
@@ -109,12 +111,18 @@ class Watch:
             self._check_done()
             self._check_failed()
         self._linger()
-        return {rank: worker.outcome["result"] for rank, worker in self._workers.items() if worker.outcome}
+        return {
+            rank: worker.outcome["result"]
+            for rank, worker in self._workers.items()
+            if worker.outcome
+        }
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends; their workers stop after the same round as ours, and save it."""
         message = f"{self._name(self._own)} was ended by {why}{self._in_phase(self._own)}"
-        self._send({"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None)
+        self._send(
+            {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
+        )
 
     # --- what comes in ---
 
@@ -142,14 +150,18 @@ class Watch:
             if error["kind"] == "death":
                 self._worker_failed(worker, "death", error["message"])
             else:
-                self._worker_failed(worker, error["kind"], f"failed: {error['message']}", error["traceback"])
+                self._worker_failed(
+                    worker, error["kind"], f"failed: {error['message']}", error["traceback"]
+                )
 
     def _worker_failed(self, worker: Worker, kind: str, what: str, traceback: str = "") -> None:
         rank = next(rank for rank, other in self._workers.items() if other is worker)
         who, what = f"rank {rank} (node {self._own})", what.splitlines()[0]
         refused = f"{who} refused its input, and says why on its node; phase: {worker.phase}"
         public_message = refused if kind == "input" else ""
-        self._add_failure(Failure(kind, rank, f"{who} {what}; phase: {worker.phase}", traceback, public_message))
+        self._add_failure(
+            Failure(kind, rank, f"{who} {what}; phase: {worker.phase}", traceback, public_message)
+        )
 
     def _read_node(self, other: int) -> None:
         try:
@@ -211,7 +223,9 @@ class Watch:
         if other in self._links:
             self._lost.append(self._links.pop(other))
         to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
-        self._add_failure(Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._in_phase(other)}"))
+        self._add_failure(
+            Failure("lost", -1, f"{self._name(other)} is lost{to}: {why}{self._in_phase(other)}")
+        )
 
     def _check_heartbeats(self, seconds: float) -> None:
         for worker in self._workers.values():
@@ -224,9 +238,15 @@ class Watch:
         for other in list(self._others):
             self._seconds_silent[other] += seconds
             if self._seconds_silent[other] > self._timeout:
-                why = self._broken.get(other, "no heartbeat") if other not in self._links else "no heartbeat"
+                why = (
+                    self._broken.get(other, "no heartbeat")
+                    if other not in self._links
+                    else "no heartbeat"
+                )
                 self._node_lost(other, f"{why} for {self._seconds_silent[other]:.0f} s")
-            elif self._node.reopening is not None and self._seconds_silent[other] > self._timeout / 2:
+            elif (
+                self._node.reopening is not None and self._seconds_silent[other] > self._timeout / 2
+            ):
                 self._ask_for(other)  # cut, maybe, and nobody was told
 
     # --- what goes out, and the end ---
@@ -255,7 +275,9 @@ class Watch:
             self._send({"failed": asdict(failure.for_others())}, only=0)
             wait = 2 * CAUSE_WAIT + 1
         if failure.kind == "ended":
-            self._deadline = time.monotonic() + STOP_TIMEOUT  # in which the workers save their round
+            self._deadline = (
+                time.monotonic() + STOP_TIMEOUT
+            )  # in which the workers save their round
             if self._own == 0:
                 self._send({"failed": asdict(failure)})
         elif not self._stopping:
@@ -299,13 +321,29 @@ class Watch:
 
     def _raise_cause(self) -> None:
         """Raise TrainingError with the cause; node 0 sends it to the others."""
-        cause = min(self._failures, key=lambda failure: (KINDS.index(failure.kind), failure.rank), default=None)
+        cause = min(
+            self._failures,
+            key=lambda failure: (KINDS.index(failure.kind), failure.rank),
+            default=None,
+        )
         if self._own == 0 and cause is not None:
             self._send({"end": cause.for_others().message})
-        sentence = self._decision if self._decision is not None else cause.message if cause is not None else ""
-        own = [failure.traceback for failure in self._failures if failure.kind == "error" and failure.traceback]
+        sentence = (
+            self._decision
+            if self._decision is not None
+            else cause.message
+            if cause is not None
+            else ""
+        )
+        own = [
+            failure.traceback
+            for failure in self._failures
+            if failure.kind == "error" and failure.traceback
+        ]
         own += [
-            failure.message for failure in self._failures if failure.kind == "input" and failure.message != sentence
+            failure.message
+            for failure in self._failures
+            if failure.kind == "input" and failure.message != sentence
         ]
         raise TrainingError("\n".join([sentence, *own[:1]]))
 

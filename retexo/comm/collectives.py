@@ -45,7 +45,9 @@ class ReduceInput:
 class Communicator:
     """The collectives of this worker, over any transport. Tensors on a GPU travel by way of the host."""
 
-    def __init__(self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False) -> None:
+    def __init__(
+        self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False
+    ) -> None:
         """sleep_time: seconds that every message waits before it is sent."""
         self.rank, self.world_size = transport.rank, transport.world_size
         self.between_nodes = between_nodes
@@ -63,7 +65,12 @@ class Communicator:
         return self._transport.sent_again
 
     def all_to_all(
-        self, to_peers: list[Tensor], from_sizes: Sequence[int], tag: MessageTag, *, consume: bool = False
+        self,
+        to_peers: list[Tensor],
+        from_sizes: Sequence[int],
+        tag: MessageTag,
+        *,
+        consume: bool = False,
     ) -> list[Tensor]:
         """Send a 1-D tensor to each peer and receive one from each; from_sizes are elements to come, by peer.
 
@@ -71,9 +78,15 @@ class Communicator:
         list to_peers once it is copied into one block, so that large messages are not there twice; and let what comes
         be written to the replay log while the next message is on its way: the caller only reads it.
         """
-        assert to_peers[self.rank].numel() == from_sizes[self.rank], "a message of another size than announced"
+        assert to_peers[self.rank].numel() == from_sizes[self.rank], (
+            "a message of another size than announced"
+        )
         outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
-        received = list(torch.split(torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)))
+        received = list(
+            torch.split(
+                torch.empty(sum(from_sizes), dtype=to_peers[self.rank].dtype), list(from_sizes)
+            )
+        )
         received[self.rank].copy_(to_peers[self.rank].detach())
         if consume:
             to_peers.clear()
@@ -81,7 +94,14 @@ class Communicator:
         self._swap(outgoing, incoming, tag, is_large=consume)
         return received
 
-    def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag, *, is_large: bool = False) -> None:
+    def _swap(
+        self,
+        outgoing: list[Pieces],
+        incoming: list[Pieces],
+        tag: MessageTag,
+        *,
+        is_large: bool = False,
+    ) -> None:
         """Count and send messages, and write those that come, or came in an earlier process, where they belong.
 
         What this worker has for itself is there already. Both lists may be emptied. is_large: see all_to_all.
@@ -109,7 +129,9 @@ class Communicator:
     def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
         outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:
-            time.sleep(self._sleep_time)  # the setting sleep_time: to see how a method fares on slow links
+            time.sleep(
+                self._sleep_time
+            )  # the setting sleep_time: to see how a method fares on slow links
         try:
             self._transport.swap(outgoing, incoming)
         except PeerLost as error:
@@ -143,7 +165,9 @@ class Communicator:
         if self.masks is None:
             self._add_up(summands, tag)
             return
-        assert not any(summand.zero_ranks or summand.wire for summand in summands), "all ranks send masked integers"
+        assert not any(summand.zero_ranks or summand.wire for summand in summands), (
+            "all ranks send masked integers"
+        )
         words = [to_words(summand.tensor) for summand in summands]
         self.masks.add_to(words)
         self._add_up([ReduceInput(each) for each in words], tag)
@@ -152,15 +176,25 @@ class Communicator:
 
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
-        num_bytes = sum(wire.num_bytes(summand.dtype, summand.tensor.numel()) for summand in summands)
+        num_bytes = sum(
+            wire.num_bytes(summand.dtype, summand.tensor.numel()) for summand in summands
+        )
         root = None
         if num_bytes * (self.world_size - 1) <= SMALL:
-            root = min(set(everyone).difference(*(summand.zero_ranks for summand in summands)), default=0)
-        sums = [_ChunkedSum(each, self.rank, _chunks(each, self.world_size, root)) for each in summands]
-        shares: list[Pieces] = [[piece for each in sums for piece in each.share(rank)] for rank in everyone]
+            root = min(
+                set(everyone).difference(*(summand.zero_ranks for summand in summands)), default=0
+            )
+        sums = [
+            _ChunkedSum(each, self.rank, _chunks(each, self.world_size, root)) for each in summands
+        ]
+        shares: list[Pieces] = [
+            [piece for each in sums for piece in each.share(rank)] for rank in everyone
+        ]
         self._swap(shares, [[each.place(rank) for each in sums] for rank in everyone], tag)
         own = [piece for each in sums for piece in each.add_up()]
-        self._swap([own] * self.world_size, [[each.place(rank) for each in sums] for rank in everyone], tag)
+        self._swap(
+            [own] * self.world_size, [[each.place(rank) for each in sums] for rank in everyone], tag
+        )
         for each in sums:
             each.finish()
 
@@ -168,7 +202,10 @@ class Communicator:
         """The share as the others receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
-        encoded, count = wire.encode(summand.tensor.detach().cpu(), summand.dtype), summand.tensor.numel()
+        encoded, count = (
+            wire.encode(summand.tensor.detach().cpu(), summand.dtype),
+            summand.tensor.numel(),
+        )
         return wire.decode(joined(encoded), summand.dtype, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
@@ -202,9 +239,13 @@ class _ChunkedSum:
         self._values = summand.tensor.detach().cpu().contiguous()
         self._encoded = wire.encode(self._values, self._dtype)
         size = self._num_bytes(rank)
-        self._places = [np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone]
+        self._places = [
+            np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone
+        ]
         """Of the shares of all ranks in the own chunk, and then of the sums of all chunks."""
-        self._places[rank] = joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
+        self._places[rank] = (
+            joined(self._chunk(rank)) if rank not in summand.zero_ranks else self._places[rank]
+        )
 
     def share(self, rank: int) -> Pieces:
         """What this worker adds to the chunk of a rank."""
@@ -219,7 +260,9 @@ class _ChunkedSum:
         first, end = self._bounds[self._rank]
         encoded: Pieces = ()
         if first < end:
-            values = [wire.decode(share, self._dtype, end - first) for share in self._places if len(share)]
+            values = [
+                wire.decode(share, self._dtype, end - first) for share in self._places if len(share)
+            ]
             total = self._values[first:end]
             _add(values, total)
             encoded = wire.encode(total, self._dtype)

@@ -54,7 +54,9 @@ class Credentials:
         for name in ("authority.pem", "revoked.pem"):
             context.load_verify_locations(self.folder / name)
         if accepted:
-            context.num_tickets = 0  # no session is taken up again: every connection proves its certificate anew
+            context.num_tickets = (
+                0  # no session is taken up again: every connection proves its certificate anew
+            )
         return context
 
     def node_of(self, certificate: bytes | None) -> int | None:
@@ -72,27 +74,41 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
     authority = _parse(folder / "authority.pem", x509.load_pem_x509_certificate)
     revoked = _parse(folder / "revoked.pem", x509.load_pem_x509_crl)
     if not revoked.is_signature_valid(authority.public_key()):
-        raise InputError(f"{folder / 'revoked.pem'}: was not signed by authority.pem; get it anew from the authority")
+        raise InputError(
+            f"{folder / 'revoked.pem'}: was not signed by authority.pem; get it anew from the authority"
+        )
     members, number = _read_members(folder, authority.public_key())
-    fingerprint = hashlib.sha256(certificate.public_bytes(import_serialization().Encoding.DER)).hexdigest()
+    fingerprint = hashlib.sha256(
+        certificate.public_bytes(import_serialization().Encoding.DER)
+    ).hexdigest()
     places = [place for place, member in enumerate(members) if member.fingerprint == fingerprint]
     if len(members) not in (num_nodes, num_nodes + 1) or places != [node]:
         listed = ", ".join(f"{member.name} {place}" for place, member in enumerate(members))
-        own = f"this certificate is of node {places[0]}" if places else "this certificate is not among them"
+        own = (
+            f"this certificate is of node {places[0]}"
+            if places
+            else "this certificate is not among them"
+        )
         raise InputError(
             f"node_rank={node}: {folder / 'members.json'} lists {listed}, and {own}; "
             f"give each site its own place, of {num_nodes} nodes"
         )
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
-        raise InputError(f"{folder / 'certificate.pem'}: not valid at this time; ask the authority for a new one")
+        raise InputError(
+            f"{folder / 'certificate.pem'}: not valid at this time; ask the authority for a new one"
+        )
     if revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
-        raise InputError(f"{folder / 'certificate.pem'}: was revoked; ask the authority for a new one")
+        raise InputError(
+            f"{folder / 'certificate.pem'}: was revoked; ask the authority for a new one"
+        )
     crl_number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     found = Credentials(folder, members, f"members {number}, revoked {crl_number}")
     try:
         found.context(accepted=False)
     except ssl.SSLError as error:
-        raise InputError(f"{folder}: key.pem and certificate.pem do not fit together: {error.reason}") from error
+        raise InputError(
+            f"{folder}: key.pem and certificate.pem do not fit together: {error.reason}"
+        ) from error
     return found
 
 
@@ -100,16 +116,22 @@ def _check_key(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise InputError(f"distributed.credentials: {path}: {error.strerror}; see retexo credentials") from error
+        raise InputError(
+            f"distributed.credentials: {path}: {error.strerror}; see retexo credentials"
+        ) from error
     if mode & 0o077:
-        raise InputError(f"{path}: others may read it (mode {mode & 0o777:o}); chmod 600 it, or make a new key")
+        raise InputError(
+            f"{path}: others may read it (mode {mode & 0o777:o}); chmod 600 it, or make a new key"
+        )
 
 
 def _parse(path: Path, load: Any) -> Any:
     try:
         return load(path.read_bytes())
     except OSError as error:
-        raise InputError(f"distributed.credentials: {path}: {error.strerror}; see retexo credentials") from error
+        raise InputError(
+            f"distributed.credentials: {path}: {error.strerror}; see retexo credentials"
+        ) from error
     except ValueError as error:
         raise InputError(f"{path}: is not what its name says: {error}; get it anew") from error
 
@@ -118,10 +140,15 @@ def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int
     path = folder / "members.json"
     content, signature = (_parse(each, bytes) for each in (path, folder / "members.sig"))
     if not is_signed(authority, signature, content):
-        raise InputError(f"{path}: members.sig is no signature of it by authority.pem; get both anew")
+        raise InputError(
+            f"{path}: members.sig is no signature of it by authority.pem; get both anew"
+        )
     try:
         listed = json.loads(content)
-        members = tuple(Member(**{name: each[name] for name in ("name", "fingerprint")}) for each in listed["members"])
+        members = tuple(
+            Member(**{name: each[name] for name in ("name", "fingerprint")})
+            for each in listed["members"]
+        )
         for member in members:
             check_types(member)
         return members, int(listed["number"])

@@ -57,7 +57,9 @@ class Link:
     def begin(self, outgoing: list[memoryview], incoming: list[memoryview]) -> None:
         """Send this message, and receive one of this length, both in pieces that are not empty."""
         with self._lock:
-            first = RECORD - FRAME.size - HEADER.size  # one record of TLS, and one packet, for a short message
+            first = (
+                RECORD - FRAME.size - HEADER.size
+            )  # one record of TLS, and one packet, for a short message
             start, rest = b"".join(piece[:first] for piece in outgoing)[:first], list(outgoing)
             advance(rest, len(start))
             self._pending.extend([memoryview(HEADER.pack(sum(map(len, outgoing))) + start), *rest])
@@ -78,7 +80,8 @@ class Link:
         """What may be sent again is copied: whoever gave messages may change them now."""
         with self._lock:  # where the link was just taken up, all of it is pending
             self._pending, self._kept = (
-                deque(memoryview(bytes(piece)) for piece in pieces) for pieces in (self._pending, self._kept)
+                deque(memoryview(bytes(piece)) for piece in pieces)
+                for pieces in (self._pending, self._kept)
             )
 
     @property
@@ -165,7 +168,9 @@ class Link:
         if not self._head:
             place, acknowledged, self._left = FRAME.unpack(self._frame)
             if place != self._received:
-                raise PeerLost(f"rank {self.peer} sends byte {place} of the link, not {self._received}")
+                raise PeerLost(
+                    f"rank {self.peer} sends byte {place} of the link, not {self._received}"
+                )
             self._forget(acknowledged)
 
     def _read_values(self) -> None:
@@ -182,7 +187,9 @@ class Link:
     def _forget(self, acknowledged: int) -> None:
         """Drop what has arrived at the other end."""
         if not self._acknowledged <= acknowledged <= self._sent:
-            raise PeerLost(f"rank {self.peer} has {acknowledged} bytes of the {self._sent} that were sent")
+            raise PeerLost(
+                f"rank {self.peer} has {acknowledged} bytes of the {self._sent} that were sent"
+            )
         count, self._acknowledged = acknowledged - self._acknowledged, acknowledged
         while count:
             piece = self._kept.popleft()

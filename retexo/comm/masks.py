@@ -39,7 +39,9 @@ class PairwiseMasks:
         self._number += 1
         sizes = [share.numel() * share.element_size() for share in shares]
         for peer, key in self._keys.items():
-            stream = torch.frombuffer(bytearray(self._stream(key, sum(sizes)) or b"\0"), dtype=torch.uint8)
+            stream = torch.frombuffer(
+                bytearray(self._stream(key, sum(sizes)) or b"\0"), dtype=torch.uint8
+            )
             for share, piece in zip(shares, torch.split(stream[: sum(sizes)], sizes), strict=True):
                 mask = piece.clone().view(share.dtype)
                 share += mask if self._rank < peer else -mask

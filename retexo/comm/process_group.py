@@ -64,17 +64,24 @@ def connected(
     return socket_transport(_over_sockets(rendezvous, rank, dict(streams)))
 
 
-def _over_sockets(rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]) -> SocketTransport:
+def _over_sockets(
+    rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
+) -> SocketTransport:
     """Streams to other nodes become links; in the order of peers, so that no circle of workers waits for TLS."""
     door, per_node = streams.pop(rank, None), rendezvous.parts_per_node
     tls = Tls(rendezvous.credentials) if rendezvous.credentials is not None else None
 
     def secured(peer: int, stream: socket.socket, timeout: float, accepted: bool) -> socket.socket:
-        return secure_stream(stream, tls, peer // per_node, timeout, accepted=accepted) if tls else stream
+        return (
+            secure_stream(stream, tls, peer // per_node, timeout, accepted=accepted)
+            if tls
+            else stream
+        )
 
     remote = [peer for peer in sorted(streams) if per_node and peer // per_node != rank // per_node]
     links = {
-        peer: Link(peer, secured(peer, streams.pop(peer), rendezvous.init_timeout, rank < peer)) for peer in remote
+        peer: Link(peer, secured(peer, streams.pop(peer), rendezvous.init_timeout, rank < peer))
+        for peer in remote
     }
     repairs = None
     if door is not None:
@@ -109,10 +116,17 @@ class GlooTransport:
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
         """See Transport.swap; what comes in one piece is not copied."""
-        places = [pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8) for pieces in incoming]
+        places = [
+            pieces[0] if len(pieces) == 1 else np.empty(sum(map(len, pieces)), np.uint8)
+            for pieces in incoming
+        ]
         # Point to point: gloo's all-to-all sends empty messages, too, by way of another thread.
         try:
-            pending = [dist.irecv(torch.from_numpy(place), peer) for peer, place in enumerate(places) if len(place)]
+            pending = [
+                dist.irecv(torch.from_numpy(place), peer)
+                for peer, place in enumerate(places)
+                if len(place)
+            ]
             for peer, pieces in enumerate(outgoing):
                 if any(map(len, pieces)):
                     pending.append(dist.isend(torch.from_numpy(joined(pieces)), peer))
@@ -133,7 +147,10 @@ def _is_of_network(error: RuntimeError) -> bool:
     """Whether a collective failed because of a peer, and not here, as when memory runs out."""
     # gloo's errors have no type of their own, but name its source file.
     text = re.sub(r"\[enforce fail.*", "", str(error))
-    return isinstance(error, dist.DistError) or re.search(r"/transport/|[Cc]onnection|[Tt]imed out", text) is not None
+    return (
+        isinstance(error, dist.DistError)
+        or re.search(r"/transport/|[Cc]onnection|[Tt]imed out", text) is not None
+    )
 
 
 def _store(rendezvous: Rendezvous) -> Store:
@@ -156,7 +173,9 @@ def serving_store(address: str) -> Iterator[int]:
     """Serve the store of a run over several nodes, on this address alone; yields its port, which the system chose."""
     server = socket.create_server((address, 0))
     port = int(server.getsockname()[1])
-    store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
+    store = TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+    )
     try:
         yield port
     finally:
@@ -169,7 +188,9 @@ class LauncherStore:
     def __init__(self, address: str, port: int, timeout: float) -> None:
         self._where = f"the store of torchrun at {address}:{port}"
         with self._naming_failure():
-            self._store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout))
+            self._store = TCPStore(
+                address, port, is_master=False, timeout=timedelta(seconds=timeout)
+            )
 
     def put(self, key: str, value: str) -> None:
         with self._naming_failure():

@@ -36,7 +36,13 @@ class Repairs:
     """Of the links of a worker."""
 
     def __init__(
-        self, rank: int, links: Mapping[int, Link], door: socket.socket, secret: str, timeout: float, secure: Secure
+        self,
+        rank: int,
+        links: Mapping[int, Link],
+        door: socket.socket,
+        secret: str,
+        timeout: float,
+        secure: Secure,
     ) -> None:
         """secret: only nodes of this run know it. timeout: seconds that a link may be broken."""
         self._rank, self._links, self._door = rank, links, door
@@ -107,7 +113,9 @@ class Repairs:
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             peer, opened = DOOR.unpack(content)
-            threading.Thread(target=self._take_up, args=(self._links[peer], connection, opened), daemon=True).start()
+            threading.Thread(
+                target=self._take_up, args=(self._links[peer], connection, opened), daemon=True
+            ).start()
         return bool(content)
 
     def _take_up(self, link: Link, connection: socket.socket, opened: bool) -> None:
@@ -121,10 +129,17 @@ class Repairs:
                 again = link.take_up(connection, COUNT.unpack(_receive(connection, COUNT.size))[0])
             except (OSError, PeerLost) as error:
                 connection.close()
-                logger.warning("a connection in place of that to rank %d was not taken: %s", link.peer, error)
+                logger.warning(
+                    "a connection in place of that to rank %d was not taken: %s", link.peer, error
+                )
                 return
         if again or link.why not in (SILENT, RENEWED):
-            logger.warning("the link to rank %d was taken up again (%s): %d bytes anew", link.peer, link.why, again)
+            logger.warning(
+                "the link to rank %d was taken up again (%s): %d bytes anew",
+                link.peer,
+                link.why,
+                again,
+            )
         with suppress(OSError):
             self._ring.send(b"\0", socket.MSG_DONTWAIT)
 
@@ -141,7 +156,9 @@ class Repairs:
             return hmac.digest(self._secret, b"%d %d " % (sender, receiver) + fresh, "sha256")
 
         connection.sendall(proof(self._rank, peer, own + theirs))
-        if not hmac.compare_digest(_receive(connection, NONCE_BYTES), proof(peer, self._rank, theirs + own)):
+        if not hmac.compare_digest(
+            _receive(connection, NONCE_BYTES), proof(peer, self._rank, theirs + own)
+        ):
             raise ConnectionError(f"it does not know this run, or is not rank {peer}")
 
 

@@ -56,7 +56,10 @@ class ReplayLog:
             length = self.path.stat().st_size
             while len(header := file.read(HEADER.size)) == HEADER.size:
                 size, expected, _ = HEADER.unpack(header)
-                if size > length - file.tell() or checksum([np.frombuffer(file.read(size), np.uint8)]) != expected:
+                if (
+                    size > length - file.tell()
+                    or checksum([np.frombuffer(file.read(size), np.uint8)]) != expected
+                ):
                     break
                 ends.append(file.tell())
         return ends
@@ -72,7 +75,9 @@ class ReplayLog:
 
     def next(self, sent: int, received: Pieces) -> bool:
         """Write into `received` what came when messages with the checksum `sent` went out; False at the log's end."""
-        if self._last is not None or self._position == len(self):  # what is being written is the last
+        if self._last is not None or self._position == len(
+            self
+        ):  # what is being written is the last
             return False
         self._file.seek(self._ends[self._position])
         size, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
@@ -114,7 +119,9 @@ class ReplayLog:
                 # Written to the disk now, and its pages are free for what comes next: making new ones takes far longer.
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
-            raise TrainingError(f"{self.path}: cannot be written: {error.strerror}; free some space") from error
+            raise TrainingError(
+                f"{self.path}: cannot be written: {error.strerror}; free some space"
+            ) from error
         self._ends.append(self._file.tell())
         self._position += 1
 

@@ -45,7 +45,12 @@ class SocketTransport:
         repairs: Repairs | None = None,
     ) -> None:
         """streams: to workers of this node. timeout: seconds without a byte after which a peer counts as lost."""
-        self._links, self._repairs, self._streams, self._timeout = links or {}, repairs, streams, timeout
+        self._links, self._repairs, self._streams, self._timeout = (
+            links or {},
+            repairs,
+            streams,
+            timeout,
+        )
         self.rank, self.world_size = rank, len(streams) + len(self._links) + 1
         for stream in streams.values():
             limit = struct.pack("ll", int(timeout), int(timeout % 1 * 1e6))
@@ -113,10 +118,14 @@ class SocketTransport:
                 peers = ", ".join(str(transfer.peer) for transfer in waiting)
                 raise PeerLost(f"no byte from rank {peers} for {self._timeout:g} s")
             if self._repairs is not None and now - looked >= self._repairs.interval:
-                self._repairs.check([transfer for transfer in waiting if isinstance(transfer, Link)])
+                self._repairs.check(
+                    [transfer for transfer in waiting if isinstance(transfer, Link)]
+                )
                 looked = now
 
-    def _wait(self, waiting: Sequence["_Transfer | Link"]) -> tuple[Sequence["_Transfer | Link"], bool]:
+    def _wait(
+        self, waiting: Sequence["_Transfer | Link"]
+    ) -> tuple[Sequence["_Transfer | Link"], bool]:
         """Those that can go on, none after a while; and whether a link was taken up again."""
         poll, seconds, repairs = select.poll(), self._timeout, self._repairs
         at = {transfer.descriptor: transfer for transfer in waiting}
@@ -137,11 +146,17 @@ class _Transfer:
     """A message to a worker of this node, and the one that comes from it."""
 
     def __init__(
-        self, peer: int, stream: socket.socket, outgoing: list[memoryview], incoming: list[memoryview]
+        self,
+        peer: int,
+        stream: socket.socket,
+        outgoing: list[memoryview],
+        incoming: list[memoryview],
     ) -> None:
         self.peer, self._stream = peer, stream
         self._expected, self._header = sum(map(len, incoming)), bytearray(HEADER.size)
-        self.to_send = [memoryview(HEADER.pack(sum(map(len, outgoing)))), *outgoing] if outgoing else []
+        self.to_send = (
+            [memoryview(HEADER.pack(sum(map(len, outgoing)))), *outgoing] if outgoing else []
+        )
         self._to_come = [memoryview(self._header), *incoming] if incoming else []
         self._pieces = len(incoming)
 

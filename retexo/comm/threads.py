@@ -63,6 +63,8 @@ def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]
     with ThreadPoolExecutor(world_size) as pool:
         futures = [pool.submit(worker, rank) for rank in range(world_size)]
     errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):  # the cause before what follows from it
+    for error in sorted(
+        errors, key=lambda error: isinstance(error, PeerLost)
+    ):  # the cause before what follows from it
         raise error
     return [future.result() for future in futures]

@@ -17,11 +17,15 @@ class Tls:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._contexts = {accepted: credentials.context(accepted=accepted) for accepted in (False, True)}
+        self._contexts = {
+            accepted: credentials.context(accepted=accepted) for accepted in (False, True)
+        }
 
     def over(self, connection: socket.socket, *, accepted: bool) -> ssl.SSLSocket:
         """TLS over a connection; the caller does the handshake, and then asks `node_of`."""
-        return self._contexts[accepted].wrap_socket(connection, server_side=accepted, do_handshake_on_connect=False)
+        return self._contexts[accepted].wrap_socket(
+            connection, server_side=accepted, do_handshake_on_connect=False
+        )
 
     def node_of(self, connection: ssl.SSLSocket) -> int:
         """The node that the peer's certificate stands for; Refused for a certificate of no member."""
@@ -35,10 +39,14 @@ class Tls:
         found, members = self.node_of(connection), self._credentials.members
         if found != node:
             expected = f"{members[node].name}, node {node}"
-            raise Refused(f"it has the certificate of {members[found].name}, node {found}, not of {expected}")
+            raise Refused(
+                f"it has the certificate of {members[found].name}, node {found}, not of {expected}"
+            )
 
 
-def secure_stream(connection: socket.socket, tls: Tls, node: int, timeout: float, *, accepted: bool) -> ssl.SSLSocket:
+def secure_stream(
+    connection: socket.socket, tls: Tls, node: int, timeout: float, *, accepted: bool
+) -> ssl.SSLSocket:
     """A worker's stream to a worker of another node, encrypted within `timeout` seconds; else PeerLost."""
     deadline = time.monotonic() + timeout
     stream = tls.over(connection, accepted=accepted)

@@ -16,7 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KINDS = ("setup", "features", "embeddings", "gradients", "parameters", "metrics", "predictions", "structure", "labels")
+KINDS = (
+    "setup",
+    "features",
+    "embeddings",
+    "gradients",
+    "parameters",
+    "metrics",
+    "predictions",
+    "structure",
+    "labels",
+)
 """`structure` and `labels`: neighbours and labels that trainer=sampled fetches from other parts."""
 OF_ROUNDS = ("gradients", "metrics")
 """Kinds that the rounds of a layer send."""

@@ -36,18 +36,24 @@ def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
     return [packed[: _code_bytes(dtype, len(values))], bytes_of(scales)]
 
 
-def chunk(encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int) -> list[ByteArray]:
+def chunk(
+    encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int
+) -> list[ByteArray]:
     """The bytes of the values from `first`, where there are scales a multiple of BLOCK, up to `end`."""
     if dtype not in LARGEST:
         return [encoded[0][first * dtype.itemsize : end * dtype.itemsize]]
     codes, scales = encoded
-    scale_of = slice(first // BLOCK * SCALE[dtype].itemsize, -(-end // BLOCK) * SCALE[dtype].itemsize)
+    scale_of = slice(
+        first // BLOCK * SCALE[dtype].itemsize, -(-end // BLOCK) * SCALE[dtype].itemsize
+    )
     return [codes[_code_bytes(dtype, first) : _code_bytes(dtype, end)], scales[scale_of]]
 
 
 def num_bytes(dtype: torch.dtype, count: int) -> int:
     """Of a chunk of so many values."""
-    return _code_bytes(dtype, count) + (-(-count // BLOCK) * SCALE[dtype].itemsize if dtype in LARGEST else 0)
+    return _code_bytes(dtype, count) + (
+        -(-count // BLOCK) * SCALE[dtype].itemsize if dtype in LARGEST else 0
+    )
 
 
 def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
@@ -69,7 +75,9 @@ def _code_bytes(dtype: torch.dtype, count: int) -> int:
 def _pack(codes: ByteArray) -> ByteArray:
     """Codes of which the low six bits count [4 m], in 3 m bytes."""
     groups = codes.reshape(-1, 4)
-    packed: ByteArray = ((groups[:, :3] & np.uint8(63)) | (groups[:, 3:] << FOURTH & np.uint8(192))).ravel()
+    packed: ByteArray = (
+        (groups[:, :3] & np.uint8(63)) | (groups[:, 3:] << FOURTH & np.uint8(192))
+    ).ravel()
     return packed
 
 
@@ -85,5 +93,7 @@ def _unpack(packed: ByteArray) -> npt.NDArray[np.int8]:
 
 def bytes_of(tensor: Tensor) -> ByteArray:
     """The memory of a 1-D tensor on the host, or of a copy where its values do not follow each other."""
-    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))  # of one value the stride may be 0
+    flat = (
+        tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
+    )  # of one value the stride may be 0
     return flat.view(torch.uint8).numpy()

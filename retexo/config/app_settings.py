@@ -8,18 +8,34 @@ class PredictSettings(Checked):
     """What app=predict writes."""
 
     format: str = setting(
-        "predict.format", "parquet", "parquet needs the extra `tables`", one_of("parquet", "npy", "csv"), compared=False
+        "predict.format",
+        "parquet",
+        "parquet needs the extra `tables`",
+        one_of("parquet", "npy", "csv"),
+        compared=False,
     )
     pairs: str | None = setting(
-        "predict.pairs", None, "links: a npy or csv of pairs of ids, which are scored", per_node=True, compared=False
+        "predict.pairs",
+        None,
+        "links: a npy or csv of pairs of ids, which are scored",
+        per_node=True,
+        compared=False,
     )
     top: int | None = setting(
-        "predict.top", None, "links: so many most likely new partners of each node of predict.nodes", at_least(1),
+        "predict.top",
+        None,
+        "links: so many most likely new partners of each node of predict.nodes",
+        at_least(1),
         compared=False,
-    )  # fmt: skip
-    nodes: str | None = setting("predict.nodes", None, "likewise: a npy or csv of ids", per_node=True, compared=False)
+    )
+    nodes: str | None = setting(
+        "predict.nodes", None, "likewise: a npy or csv of ids", per_node=True, compared=False
+    )
     embeddings: bool = setting(
-        "predict.embeddings", False, "write the embeddings of the last hidden layer, too", compared=False
+        "predict.embeddings",
+        False,
+        "write the embeddings of the last hidden layer, too",
+        compared=False,
     )
 
 
@@ -28,10 +44,14 @@ class ReportSettings(Checked):
     """What app=report reads, and how a run is called in it."""
 
     runs: str | None = setting(
-        "report.runs", None, "app=report: the folder below which runs are read; null: outputs and multirun",
+        "report.runs",
+        None,
+        "app=report: the folder below which runs are read; null: outputs and multirun",
         compared=False,
-    )  # fmt: skip
-    label: str | None = setting("report.label", None, "app=train: what reports call the method, besides its model")
+    )
+    label: str | None = setting(
+        "report.label", None, "app=train: what reports call the method, besides its model"
+    )
 
 
 @settings_dataclass
@@ -39,9 +59,14 @@ class SweepSettings(Checked):
     """Many runs by one command, see docs/report.md; `+experiment=seeds5` and others set it."""
 
     dir: str | None = setting(
-        "sweep.dir", None, "where the runs go; those that are done there are not run again", compared=False
+        "sweep.dir",
+        None,
+        "where the runs go; those that are done there are not run again",
+        compared=False,
     )
     axes: dict[str, dict[str, str]] | None = setting(
-        "sweep.axes", None, "arguments of the command line, by axis and value: every combination is a run",
+        "sweep.axes",
+        None,
+        "arguments of the command line, by axis and value: every combination is a run",
         compared=False,
-    )  # fmt: skip
+    )

@@ -31,63 +31,114 @@ class ClusterSettings(Checked):
 
     num_partitions: int
     parts_per_node: int = setting(
-        "parts_per_node", None, "workers of each node; null: all on this node", at_least(1), compared=False
+        "parts_per_node",
+        None,
+        "workers of each node; null: all on this node",
+        at_least(1),
+        compared=False,
     )
-    node_rank: int = setting("node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False)
-    device: str = setting("device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda"))
+    node_rank: int = setting(
+        "node_rank", 0, "which node this is", at_least(0), per_node=True, compared=False
+    )
+    device: str = setting(
+        "device", "auto", "auto: a GPU if there is one", one_of("auto", "cpu", "cuda")
+    )
     threads: int | None = setting(
-        "cluster.threads", None, "torch threads of a worker; null: cores of the node / its workers",
-        at_least(1), at_most(MAX_THREADS), per_node=True,
-    )  # fmt: skip
+        "cluster.threads",
+        None,
+        "torch threads of a worker; null: cores of the node / its workers",
+        at_least(1),
+        at_most(MAX_THREADS),
+        per_node=True,
+    )
     backend: str = setting(
-        "distributed.backend", "gloo", "what carries messages: torch's gloo, or sockets of this program's own",
-        one_of("gloo", "sockets"), per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.backend",
+        "gloo",
+        "what carries messages: torch's gloo, or sockets of this program's own",
+        one_of("gloo", "sockets"),
+        per_node=True,
+        compared=False,
+    )
     tls: bool | None = setting(
-        "distributed.tls", None,
+        "distributed.tls",
+        None,
         "TLS 1.3 between nodes; null: with backend=sockets; gloo has none; false: in the clear",
-        per_node=True, compared=False,
-    )  # fmt: skip
+        per_node=True,
+        compared=False,
+    )
     credentials: str | None = setting(
-        "distributed.credentials", None, "folder with this node's key and certificate, see `retexo credentials`",
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.credentials",
+        None,
+        "folder with this node's key and certificate, see `retexo credentials`",
+        per_node=True,
+        compared=False,
+    )
     hub: str | None = setting(
-        "distributed.hub", None,
+        "distributed.hub",
+        None,
         "ADDRESS:PORT of app=hub, or of node 0, if members.json has no hub; by it a node is reached that has no "
         "distributed.inbound_port; all nodes or none",
-        Check(lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None, "must be ADDRESS:PORT"),
-        per_node=True, compared=False,
-    )  # fmt: skip
+        Check(
+            lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
+            "must be ADDRESS:PORT",
+        ),
+        per_node=True,
+        compared=False,
+    )
     inbound_port: int | None = setting(
-        "distributed.inbound_port", None,
+        "distributed.inbound_port",
+        None,
         "port at which others can reach this node (not node 0); null: with a hub, none; else the system's choice",
-        within(1, 65535), per_node=True, compared=False,
-    )  # fmt: skip
+        within(1, 65535),
+        per_node=True,
+        compared=False,
+    )
     master_addr: str = setting(
-        "distributed.master_addr", "127.0.0.1", "address of node 0; not used with one node",
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.master_addr",
+        "127.0.0.1",
+        "address of node 0; not used with one node",
+        per_node=True,
+        compared=False,
+    )
     master_port: int = setting(
-        "distributed.master_port", 10011, "its port", within(1, 65535), per_node=True, compared=False
+        "distributed.master_port",
+        10011,
+        "its port",
+        within(1, 65535),
+        per_node=True,
+        compared=False,
     )
     interface: str | None = setting(
-        "distributed.interface", None, "network interface between nodes; null: the one with the route to master_addr",
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.interface",
+        None,
+        "network interface between nodes; null: the one with the route to master_addr",
+        per_node=True,
+        compared=False,
+    )
     init_timeout: float = setting(
-        "distributed.init_timeout", 120, "seconds until all workers have to be there", *seconds(1),
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.init_timeout",
+        120,
+        "seconds until all workers have to be there",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
     timeout: float = setting(
-        "distributed.timeout", 1800, "seconds until a collective has to end", *seconds(1),
-        per_node=True, compared=False,
-    )  # fmt: skip
+        "distributed.timeout",
+        1800,
+        "seconds until a collective has to end",
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
     heartbeat_timeout: float = setting(
-        "distributed.heartbeat_timeout", 15,
+        "distributed.heartbeat_timeout",
+        15,
         "seconds without a heartbeat after which a worker or a node counts as dead; a slow one has heartbeats",
-        *seconds(1), per_node=True, compared=False,
-    )  # fmt: skip
+        *seconds(1),
+        per_node=True,
+        compared=False,
+    )
     launcher_env: LauncherEnv | None = None
     """Set where torchrun or Slurm started this process."""
     run_key: str = ""
@@ -111,16 +162,26 @@ class ClusterSettings(Checked):
 
     def _check_encryption(self) -> None:
         if self.hub is not None and not self.encrypted:
-            raise InputError(f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
-                             "distributed.backend=sockets and distributed.credentials")  # fmt: skip
+            raise InputError(
+                f"distributed.hub={self.hub}: a hub joins encrypted connections only; set "
+                "distributed.backend=sockets and distributed.credentials"
+            )
         if self.inbound_port is not None and self.node_rank == 0:
-            raise InputError(f"distributed.inbound_port={self.inbound_port}: node 0 is reached at "
-                             "distributed.master_port, or at the hub; leave it out there")  # fmt: skip
-        wanted = "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
+            raise InputError(
+                f"distributed.inbound_port={self.inbound_port}: node 0 is reached at "
+                "distributed.master_port, or at the hub; leave it out there"
+            )
+        wanted = (
+            "distributed.tls=true" if self.tls else f"distributed.credentials={self.credentials}"
+        )
         if self.backend == "gloo" and (self.tls or self.credentials is not None):
-            raise InputError(f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts")
+            raise InputError(
+                f"{wanted}: gloo sends in the clear; set distributed.backend=sockets, which encrypts"
+            )
         if self.tls is False and self.credentials is not None:
-            raise InputError(f"{wanted}: distributed.tls=false sends in the clear; leave one of them out")
+            raise InputError(
+                f"{wanted}: distributed.tls=false sends in the clear; leave one of them out"
+            )
         if self.encrypted and self.credentials is None:
             raise InputError(
                 "distributed.credentials=null: backend=sockets encrypts between nodes, for which each needs its key; "
@@ -151,7 +212,9 @@ class ClusterSettings(Checked):
     @property
     def one_machine(self) -> bool:
         """Whether all workers are known to be on this machine, so that loopback is enough."""
-        return self.num_nodes == 1 or (self.launcher_env is not None and self.launcher_env.one_machine)
+        return self.num_nodes == 1 or (
+            self.launcher_env is not None and self.launcher_env.one_machine
+        )
 
     def threads_of(self, cores: int) -> int:
         """Torch threads of a worker whose process may use so many cores, which it shares with its neighbours."""
@@ -161,4 +224,8 @@ class ClusterSettings(Checked):
 
     def local_index(self, rank: int) -> int:
         """The place of a local rank among the workers of this machine: they share its GPUs in turn."""
-        return rank - self.local_ranks.start if self.launcher_env is None else self.launcher_env.local_rank
+        return (
+            rank - self.local_ranks.start
+            if self.launcher_env is None
+            else self.launcher_env.local_rank
+        )

@@ -32,11 +32,17 @@ BASE = "node_classification"
 # What the files in conf/ refer to; both have to be there before Hydra composes anything.
 ConfigStore.instance().store(name="defaults", node=defaults())
 for (group, name), options in OPTIONS.items():
-    ConfigStore.instance().store(group=f"options/{group}", name=name, node=defaults(options), package="_global_")
-OmegaConf.register_new_resolver("settings_help", lambda: help_text().replace("$", "$$"), replace=True)
+    ConfigStore.instance().store(
+        group=f"options/{group}", name=name, node=defaults(options), package="_global_"
+    )
+OmegaConf.register_new_resolver(
+    "settings_help", lambda: help_text().replace("$", "$$"), replace=True
+)
 
 
-def compose(overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None) -> Settings:
+def compose(
+    overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
+) -> Settings:
     """Settings for Python callers: as `retexo --config-name CONFIG_NAME --config-dir CONFIG_DIR OVERRIDES` has them.
 
     Raises InputError.
@@ -52,7 +58,9 @@ def compose_run(
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     if config_dir is not None and not Path(config_dir).is_dir():
-        raise InputError(f"--config-dir={config_dir}: no such folder; give one that has configuration files")
+        raise InputError(
+            f"--config-dir={config_dir}: no such folder; give one that has configuration files"
+        )
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         if config_dir is not None:  # which may have groups of its own
@@ -74,7 +82,12 @@ def compose_run(
 def _chooses(override: Override) -> bool:
     """Whether it is more than a value: a file of a group, or what Hydra refuses."""
     group = override.key_or_group
-    return override.is_sweep_override() or override.package is not None or (CONFIG_DIR / group).is_dir() or "/" in group
+    return (
+        override.is_sweep_override()
+        or override.package is not None
+        or (CONFIG_DIR / group).is_dir()
+        or "/" in group
+    )
 
 
 def _newest() -> int:
@@ -87,7 +100,9 @@ def _compose_once(config_name: str, choices: tuple[str, ...], newest: int) -> Di
     return _compose(config_name, choices)
 
 
-def _compose(config_name: str, overrides: tuple[str, ...], config_dir: str | None = None) -> DictConfig:
+def _compose(
+    config_name: str, overrides: tuple[str, ...], config_dir: str | None = None
+) -> DictConfig:
     import hydra
     from hydra._internal.hydra import Hydra  # the public functions take no second folder
     from hydra._internal.utils import create_config_search_path
@@ -97,8 +112,14 @@ def _compose(config_name: str, overrides: tuple[str, ...], config_dir: str | Non
 
     search_path = create_config_search_path(str(CONFIG_DIR))
     if config_dir is not None:
-        search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema"))
-    outer = GlobalHydra.instance().hydra  # of the command, where an app composes; Hydra allows one at a time
+        search_path.prepend(
+            "command-line",
+            f"file://{Path(config_dir).absolute()}",
+            SearchPathQuery(provider="schema"),
+        )
+    outer = (
+        GlobalHydra.instance().hydra
+    )  # of the command, where an app composes; Hydra allows one at a time
     GlobalHydra.instance().clear()
     try:
         setbase("1.3")
@@ -153,21 +174,27 @@ def load(
 
 def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings that all trainers have, and those that only the chosen one knows."""
-    common = {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)  # others default to it
+    common = (
+        {"seed": resolved["seed"], **resolved} if "seed" in resolved else dict(resolved)
+    )  # others default to it
     trainer = common.get("trainer")
     name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
     own = name not in _names() and isinstance(common.get(name), dict)
     return common, common.pop(name) if own else {}
 
 
-def _placed(values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]) -> dict[str, Any]:
+def _placed(
+    values: dict[str, Any], launcher_env: LauncherEnv | None, given: frozenset[str]
+) -> dict[str, Any]:
     """The settings with the place of this node; as torchrun or Slurm says, each process is a node with one rank."""
     if launcher_env is None:
         all_here = values["parts_per_node"] is None
         return {**values, "parts_per_node": values["num_partitions"]} if all_here else values
     for name in ("parts_per_node", "node_rank"):
         if name in given:
-            raise InputError(f"{name}={values[name]}: {launcher_env.launcher} says who has which rank; leave it out")
+            raise InputError(
+                f"{name}={values[name]}: {launcher_env.launcher} says who has which rank; leave it out"
+            )
     if launcher_env.world_size != values["num_partitions"]:
         raise InputError(
             f"num_partitions={values['num_partitions']}: {launcher_env.launcher} started {launcher_env.world_size} "
@@ -217,20 +244,34 @@ def unknown_setting(name: str) -> InputError:
     """The error for a setting that does not exist, with the nearest name that does."""
     group, _, option = name.partition(".")
     if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
-        known = ", ".join(flatten(defaults(OPTIONS["trainer", group]))) if ("trainer", group) in OPTIONS else ""
-        return InputError(f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}")
+        known = (
+            ", ".join(flatten(defaults(OPTIONS["trainer", group])))
+            if ("trainer", group) in OPTIONS
+            else ""
+        )
+        return InputError(
+            f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}"
+        )
     for (owner, variant), options in OPTIONS.items():
         if name in flatten(defaults(options)):
-            return InputError(f"{name}: only {owner}={variant} has it; leave it out, or choose that")
+            return InputError(
+                f"{name}: only {owner}={variant} has it; leave it out, or choose that"
+            )
     names = _names()
     group, _, option = name.rpartition(".")
-    of_group = [each.removeprefix(f"{group}.") for each in names if each.rpartition(".")[0] == group and group]
+    of_group = [
+        each.removeprefix(f"{group}.")
+        for each in names
+        if each.rpartition(".")[0] == group and group
+    ]
     elsewhere = [each for each in names if each.rpartition(".")[2] == option]
     if of_group and not elsewhere:
         nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
         hint = f"{group} has {', '.join(of_group)}"
     else:
-        nearest = difflib.get_close_matches(name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5)
+        nearest = difflib.get_close_matches(
+            name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
+        )
         hint = "see docs/settings.md for all"
     if nearest:
         hint = f"did you mean {nearest[0]}?"

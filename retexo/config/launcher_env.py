@@ -33,7 +33,9 @@ class LauncherEnv:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise InputError(f"rank {self.rank} of {self.launcher}: must be in [0, {self.world_size}); start it anew")
+            raise InputError(
+                f"rank {self.rank} of {self.launcher}: must be in [0, {self.world_size}); start it anew"
+            )
 
     @property
     def one_machine(self) -> bool:
@@ -72,7 +74,9 @@ def _slurm(environ: Mapping[str, str]) -> LauncherEnv:
     world_size = _number(environ, "SLURM_NTASKS")
     host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     job = environ.get("SLURM_JOB_ID", "")
-    counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
+    counts = expand_counts(
+        environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
+    )
     node = _number(environ, "SLURM_NODEID", 0)
     num_nodes = _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
@@ -99,7 +103,9 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     except ValueError:
         number = -1
     if number < 0:
-        raise InputError(f"environment variable {name}={value}: must be a number; torchrun or srun sets it")
+        raise InputError(
+            f"environment variable {name}={value}: must be a number; torchrun or srun sets it"
+        )
     return number
 
 
@@ -108,7 +114,9 @@ def first_host(nodelist: str) -> str:
     first = re.match(r"((?:[^,\[]|\[[^\]]*\])*)(?:,|$)", nodelist)
     host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first.group(1)) if first else "["
     if not re.fullmatch(r"[\w.-]*", host):
-        raise InputError(f"SLURM_NODELIST={nodelist[:40]}: cannot read its first host; srun sets it")
+        raise InputError(
+            f"SLURM_NODELIST={nodelist[:40]}: cannot read its first host; srun sets it"
+        )
     return host
 
 
@@ -118,6 +126,8 @@ def expand_counts(text: str) -> list[int]:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         length = len(counts) + int((times or "1")[:9])
         if length > MAX_HOSTS:
-            raise InputError(f"SLURM_TASKS_PER_NODE: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it")
+            raise InputError(
+                f"SLURM_TASKS_PER_NODE: names {length} or more hosts, {MAX_HOSTS} at most; srun sets it"
+            )
         counts += [int(count[:9])] * int(times or 1)
     return counts

@@ -10,7 +10,9 @@ from retexo.config.settings import OptimizerSettings
 
 def check_optimizer(settings: OptimizerSettings) -> None:
     """Refuse what is no optimiser of torch.optim, or arguments that it does not take."""
-    if settings.target == "torch.optim.Adam" and not settings.arguments:  # nothing to find out by importing torch
+    if (
+        settings.target == "torch.optim.Adam" and not settings.arguments
+    ):  # nothing to find out by importing torch
         return
     cls = optimizer_class(settings.target)
     known = set(inspect.signature(cls).parameters) - {"params"}
@@ -19,9 +21,13 @@ def check_optimizer(settings: OptimizerSettings) -> None:
             raise InputError(f"optimizer.{own}: set {instead} instead")
     for name in settings.arguments:
         if name not in known:
-            raise InputError(f"optimizer.{name}: {settings.target} has only {', '.join(sorted(known))}")
+            raise InputError(
+                f"optimizer.{name}: {settings.target} has only {', '.join(sorted(known))}"
+            )
     if settings.weight_decay and "weight_decay" not in known:
-        raise InputError(f"weight_decay={settings.weight_decay}: {settings.target} has none; set weight_decay=0")
+        raise InputError(
+            f"weight_decay={settings.weight_decay}: {settings.target} has none; set weight_decay=0"
+        )
     _try_optimizer(cls, settings)
 
 
@@ -29,14 +35,19 @@ def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
     """Take one step with it."""
     import torch
 
-    parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]  # as a layer has them
+    parameters = [
+        torch.nn.Parameter(torch.zeros(2, 2)),
+        torch.nn.Parameter(torch.zeros(2)),
+    ]  # as a layer has them
     try:
         optimizer = uncompiled(cls)(parameters, lr=0.1, **optimizer_arguments(settings))
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
     except Exception as error:  # whatever the class makes of the user's values
-        raise InputError(f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}") from error
+        raise InputError(
+            f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}"
+        ) from error
 
 
 def uncompiled(cls: Any) -> Any:
@@ -48,7 +59,11 @@ def uncompiled(cls: Any) -> Any:
             bare["step"](self)
 
     methods = {name: getattr(cls, name) for name in dir(cls)}
-    bare = {name: inspect.unwrap(method) for name, method in methods.items() if hasattr(method, "__wrapped__")}
+    bare = {
+        name: inspect.unwrap(method)
+        for name, method in methods.items()
+        if hasattr(method, "__wrapped__")
+    }
     return type(cls.__name__, (cls,), {**bare, "step": step})
 
 
@@ -58,8 +73,13 @@ def optimizer_class(target: str) -> Any:
 
     module, _, name = target.rpartition(".")
     cls = getattr(torch.optim, name, None) if module == "torch.optim" else None
-    if not (inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer)) or cls is torch.optim.Optimizer:
-        raise InputError(f"optimizer._target_={target}: must be a class of torch.optim, such as torch.optim.Adam")
+    if (
+        not (inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer))
+        or cls is torch.optim.Optimizer
+    ):
+        raise InputError(
+            f"optimizer._target_={target}: must be a class of torch.optim, such as torch.optim.Adam"
+        )
     return cls
 
 

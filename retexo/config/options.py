@@ -16,8 +16,15 @@ PACKAGES = {"model": "nn/conv", "trainer": "trainers"}
 
 def find_options() -> dict[tuple[str, str], type]:
     """`Options` by group and name, of the modules that have settings of their own."""
-    names = [(group, file.stem) for group in PACKAGES for file in sorted((CONFIG_DIR / group).glob("*.yaml"))]
-    found = {(group, name): _read_options(PACKAGE / PACKAGES[group] / f"{name}.py") for group, name in names}
+    names = [
+        (group, file.stem)
+        for group in PACKAGES
+        for file in sorted((CONFIG_DIR / group).glob("*.yaml"))
+    ]
+    found = {
+        (group, name): _read_options(PACKAGE / PACKAGES[group] / f"{name}.py")
+        for group, name in names
+    }
     return {name: options for name, options in found.items() if options is not None}
 
 

@@ -15,16 +15,22 @@ from partitioning.settings import PartitionSettings
 from retexo.config.settings import Settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CONFIG_DIR = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
+CONFIG_DIR = next(
+    folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir()
+)
 """conf/: in an installed package within it, in a checkout beside it."""
 T = TypeVar("T")
-DEFINED: dict[str, tuple[Setting, Any]] = {defined.key: (defined, hint) for defined, hint in definitions(Settings)}
+DEFINED: dict[str, tuple[Setting, Any]] = {
+    defined.key: (defined, hint) for defined, hint in definitions(Settings)
+}
 """Every setting with its type, by dotted name."""
 PER_LAYER = frozenset(key for key, (defined, _) in DEFINED.items() if defined.per_layer)
 DATA = frozenset(defined.key for defined, _ in definitions(PartitionSettings))
 """The settings that say what graph is trained on, and how it is cut."""
 LISTS = frozenset(
-    key for key, (_, hint) in DEFINED.items() if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
+    key
+    for key, (_, hint) in DEFINED.items()
+    if any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
 ) | {"features"}
 """The settings that are lists; one value stands for a list of it. Of features there may be a mapping, too."""
 REST = ".*"
@@ -48,7 +54,9 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def without(settings: Mapping[str, Any], names: Collection[str], prefix: str = "") -> dict[str, Any]:
+def without(
+    settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
+) -> dict[str, Any]:
     """Nested settings without those of these dotted names, nor groups of which nothing is left."""
     kept: dict[str, Any] = {}
     for name, value in settings.items():
@@ -68,12 +76,21 @@ def default(key: str, settings: Mapping[str, Any]) -> Any:
 
 def defaults(cls: Any = Settings) -> dict[str, Any]:
     """The default of every setting of a dataclass, nested, as Hydra composes from."""
-    return nest({defined.key: defined.default for defined, _ in definitions(cls) if not defined.key.endswith(REST)})
+    return nest(
+        {
+            defined.key: defined.default
+            for defined, _ in definitions(cls)
+            if not defined.key.endswith(REST)
+        }
+    )
 
 
 def _schema(types: Mapping[str, Any], name: str = "Configuration") -> type:
     """A dataclass that OmegaConf checks names and types against; {"a": {"b": int}} is the setting a.b."""
-    made = [(key, _schema(value, key) if isinstance(value, dict) else value) for key, value in types.items()]
+    made = [
+        (key, _schema(value, key) if isinstance(value, dict) else value)
+        for key, value in types.items()
+    ]
     return make_dataclass(name, made)
 
 
@@ -86,7 +103,9 @@ def given_type(defined: Setting, hint: Any) -> Any:
     return given | None if nullable or (defined.default is None and given is not Any) else given
 
 
-SCHEMA = _schema(nest({key: given_type(*found) for key, found in DEFINED.items() if not key.endswith(REST)}))
+SCHEMA = _schema(
+    nest({key: given_type(*found) for key, found in DEFINED.items() if not key.endswith(REST)})
+)
 
 
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +116,14 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
         group = key.removesuffix(REST)
         block = named.get(group)
         if isinstance(block, Mapping):
-            rest[key] = {str(name): value for name, value in block.items() if f"{group}.{name}" not in DEFINED}
-            named[group] = {name: value for name, value in block.items() if f"{group}.{name}" in DEFINED}
+            rest[key] = {
+                str(name): value
+                for name, value in block.items()
+                if f"{group}.{name}" not in DEFINED
+            }
+            named[group] = {
+                name: value for name, value in block.items() if f"{group}.{name}" in DEFINED
+            }
     merged = OmegaConf.merge(OmegaConf.structured(SCHEMA), named)
     nested = OmegaConf.to_container(merged, throw_on_missing=True)
     return {key: rest[key] if key in rest else _at(nested, key) for key in DEFINED}
@@ -157,7 +182,10 @@ def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
 
     Raises InputError, which names what is unknown, missing, of another type, or refused by a check.
     """
-    types = {defined.key.removeprefix(f"{group}."): given_type(defined, hint) for defined, hint in definitions(schema)}
+    types = {
+        defined.key.removeprefix(f"{group}."): given_type(defined, hint)
+        for defined, hint in definitions(schema)
+    }
     if not types and not options:
         return schema()
     try:
@@ -165,7 +193,16 @@ def typed_options(group: str, options: Mapping[str, Any], schema: type[T]) -> T:
         values: Any = OmegaConf.to_container(merged, throw_on_missing=True)
     except (ConfigKeyError, ConfigAttributeError) as error:
         known = ", ".join(f"{group}.{name}" for name in types)
-        raise InputError(f"{group}.{error.key}: no such setting; there is {known or 'none'}") from error
+        raise InputError(
+            f"{group}.{error.key}: no such setting; there is {known or 'none'}"
+        ) from error
     except OmegaConfBaseException as error:
-        raise InputError(f"{group}.{error.full_key}: {str(error.msg or error).splitlines()[0]}") from error
-    return schema(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        raise InputError(
+            f"{group}.{error.full_key}: {str(error.msg or error).splitlines()[0]}"
+        ) from error
+    return schema(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+    )

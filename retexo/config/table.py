@@ -30,7 +30,9 @@ def markdown() -> str:
         text += f"\n## {title}\n\n{summary}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for defined, hint in settings:
             default = "; ".join([_code(defined.default), *differing[defined.key]])
-            text += f"| `{_shown(defined)}` | {default} | {_values(defined, hint)} | {defined.help} |\n"
+            text += (
+                f"| `{_shown(defined)}` | {default} | {_values(defined, hint)} | {defined.help} |\n"
+            )
     return text
 
 
@@ -42,18 +44,28 @@ def help_text() -> str:
         for defined, hint in settings:
             about = f"{defined.help} ({_values(defined, hint).replace('`', '')})"
             head = f"  {_shown(defined)}={_plain(defined.default)}  "
-            lines += textwrap.wrap(about, 110, initial_indent=f"{head:<42}", subsequent_indent=" " * 42)
+            lines += textwrap.wrap(
+                about, 110, initial_indent=f"{head:<42}", subsequent_indent=" " * 42
+            )
     return "\n".join(lines)
 
 
 def _sections() -> Iterator[tuple[str, str, list[tuple[Setting, Any]]]]:
     """Title, summary and settings, with their types, of each dataclass that has some."""
     for cls in _dataclasses(Settings):
-        own = [DEFINED[each.metadata["setting"].key] for each in fields(cls) if "setting" in each.metadata]
+        own = [
+            DEFINED[each.metadata["setting"].key]
+            for each in fields(cls)
+            if "setting" in each.metadata
+        ]
         if own:
             yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), own
     for (group, name), options in OPTIONS.items():
-        yield f"{group}={name}", f"{_summary(options)} With {group}={name} only.", list(definitions(options))
+        yield (
+            f"{group}={name}",
+            f"{_summary(options)} With {group}={name} only.",
+            list(definitions(options)),
+        )
 
 
 def _dataclasses(cls: Any) -> Iterator[Any]:
@@ -75,7 +87,9 @@ def _differing() -> dict[str, list[str]]:
     for file in sorted(CONFIG_DIR.glob("*.yaml")):
         content: Any = OmegaConf.to_container(OmegaConf.load(file))
         for key, value in flatten(content).items():
-            found[key].append(f"{_code(value)} for {file.stem.removeprefix('node_classification_')}")
+            found[key].append(
+                f"{_code(value)} for {file.stem.removeprefix('node_classification_')}"
+            )
     return found
 
 
@@ -98,7 +112,9 @@ def _values(defined: Setting, hint: Any) -> str:
     if defined.is_group and not choices:
         choices = tuple(sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml")))
     if choices:
-        return ", ".join([*(f"`{choice}`" for choice in choices), *(["null"] if defined.default is None else [])])
+        return ", ".join(
+            [*(f"`{choice}`" for choice in choices), *(["null"] if defined.default is None else [])]
+        )
     kind = _kind(given_type(defined, hint))
     return ", ".join([kind, *(check.remedy.removeprefix("must be ") for check in defined.checks)])
 

@@ -40,16 +40,32 @@ STOP_TIMEOUT = 10.0
 class Child:
     """A process that this one starts and watches: it may wait for it in C, and could not tell."""
 
-    def __init__(self, name: str, command: list[str], fail: Callable[[str], None], patience: float, **given: Any):
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        fail: Callable[[str], None],
+        patience: float,
+        **given: Any,
+    ):
         """name: as `fail` is told. patience: seconds for which it may be stopped. given: as of Popen."""
-        self.name, self._fail, self._patience, self.closing = name, fail, patience, threading.Event()
+        self.name, self._fail, self._patience, self.closing = (
+            name,
+            fail,
+            patience,
+            threading.Event(),
+        )
         self.memory = [0, 0]
         """Peaks in bytes: resident, and without what is shared, of every second."""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, **given,
-        )  # fmt: skip
+            [sys.executable, "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            **given,
+        )
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -156,13 +172,25 @@ class Engine(Client):
     """A DistGraph over all parts; use it as a context, which ends the server and the other trainers of this part."""
 
     def __init__(
-        self, settings: TrainSettings, directory: Path, comm: Communicator, fail: Callable[[str], None], trainers: int
+        self,
+        settings: TrainSettings,
+        directory: Path,
+        comm: Communicator,
+        fail: Callable[[str], None],
+        trainers: int,
     ) -> None:
         """Starts the server and connects; all workers call it. fail: ends this worker, and says why."""
         self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
-        token, address, part = f"retexo-{os.getpid()}-{uuid4().hex[:12]}", _address(settings), str(comm.rank)
+        token, address, part = (
+            f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
+            _address(settings),
+            str(comm.rank),
+        )
         torch.set_num_threads(max(1, self._threads // trainers))
-        os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "OMP_WAIT_POLICY": "passive"}
+        os.environ |= {
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+            "OMP_WAIT_POLICY": "passive",
+        }
         os.environ["DGL_DIST_MAX_TRY_TIMES"] = str(int(settings.cluster.init_timeout / hooks.WAIT))
         watch = fail, settings.cluster.heartbeat_timeout
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -177,13 +205,18 @@ class Engine(Client):
             own = [self.number, *(trainer.hear() for trainer in self.others)]
         forget_names(token)
         numbers = comm.all_gather(torch.tensor(own), SETUP)
-        self._ranks = {number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part}
+        self._ranks = {
+            number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
+        }
         """The part of each client, by DGL's number of it."""
 
     @property
     def memory(self) -> Sequence[int]:
         """Of the server and the other trainers, as TrainResult has it."""
-        return [sum(each) for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)]
+        return [
+            sum(each)
+            for each in zip(*(child.memory for child in (self._server, *self.others)), strict=True)
+        ]
 
     def close(self) -> None:
         """Put what was sent into the account, and end the server; all workers call it."""
@@ -195,7 +228,11 @@ class Engine(Client):
         self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
         by_server = self.rpc.recv_response().state
         counts = [(kind, peer, count) for (kind, peer), count in sent]
-        counts += [(kind, self._ranks[client], count) for kind, client, count in by_server if client in self._ranks]
+        counts += [
+            (kind, self._ranks[client], count)
+            for kind, client, count in by_server
+            if client in self._ranks
+        ]
         for kind, peer, count in counts:
             if peer != own:
                 self._comm.meter.add(MessageTag(kind), peer, count)
@@ -251,7 +288,10 @@ def free_port(address: str) -> int:
 def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
     """DGL's ip_config: a line a part."""
     own = torch.tensor([*socket.inet_aton(address), free_port(address)])
-    lines = [f"{'.'.join(map(str, octets))} {port}\n" for *octets, port in comm.all_gather(own, SETUP).tolist()]
+    lines = [
+        f"{'.'.join(map(str, octets))} {port}\n"
+        for *octets, port in comm.all_gather(own, SETUP).tolist()
+    ]
     file = folder / "ip_config"
     file.write_text("".join(lines))
     return file
@@ -264,7 +304,9 @@ def part_config(directory: Path, token: str, folder: Path) -> Path:
     config: dict[str, Any] = {**read_config(file), "graph_name": token}
     for part in range(config["num_parts"]):
         files = config[f"part-{part}"]
-        config[f"part-{part}"] = {key: str((directory / name).resolve()) for key, name in files.items()}
+        config[f"part-{part}"] = {
+            key: str((directory / name).resolve()) for key, name in files.items()
+        }
     made = folder / "parts.json"
     made.write_text(json.dumps(config))
     return made

@@ -49,13 +49,22 @@ def install(token: str) -> tuple[Any, Sent]:
     dgl = import_dgl("trainer=sampled")
     engine, sent = dgl.distributed, Sent()
     rpc, kvstore = engine.rpc, engine.kvstore
-    empty, send, pull, receive = kvstore.empty_shared_mem, rpc.send_rpc_message, rpc.fast_pull, rpc.recv_request
+    empty, send, pull, receive = (
+        kvstore.empty_shared_mem,
+        rpc.send_rpc_message,
+        rpc.fast_pull,
+        rpc.recv_request,
+    )
     is_server = False
 
     def send_counted(message: Any, target: int) -> None:
-        size = len(message.data) + sum(each.numel() * each.element_size() for each in message.tensors)
+        size = len(message.data) + sum(
+            each.numel() * each.element_size() for each in message.tensors
+        )
         name = rpc.SERVICE_ID_TO_PROPERTY[message.service_id][0].__name__
-        kind, peer = (sent.answering, message.client_id) if is_server else (kind_of(name), message.server_id)
+        kind, peer = (
+            (sent.answering, message.client_id) if is_server else (kind_of(name), message.server_id)
+        )
         sent.add(kind, peer, message.client_id, size)
         send(message, target)
 
@@ -74,7 +83,11 @@ def install(token: str) -> tuple[Any, Sent]:
         return request, client, group
 
     kvstore.empty_shared_mem = lambda name, *rest: empty(f"{token}-{name}", *rest)
-    rpc.send_rpc_message, rpc.fast_pull, rpc.recv_request = send_counted, pull_counted, receive_noted
+    rpc.send_rpc_message, rpc.fast_pull, rpc.recv_request = (
+        send_counted,
+        pull_counted,
+        receive_noted,
+    )
     rpc.register_sig_handler = lambda: None  # it ends a process without a word
     for module in (engine.rpc_client, engine.rpc_server):
         module.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, WAIT)))

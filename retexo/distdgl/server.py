@@ -20,7 +20,9 @@ def main(config: str, ip_config: str, part: int, trainers: int, token: str) -> N
     from retexo.distdgl.hooks import install
 
     dgl, _ = install(token)
-    server = dgl.distributed.dist_graph.DistGraphServer(part, ip_config, 1, trainers, config, graph_format=("csc",))
+    server = dgl.distributed.dist_graph.DistGraphServer(
+        part, ip_config, 1, trainers, config, graph_format=("csc",)
+    )
     server.start()
 
 

@@ -46,11 +46,22 @@ class Sizes:
     """Bytes that bring all parts to the worker with the largest."""
 
     @classmethod
-    def of(cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture) -> "Sizes":
-        stages = build_stages(replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed)
-        heads = sum(parameter.numel() for stage in stages if stage.head for parameter in stage.head.parameters())
+    def of(
+        cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture
+    ) -> "Sizes":
+        stages = build_stages(
+            replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed
+        )
+        heads = sum(
+            parameter.numel()
+            for stage in stages
+            if stage.head
+            for parameter in stage.head.parameters()
+        )
         everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
-        parts = [part_bytes(partition, partitions, architecture.num_classes) for partition in partitions]
+        parts = [
+            part_bytes(partition, partitions, architecture.num_classes) for partition in partitions
+        ]
         return cls(
             halo=sum(partition.num_halo for partition in partitions),
             num_features=architecture.num_features,
@@ -68,24 +79,38 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     Features as the exchange would write them; in-edges as ascending numbers; 2 bits a node for the masks; a label in
     as few bits as the classes take, or a bit a class.
     """
-    rows = csr_array(partition.features.numpy()) if is_sparse(partition.features) else partition.features
+    rows = (
+        csr_array(partition.features.numpy())
+        if is_sparse(partition.features)
+        else partition.features
+    )
     sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
     features = min(sparse, partition.features.numel() * partition.features.element_size())
     num_nodes = sum(other.num_inner for other in partitions)
     edges = code_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
-    label_bits = num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
-    edges += 0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
+    label_bits = (
+        num_classes if partition.multilabel else max(1, int(np.ceil(np.log2(max(2, num_classes)))))
+    )
+    edges += (
+        0 if partition.edge_weight is None else len(write_weights(partition.edge_weight.numpy()))
+    )
     edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 
 def hetero_baseline_bytes(
-    plain: TrafficEstimate, parts: Sequence[HeteroPartition], architecture: HeteroArchitecture, rounds: Sequence[int]
+    plain: TrafficEstimate,
+    parts: Sequence[HeteroPartition],
+    architecture: HeteroArchitecture,
+    rounds: Sequence[int],
 ) -> dict[str, int]:
     """The same of a heterogeneous graph: of each type the rows that a layer reads of the one before."""
     model = replace(architecture.model, **END_TO_END)
     layers: Any = build_network(replace(architecture, model=model), seed=0)
-    halo = {name: sum(part.nodes[name].num_halo for part in parts) for name in architecture.schema.widths}
+    halo = {
+        name: sum(part.nodes[name].num_halo for part in parts)
+        for name in architecture.schema.widths
+    }
     vectors = 0
     for before, layer in pairwise(layers):
         read = {each[0] for each in architecture.schema.relations if each[2] in layer.types}
@@ -94,7 +119,10 @@ def hetero_baseline_bytes(
     gradients = 2 * (len(parts) - 1) * 4 * parameters
     features = sum(4 * halo[name] * width for name, width in architecture.schema.widths.items())
     each_epoch = 2 * 4 * model.hidden_dim * vectors + gradients
-    return {"plain lazy exchange": plain.total(rounds), "full graph, end to end": features + max(rounds) * each_epoch}
+    return {
+        "plain lazy exchange": plain.total(rounds),
+        "full graph, end to end": features + max(rounds) * each_epoch,
+    }
 
 
 def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
@@ -109,6 +137,7 @@ def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) 
     return {
         "plain lazy exchange": plain.total(rounds),
         "full graph, end to end": features + epochs * (embeddings + gradients),
-        f"boundary node sampling at {SAMPLING_RATE}": features + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
+        f"boundary node sampling at {SAMPLING_RATE}": features
+        + epochs * (int(SAMPLING_RATE * embeddings) + gradients),
         "centralized": sizes.centralized,
     }

@@ -23,7 +23,9 @@ PEERS = 3
 def of_boundary(rng: np.random.Generator, num_edges: int) -> UnitCosts:
     """Edges of a boundary, so many, found, written and read; looked at and numbered; covers, and sums."""
     num_halo = num_inner = num_edges // 12
-    dst, halo = np.divmod(np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo)  # as in a directory
+    dst, halo = np.divmod(
+        np.sort(rng.integers(num_inner * num_halo, size=num_edges)), num_halo
+    )  # as in a directory
     part = _part(num_inner, num_halo, num_inner + halo, dst)
     required = np.where(np.arange(num_inner) % 10, 2, 3).astype(np.uint8)  # a tenth is labelled
     (boundary,) = incoming_boundaries(part, required, True)
@@ -39,11 +41,19 @@ def of_boundary(rng: np.random.Generator, num_edges: int) -> UnitCosts:
             source.max(), np.cumsum(occurs, dtype=np.int32), np.flatnonzero(occurs)
 
     return {
-        "find_edge": seconds_of(num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True),
-        "occurring_end": seconds_of(num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True),
+        "find_edge": seconds_of(
+            num_edges, lambda: incoming_boundaries(part, required, True), PEERS, fresh=True
+        ),
+        "occurring_end": seconds_of(
+            num_edges, lambda: occurring(source, num_halo), PEERS, fresh=True
+        ),
         "renumber_end": seconds_of(num_edges, lambda: taken(place, source), PEERS, fresh=True),
-        "scan_edge": seconds_of(num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True),
-        "write_edge": seconds_of(num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True),
+        "scan_edge": seconds_of(
+            num_edges, lambda: np.flatnonzero((source >= 9) & (source < 99)), PEERS, fresh=True
+        ),
+        "write_edge": seconds_of(
+            num_edges, lambda: code.write(boundary, numbers), PEERS, fresh=True
+        ),
         "read_edge": seconds_of(num_edges, lambda: code.read(written), PEERS, fresh=True),
         "alone_edge": seconds_of(num_edges, alone, PEERS, fresh=True),
         "cover_small": _cover(_ends(rng, 300_000, 1)),
@@ -91,7 +101,9 @@ _Ends = tuple[Int32Array, Int32Array, IntArray, IntArray]
 """As minimum_cover takes them."""
 
 
-def _ends(rng: np.random.Generator, num_edges: int, spread: int, exponent: float = math.inf) -> _Ends:
+def _ends(
+    rng: np.random.Generator, num_edges: int, spread: int, exponent: float = math.inf
+) -> _Ends:
     """A random boundary of 11 edges a row, and a tenth fewer sums, with degrees by a power law, or nearly alike; rows
     weigh 500 and up to `spread` more, and sums twice as much if spread is above 1."""
     count = num_edges // 11
@@ -99,7 +111,9 @@ def _ends(rng: np.random.Generator, num_edges: int, spread: int, exponent: float
     def ends(vertices: int) -> Int32Array:
         tail = np.minimum(rng.random(vertices) ** (-1 / (exponent - 1)), math.sqrt(vertices) + 1)
         share = np.cumsum(tail)
-        found: Int32Array = np.searchsorted(share, share[-1] * np.sort(rng.random(num_edges))).astype(np.int32)
+        found: Int32Array = np.searchsorted(
+            share, share[-1] * np.sort(rng.random(num_edges))
+        ).astype(np.int32)
         return found
 
     rows = 500 + rng.integers(spread, size=count)
@@ -109,13 +123,17 @@ def _ends(rng: np.random.Generator, num_edges: int, spread: int, exponent: float
 
 def _cover(ends: _Ends, at_least: int = 0) -> float:
     """Seconds an edge for a cover, where it is known what it weighs at least."""
-    return seconds_of(len(ends[0]), lambda: minimum_cover(*ends, at_least=at_least), PEERS, fresh=True)
+    return seconds_of(
+        len(ends[0]), lambda: minimum_cover(*ends, at_least=at_least), PEERS, fresh=True
+    )
 
 
 def _large_cover(ends: _Ends) -> UnitCosts:
     """Of an edge, what one thread does, and what others take part in: passes and degrees."""
     source, target, _, sums = ends
     whole, known = _cover(ends), _cover(ends, int(sums.sum()))
-    graph = sparse_matrix(np.ones(len(source), np.float32), source, counted(target, len(sums)), len(ends[2]))
+    graph = sparse_matrix(
+        np.ones(len(source), np.float32), source, counted(target, len(sums)), len(ends[2])
+    )
     degrees = seconds_of(len(source), lambda: Blocks.of(graph).degrees, PEERS, fresh=True)
     return {"cover_large": known - degrees, "cover_passes": whole - known + degrees}

@@ -75,7 +75,10 @@ class Speed:
 
     @classmethod
     def of(cls, case: Case, one: dict[str, float]) -> Self:
-        cores, away = case.cores / case.per_node, (case.workers - case.per_node) / max(1, case.workers - 1)
+        cores, away = (
+            case.cores / case.per_node,
+            (case.workers - case.per_node) / max(1, case.workers - 1),
+        )
         out = case.per_node * away / (case.bandwidth * 1e9 / 8)
         hop = case.latency * (case.workers > 1)
         many = math.floor(cores) if cores >= 1 else cores
@@ -87,7 +90,9 @@ def seconds(case: Case, one: dict[str, float]) -> dict[str, float]:
     speed, found = Speed.of(case, one), waves(case)
     rounds = [number * _round(case, layer, speed) for layer, number in enumerate(case.rounds)]
     nodes = case.inner * (case.labelled + case.test)
-    embedded = [_add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed]  # one a layer
+    embedded = [
+        _add_up(case, wave, speed) + _embed(case, wave, speed) for wave in found if wave.embed
+    ]  # one a layer
     # Who has embedded the last layer first waits in the evaluation; other waits are in what they end in.
     waited = one["waiting"] * embedded[-1] * (case.workers > 1)
     return {
@@ -125,9 +130,16 @@ def _plan(case: Case, speed: Speed) -> float:
 
     Between nodes what came is kept for a run that goes on while it is read.
     """
-    one, edges, cut, peers = speed.one, case.edges / case.workers, needed_cut_edges(case), max(1, case.workers - 1)
+    one, edges, cut, peers = (
+        speed.one,
+        case.edges / case.workers,
+        needed_cut_edges(case),
+        max(1, case.workers - 1),
+    )
     coded = one["find_edge"] + one["write_edge"] + one["read_edge"] - one["alone_edge"]
-    work = cut * (coded / speed.blocks + one["alone_edge"] / min(speed.many, peers))  # a peer in a thread
+    work = cut * (
+        coded / speed.blocks + one["alone_edge"] / min(speed.many, peers)
+    )  # a peer in a thread
     work += edges * one["scan_edge"] / speed.blocks
     work += edges * ((case.layers + 1) * one["scan_edge"] + one["build_edge"]) / speed.many
     message = sent(case)["setup"] / case.workers
@@ -160,7 +172,10 @@ def _exchange(case: Case, wave: Wave, speed: Speed, known: bool) -> float:
     one, peers, num_in = speed.one, case.workers - 1, case.widths(wave.layer)[0]
     cover = _cover(wave.open_edges, speed, "cover_small", MATCHING_LIMIT)
     in_wave = case.edges / case.workers * case.cut * wave.edges
-    summed, width = peers * (wave.open_edges - wave.by_rows), min(case.widths(wave.layer)) if wave.embed else num_in
+    summed, width = (
+        peers * (wave.open_edges - wave.by_rows),
+        min(case.widths(wave.layer)) if wave.embed else num_in,
+    )
     added = one["bag_edge"] + width * one["bag_value"]
     in_blocks = in_wave * (2 * one["occurring_end"] + one["renumber_end"])
     alone = in_wave * one["scan_edge"]
@@ -207,10 +222,14 @@ def _round(case: Case, layer: int, speed: Speed) -> float:
     work = (trained + scored) * one["flop"]
     work += train * step_values * one[f"{stage}_value"] + val * score_values * one[f"{stage}_score"]
     if case.is_batched:  # whose rows are picked out
-        work += 2 * FLOAT * (train + val) * case.widths(layer)[0] * case.num_inputs * one["copy_byte"]
+        work += (
+            2 * FLOAT * (train + val) * case.widths(layer)[0] * case.num_inputs * one["copy_byte"]
+        )
     message = 2 * (case.workers - 1) / case.workers * size
     work += message * one["socket_byte"]
-    work += (4 * message + 12 * size) * one["copy_byte"]  # cut, added up and put together; the optimiser
+    work += (4 * message + 12 * size) * one[
+        "copy_byte"
+    ]  # cut, added up and put together; the optimiser
     return one["round"] / speed.single + work / speed.many + speed.out * message + 2 * speed.hop
 
 

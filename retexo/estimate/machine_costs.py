@@ -81,7 +81,11 @@ def measure() -> UnitCosts:
     rng = np.random.default_rng(0)
     rows = torch.randn(40_000, WIDTH)  # more than the C library keeps, as those of a large graph
     found = {**_rounds(rows[:ROWS_AT_ONCE]), **_messages(rows)}
-    found |= {**_embedding(rows, found["flop"]), **_training(found["flop"]), **_sums_of_neighbours(rows)}
+    found |= {
+        **_embedding(rows, found["flop"]),
+        **_training(found["flop"]),
+        **_sums_of_neighbours(rows),
+    }
     del rows
     return {**found, **of_boundary(rng, MANY * EDGES), **_added_up(), **_reading(rng)}
 
@@ -110,7 +114,9 @@ def _embedding(rows: Tensor, flop: float) -> UnitCosts:
 
     with torch.no_grad():
         embedded = seconds_of(rows.numel(), embed, HELD // rows.nbytes // 2, fresh=True)
-        normed = seconds_of(rows.numel(), lambda: [relu_of_norm(norm, rows[some]) for some in chunks])
+        normed = seconds_of(
+            rows.numel(), lambda: [relu_of_norm(norm, rows[some]) for some in chunks]
+        )
     put = max(0.0, embedded - 2 * WIDTH * flop - normed)
     return {"norm_forward_value": normed, "put_byte": put / FLOAT}
 
@@ -119,7 +125,9 @@ def _training(flop: float) -> UnitCosts:
     """Rows that train and rows that score a hidden stage and the last: of each value that is dropped, normalised or
     compared with a label, what their products at `flop` leave."""
     task, labels = NodeClassification(47, False), torch.randint(47, (ROWS,))
-    hidden, last = build_stages(Architecture(replace(default_model("gcn", 2, WIDTH), dropout=0.5), 100, 47), 0)
+    hidden, last = build_stages(
+        Architecture(replace(default_model("gcn", 2, WIDTH), dropout=0.5), 100, 47), 0
+    )
 
     def values(stage: Stage, width: int) -> tuple[float, float]:
         """Seconds, of training and of scores."""
@@ -144,7 +152,10 @@ def _training(flop: float) -> UnitCosts:
         stage.eval()
         return trained, value(score, *score_of_row(*sizes, is_last=stage.is_last))
 
-    (hidden_value, hidden_score), (last_value, last_score) = values(hidden, 100), values(last, WIDTH)
+    (hidden_value, hidden_score), (last_value, last_score) = (
+        values(hidden, 100),
+        values(last, WIDTH),
+    )
     return {
         "hidden_value": hidden_value,
         "hidden_score": hidden_score,
@@ -162,7 +173,10 @@ def _sums_of_neighbours(rows: Tensor) -> UnitCosts:
     def bag(width: int) -> float:
         table = torch.randn(TABLE, width)
         with torch.no_grad():
-            return seconds_of(EDGES, lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)))
+            return seconds_of(
+                EDGES,
+                lambda: row_sums(table, source.int(), row_ptr, factor.index_select(0, source)),
+            )
 
     bag_edge, bag_value = line(bag)
     return {
@@ -176,7 +190,10 @@ def _added_up() -> UnitCosts:
     """Rows added up along the in-edges of a tenth of the nodes, and of all, whose sources are own and received; and the
     scores of all."""
     num_inner, num_edges = TABLE, 4 * EDGES
-    source, target = torch.randint(2 * num_inner, (num_edges,), dtype=torch.int32), torch.arange(num_edges) // 20
+    source, target = (
+        torch.randint(2 * num_inner, (num_edges,), dtype=torch.int32),
+        torch.arange(num_edges) // 20,
+    )
     degree, nodes = torch.bincount(target, minlength=num_inner), torch.unique(target)
     edges = InEdges.build(source, target, degree, torch.full((2 * num_inner,), 20), torch.float32)
 
@@ -189,7 +206,9 @@ def _added_up() -> UnitCosts:
         assert isinstance(stage.conv, LinearConvolution)
         own, here = torch.randn(num_inner, width), nodes[::step]
         none = HaloRows.none(num_inner, width, torch.float32)
-        received = Sources(replace(none, values=torch.randn(num_inner, width), halo=torch.arange(num_inner)), none)
+        received = Sources(
+            replace(none, values=torch.randn(num_inner, width), halo=torch.arange(num_inner)), none
+        )
 
         def add_up() -> None:
             assert isinstance(stage.conv, LinearConvolution)
@@ -197,7 +216,9 @@ def _added_up() -> UnitCosts:
             sums.add(received)
             sums.inputs()
 
-        seconds, waits = zip(*(own_seconds_of(num_edges // step, add_up) for _ in range(repeats)), strict=True)
+        seconds, waits = zip(
+            *(own_seconds_of(num_edges // step, add_up) for _ in range(repeats)), strict=True
+        )
         return statistics.fmean(seconds), statistics.fmean(waits)
 
     some = {width: taking(10, width, 4) for width in (NARROW, WIDE)}
@@ -216,7 +237,9 @@ def _added_up() -> UnitCosts:
         "some_value": some_value,
         "most_edge": most_edge / 2,
         "most_value": most_value,
-        "waiting": statistics.fmean(share for _, share in some.values()),  # of tenths of a second, as between messages
+        "waiting": statistics.fmean(
+            share for _, share in some.values()
+        ),  # of tenths of a second, as between messages
         "score_value": own_seconds_of(logits.numel(), score)[0],
         "build_edge": seconds_of(num_edges, build, 1, fresh=True),
     }
@@ -227,15 +250,27 @@ def _reading(rng: np.random.Generator) -> UnitCosts:
     many, num_parts = 2 * MANY * EDGES, 4
     num_nodes = many // 50
 
-    def reading(num_edges: int, num_nodes: int, width: int, use: Callable[[PartitionDirectory], Any]) -> float:
+    def reading(
+        num_edges: int, num_nodes: int, width: int, use: Callable[[PartitionDirectory], Any]
+    ) -> float:
         """Seconds."""
         (src, dst), numbers = rng.integers(num_nodes, size=(2, num_edges)), np.arange(num_nodes)
         masks = {name: numbers % len(MASKS) == place for place, name in enumerate(MASKS)}
-        graph = GraphData("random", src, dst, np.ones((num_nodes, width), np.float32), numbers % 2, 2, numbers)
+        graph = GraphData(
+            "random", src, dst, np.ones((num_nodes, width), np.float32), numbers % 2, 2, numbers
+        )
         made_by: dict[str, Any] = {"request": {}, "split": {}, "versions": {}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "parts"
-            write(path, graph, masks, numbers % num_parts, num_parts=num_parts, provenance=made_by, overwrite=False)
+            write(
+                path,
+                graph,
+                masks,
+                numbers % num_parts,
+                num_parts=num_parts,
+                provenance=made_by,
+                overwrite=False,
+            )
             directory = find([path], num_parts)
             return own_seconds_of(1, lambda: use(directory))[0]
 
@@ -257,7 +292,9 @@ def _messages(rows: Tensor) -> UnitCosts:
     like = (len(rows), WIDTH), rows.dtype
     return {
         "size_value": seconds_of(rows.numel(), lambda: row_sizes(embedded, zeros), 1),
-        "sparse_value": seconds_of(rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1),
+        "sparse_value": seconds_of(
+            rows.numel(), lambda: decode(encode(embedded, zeros), *like, zeros), 1
+        ),
         # As much as the C library does not keep when it is freed.
         "page_byte": seconds_of(1 << 26, lambda: torch.ones(1 << 26, dtype=torch.uint8)),
         "log_byte": _log_of(rows.numpy().view(np.uint8).ravel()),
@@ -294,7 +331,9 @@ def _round_of_few_rows() -> float:
     def steps() -> None:
         for _ in range(50):
             out = drop(rows, 0.5) @ stage.conv.neighbour_weight
-            loss = torch.nn.functional.cross_entropy(head(relu_of_norm(norm, out)), torch.zeros(8, dtype=torch.int64))
+            loss = torch.nn.functional.cross_entropy(
+                head(relu_of_norm(norm, out)), torch.zeros(8, dtype=torch.int64)
+            )
             torch.autograd.backward(loss)
             optimizer.step()
 
@@ -310,12 +349,18 @@ def unit_costs(file: Path | None) -> UnitCosts:
     """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
         kept: UnitCosts = json.loads(file.read_text())
-        if not isinstance(kept, dict) or not kept or not all(isinstance(value, float) for value in kept.values()):
+        if (
+            not isinstance(kept, dict)
+            or not kept
+            or not all(isinstance(value, float) for value in kept.values())
+        ):
             raise ValueError("holds other things than constants")
         return kept
     processes = PER_CORE * min(MAX_AT_ONCE // PER_CORE, len(os.sched_getaffinity(0)))
     spawning = multiprocessing.get_context("spawn")
-    together = spawning.Barrier(processes, timeout=SLOWEST)  # as workers do, which share what cores share
+    together = spawning.Barrier(
+        processes, timeout=SLOWEST
+    )  # as workers do, which share what cores share
     with spawning.Pool(processes, join, (together,)) as pool:
         each = pool.map(measure_together, range(TURNS * processes), chunksize=1)
     if not all(each):

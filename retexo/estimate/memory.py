@@ -35,7 +35,9 @@ WIRE = {"fp32": 32, "bf16": 16, "int8": 8, "int4": 4}
 """Bits of a value in a message."""
 
 
-def worker_memory(partition: Partition, architecture: Architecture, settings: TrainSettings, num_train: int) -> int:
+def worker_memory(
+    partition: Partition, architecture: Architecture, settings: TrainSettings, num_train: int
+) -> int:
     """Private bytes of the worker of a partition at the peak, about; num_train: of all workers."""
     with torch.device("meta"):
         stages = build_stages(architecture, settings.seed)
@@ -47,7 +49,11 @@ def worker_memory(partition: Partition, architecture: Architecture, settings: Tr
 
 
 def peak_memory(
-    works: Sequence["LayerWork"], stages: Sequence[Stage], *, sparse: bool = False, batch_size: int | None = None
+    works: Sequence["LayerWork"],
+    stages: Sequence[Stage],
+    *,
+    sparse: bool = False,
+    batch_size: int | None = None,
 ) -> int:
     """Private bytes at the peak of a worker with this work in each layer; sparse: whether the features are."""
     memory = Memory()
@@ -161,7 +167,9 @@ class LayerWork:
         cut = partition.src.numpy() >= partition.num_inner
         none = np.zeros(partition.num_halo, dtype=np.bool_)
         held = none.copy()
-        if not sums:  # else it is not known which rows of the first wave serve the second, too: none
+        if (
+            not sums
+        ):  # else it is not known which rows of the first wave serve the second, too: none
             labelled = (train | val | plain)[partition.dst.numpy()]
             held[partition.src.numpy()[labelled & cut] - partition.num_inner] = True
         return cls(
@@ -176,7 +184,11 @@ class LayerWork:
             rounds=Neighbourhood.of(partition, train | val | plain, none, sums=sums),
             others=Neighbourhood.of(partition, ~(train | val), held, sums=sums),
             boundary=INDEX // 2 * int(np.count_nonzero(cut)) * sums,
-            edge_values=sum(data.numel() for data in (partition.edge_weight, partition.edge_feat) if data is not None),
+            edge_values=sum(
+                data.numel()
+                for data in (partition.edge_weight, partition.edge_feat)
+                if data is not None
+            ),
         )
 
 
@@ -191,10 +203,14 @@ def _load(memory: Memory, work: LayerWork, features: int) -> None:
     memory.use(*[edges // 2] * 2, *[edges // INDEX] * 3, *[nodes] * 2, features // FLOAT)
     of_edges = *[edges // 2] * 2, FLOAT * work.edge_values
     memory.hold("part", *of_edges, *[nodes] * 4)  # the ends; ids, owners, degrees and labels
-    memory.use(*[work.boundary] * 4)  # the ends of their edges, as blocks find them, and in the order of boundaries
+    memory.use(
+        *[work.boundary] * 4
+    )  # the ends of their edges, as blocks find them, and in the order of boundaries
     # The edges of all boundaries, both ways, and of one: as numbers, in code; twenty bits are a byte each on the way.
     memory.use(*[work.boundary] * 2, *[2 * work.boundary_of_peer] * 3, 5 * work.boundary_of_peer)
-    memory.hold("plan", *[work.boundary] * 2, *[nodes] * 3)  # the sources of its edges, in both directions
+    memory.hold(
+        "plan", *[work.boundary] * 2, *[nodes] * 3
+    )  # the sources of its edges, in both directions
 
 
 @dataclass(frozen=True)
@@ -233,7 +249,9 @@ class _Layer:
         for name, part in (("train", train), ("val", val)):
             self._hold_inputs(name, part, (part.inner + part.vectors) * self._row)
         parameters = FLOAT * sum(parameter.numel() for parameter in self.stage.parameters())
-        memory.hold("parameters", *[parameters] * 5)  # with the gradient, the best ones, what the optimiser keeps
+        memory.hold(
+            "parameters", *[parameters] * 5
+        )  # with the gradient, the best ones, what the optimiser keeps
         memory.use(*[parameters] * 3)  # the message of a round, there and back
         self._compute("train", train, training=True)
         if self.stage.conv.linear_aggregation:
@@ -255,7 +273,12 @@ class _Layer:
         projected = self._projected < self._row
         width = min(self._row, self._projected)
         come = others.vectors * (self._row if self.sparse else width)
-        if projected and not self.sparse and len(self.stage.conv.first_weights) == 1 and "rows" not in self.stage.skips:
+        if (
+            projected
+            and not self.sparse
+            and len(self.stage.conv.first_weights) == 1
+            and "rows" not in self.stage.skips
+        ):
             memory.hold("rows")
         memory.hold("others", others.nodes * width, self.work.inner * width * projected)
         self._exchange(come, come // self._pieces)
@@ -270,14 +293,21 @@ class _Layer:
         self.memory.hold("sources", first + unprojected, projected)
         self.memory.hold("embedded", FLOAT * self.work.inner * self.stage.output_dim)
         chunk = self.work.others.chunk(EDGES_PER_STEP)
-        self._hold_inputs("others", chunk, (chunk.inner + chunk.vectors * (not is_projected)) * self._row, projected)
+        self._hold_inputs(
+            "others",
+            chunk,
+            (chunk.inner + chunk.vectors * (not is_projected)) * self._row,
+            projected,
+        )
         self._compute("others", chunk, training=False)
 
     def _exchange(self, come: int, kept: int) -> None:
         """`come` bytes are received, and as many sent, in pieces; `kept` bytes of vectors are there in the end."""
         message = come * WIRE[self.work.precision] // WIRE["fp32"] // self._pieces
         cover = [self.work.boundary_of_peer] * 8  # the edges of the next peer numbered, and covered
-        self.memory.use(*[message] * 3, *cover)  # one is on its way, there and back, while the next is made
+        self.memory.use(
+            *[message] * 3, *cover
+        )  # one is on its way, there and back, while the next is made
         self.memory.use(*[message] * 3, kept)  # or what came before is read into its place
 
     def _hold_inputs(self, name: str, part: Neighbourhood, rows: int, projected: int = 0) -> None:
@@ -297,12 +327,20 @@ class _Layer:
     def _compute(self, name: str, part: Neighbourhood, *, training: bool) -> None:
         """From the input to the loss and back, or to the embeddings."""
         conv, memory = self.stage.conv, self.memory
-        rows, projected = (part.nodes * self._row, 0) if conv.linear_aggregation else memory.held[name][-2:]
+        rows, projected = (
+            (part.nodes * self._row, 0) if conv.linear_aggregation else memory.held[name][-2:]
+        )
         # After the weights, normalised, and what is not negative; of each its gradient. What dropout keeps, and where.
         width = FLOAT * max(self.stage.output_dim, conv.projected_width)
-        out = [part.nodes * width] * 6 + [rows, rows // FLOAT] if training else [part.nodes * width] * 3
+        out = (
+            [part.nodes * width] * 6 + [rows, rows // FLOAT]
+            if training
+            else [part.nodes * width] * 3
+        )
         memory.use(*out)
-        before = out if training else []  # the loss is known when the gradient goes back to the projected rows
+        before = (
+            out if training else []
+        )  # the loss is known when the gradient goes back to the projected rows
         projected = rows // self._row * self._projected + projected
         if conv.attention_heads:
             # Projected rows times the attention of a source; for the gradient three shares and a product, too.
@@ -312,4 +350,6 @@ class _Layer:
         elif not conv.linear_aggregation:
             largest = part.nodes * self._projected
             memory.use(*[projected] * (3 if training else 2), *before)
-            memory.use(projected, 2 * projected, *[2 * largest] * 2, largest, *out)  # rows with their numbers
+            memory.use(
+                projected, 2 * projected, *[2 * largest] * 2, largest, *out
+            )  # rows with their numbers

@@ -100,11 +100,16 @@ class Case:
         """Training nodes of a worker that a step is made from, and validation nodes that score it."""
         if not self.is_batched:
             return self.inner * self.train, self.inner * self.val
-        return AUTO_BATCH / self.workers, self.inner * self.val / auto_val_step(round(self.nodes * self.val))
+        return AUTO_BATCH / self.workers, self.inner * self.val / auto_val_step(
+            round(self.nodes * self.val)
+        )
 
     def widths(self, layer: int) -> tuple[int, int]:
         """F, D."""
-        return (self.hidden if layer else self.features, self.hidden if layer < self.layers - 1 else self.classes)
+        return (
+            self.hidden if layer else self.features,
+            self.hidden if layer < self.layers - 1 else self.classes,
+        )
 
     @property
     def cut_degree(self) -> float:
@@ -132,19 +137,27 @@ class Case:
             return np.ones(1), np.ones(1)
         tail = np.geomspace(1, 1e-9, 400)  # the share of nodes with a higher degree
         share = -np.diff(tail)
-        x = np.minimum(np.sqrt(tail[1:] * tail[:-1]) ** (-1 / (self.power_law - 1)), math.sqrt(self.nodes) + 1)
+        x = np.minimum(
+            np.sqrt(tail[1:] * tail[:-1]) ** (-1 / (self.power_law - 1)), math.sqrt(self.nodes) + 1
+        )
         share /= share.sum()
         return x / (share @ x), share
 
 
-def step_of_row(num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool) -> tuple[int, int]:
+def step_of_row(
+    num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool
+) -> tuple[int, int]:
     """Floating-point operations of a training row's products, forward and backward, and the values that are dropped,
     normalised or compared with a label; the head's input has a gradient, too."""
     hidden = 0 if is_last else num_out
-    return 2 * (2 * num_in * num_out * num_inputs + 3 * hidden * classes), num_in * num_inputs + hidden + classes
+    return 2 * (
+        2 * num_in * num_out * num_inputs + 3 * hidden * classes
+    ), num_in * num_inputs + hidden + classes
 
 
-def score_of_row(num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool) -> tuple[int, int]:
+def score_of_row(
+    num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool
+) -> tuple[int, int]:
     """The same of a validation row, forward only; nothing is dropped."""
     hidden = 0 if is_last else num_out
     return 2 * (num_in * num_out * num_inputs + hidden * classes), hidden + classes
@@ -184,7 +197,10 @@ def needed(case: Case, x: Floats, share: Floats) -> list[Floats]:
     everywhere = np.full(len(x), case.labelled + case.test)
     shares = [everywhere]
     for _ in range(case.layers - 1):
-        shares.insert(0, 1 - (1 - everywhere) * np.exp(-case.edges / case.nodes * x * (share @ (x * shares[0]))))
+        shares.insert(
+            0,
+            1 - (1 - everywhere) * np.exp(-case.edges / case.nodes * x * (share @ (x * shares[0]))),
+        )
     return shares
 
 
@@ -200,7 +216,9 @@ def waves(case: Case) -> list[Wave]:
     return found
 
 
-def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floats, v: Floats) -> tuple[Wave, Floats]:
+def _wave(
+    case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floats, v: Floats
+) -> tuple[Wave, Floats]:
     """A wave for the targets w, and the rows that the receiver holds after it; v: those that it does not hold yet."""
     inner, k = case.inner, case.cut_degree
     t = np.linspace(0, 1, 401)[:, None]
@@ -209,7 +227,11 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
     reach = k * x * ((w * x * np.exp(-b)) @ share)[:, None]
     left, right = (v * (1 - np.exp(-reach))) @ share, (w * (1 - np.exp(-b) * (1 + b))) @ share
     best = int(np.argmin(left + right))
-    cover, sums, taken = inner * (left[best] + right[best]), inner * right[best], 1 - np.exp(-reach[best])
+    cover, sums, taken = (
+        inner * (left[best] + right[best]),
+        inner * right[best],
+        1 - np.exp(-reach[best]),
+    )
     open_edges = inner * k * open_rows * reached
     every_sum = inner * (share @ (w * (1 - np.exp(-k * x * open_rows))))
     if every_sum <= tolerated(int(open_edges)) * cover:
@@ -223,7 +245,9 @@ def _wave(case: Case, layer: int, embed: bool, x: Floats, share: Floats, w: Floa
     header = math.ceil(num_in / 8) + (2 if num_in >= 128 else 1)
     if layer and case.zeros:
         sizes.append((FLOAT * num_in * (1 - case.zeros) + header) * all_rows)
-    tries = len(sizes) > 1 + embed and FLOAT * num_in * (1 - case.zeros) + header < FLOAT * min(num_in, projected)
+    tries = len(sizes) > 1 + embed and FLOAT * num_in * (1 - case.zeros) + header < FLOAT * min(
+        num_in, projected
+    )
     sparse = tries and sizes[-1] < min(sizes[:-1])
     if sparse:
         taken = 1 - np.exp(-k * x * reached)
@@ -255,13 +279,17 @@ def sent(case: Case) -> dict[str, float]:
     targets = round(case.inner * float(share @ (shares[0] * (1 - np.exp(-k * x)))))
     edges = round(case.inner * k * float(share @ (x * shares[0])))
     planes = (case.layers + 1).bit_length()
-    kinds["setup"] += case.pairs * (code_size(edges, round(case.inner) * targets) + targets * planes / 8)
+    kinds["setup"] += case.pairs * (
+        code_size(edges, round(case.inner) * targets) + targets * planes / 8
+    )
     if case.labelled + case.test < 1:  # owners are told which of their nodes are reached
         for later in shares[1:]:
             halo = round(case.inner * float(share @ (1 - np.exp(-k * x * (share @ (x * later))))))
             kinds["setup"] += case.pairs * (8 + code_size(halo, round(case.inner)))
     for layer, rounds in enumerate(case.rounds):
-        kinds["gradients"] += 2 * max(0, case.workers - 1) * FLOAT * (case.parameters(layer) + 8) * rounds
+        kinds["gradients"] += (
+            2 * max(0, case.workers - 1) * FLOAT * (case.parameters(layer) + 8) * rounds
+        )
     return kinds
 
 
@@ -298,7 +326,9 @@ def _neighbourhood(case: Case, w: Floats) -> Neighbourhood:
     return Neighbourhood(
         nodes=round(case.inner * float(share @ w)),
         edges=round(case.edges / case.workers * reached),
-        inner=round(case.inner * float(share @ (1 - (1 - w) * np.exp(-inner_degree * x * reached)))),
+        inner=round(
+            case.inner * float(share @ (1 - (1 - w) * np.exp(-inner_degree * x * reached)))
+        ),
         vectors=round((case.workers - 1) * case.inner * float(min(rows, sums))),
     )
 

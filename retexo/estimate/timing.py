@@ -42,7 +42,9 @@ def measuring() -> Iterator[None]:
         raise
 
 
-def seconds_of(units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False) -> float:
+def seconds_of(
+    units: int, work: Callable[[], Any], repeats: int = 5, *, fresh: bool = False
+) -> float:
     """Seconds of one unit while PER_CORE processes share a core, until the last of them is done; the mean of several.
 
     fresh: whether it begins without the memory that it needs, as a phase does; else that is there, as in a round.

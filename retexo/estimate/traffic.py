@@ -72,7 +72,9 @@ class TrafficEstimate:
     answered: int
     """Nodes of the whole graph whose logits are computed."""
 
-    def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None) -> int:
+    def total(
+        self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
+    ) -> int:
         """Bytes with these rounds per layer; only those of some kinds or of one layer where given."""
         return sum(
             entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
@@ -81,7 +83,9 @@ class TrafficEstimate:
         )
 
 
-def estimate_traffic(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> TrafficEstimate:
+def estimate_traffic(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> TrafficEstimate:
     """Bytes of a run over all partitions of a directory, by a dry run on this machine's CPU, wherever it will train."""
     return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
 
@@ -103,10 +107,15 @@ def estimate_by_gradient(
         graph = graph_of(parts[comm.rank], settings.task)
         answered = _dry_run(settings, directory, graph, copy.deepcopy(stages), comm, steps=steps)
         counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
-        return answered, [_entries(comm.rank, sent, settings, validates=validates) for sent in counted]
+        return answered, [
+            _entries(comm.rank, sent, settings, validates=validates) for sent in counted
+        ]
 
     answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
-    return [TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered)) for each in zip(*by_rank, strict=True)]
+    return [
+        TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered))
+        for each in zip(*by_rank, strict=True)
+    ]
 
 
 def architecture_of(
@@ -115,19 +124,33 @@ def architecture_of(
     """As the workers agree on it."""
     width = max(partition.features.shape[1] for partition in partitions)
     classes = max(num_classes(partition, directory) for partition in partitions)
-    of_edges = max(0 if partition.edge_feat is None else partition.edge_feat.shape[1] for partition in partitions)
+    of_edges = max(
+        0 if partition.edge_feat is None else partition.edge_feat.shape[1]
+        for partition in partitions
+    )
     weighted = any(partition.edge_weight is not None for partition in partitions)
     task = settings.task
     classes = task.dim if task.links else classes
-    return Architecture.of(settings.model, width, classes, of_edges, weighted, task.scorer if task.links else "",
-                           partitions[0].num_relations)  # fmt: skip
+    return Architecture.of(
+        settings.model,
+        width,
+        classes,
+        of_edges,
+        weighted,
+        task.scorer if task.links else "",
+        partitions[0].num_relations,
+    )
 
 
-def network_of(settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]) -> AnyArchitecture:
+def network_of(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+) -> AnyArchitecture:
     """The same of parts of a plain graph or a heterogeneous one."""
     hetero = [part for part in parts if isinstance(part, HeteroPartition)]
     if not hetero:
-        return architecture_of(settings, directory, [part for part in parts if isinstance(part, Partition)])
+        return architecture_of(
+            settings, directory, [part for part in parts if isinstance(part, Partition)]
+        )
     classes = max(num_classes(of_target(part), directory) for part in hetero)
     return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
 
@@ -150,7 +173,9 @@ def _dry_run(
     steps: Sequence[StepMessages],
 ) -> int:
     """The messages of retexo.worker.train.run, in its order; TrafficEstimate.answered of this worker."""
-    graph_info = agree_on_graph_info(comm, graph.partition, directory, NO_DIGEST, task=task_of(settings))
+    graph_info = agree_on_graph_info(
+        comm, graph.partition, directory, NO_DIGEST, task=task_of(settings)
+    )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info, "")
@@ -165,13 +190,21 @@ def _dry_run(
     return int(context.computed.sum())
 
 
-def _dry_run_plain(context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]) -> Iterator[Tensor]:
+def _dry_run_plain(
+    context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
+) -> Iterator[Tensor]:
     """Layer by layer one step message of each kind, the last counts, and both waves; logits, [I, C] of no zeros."""
     given = LayerInput.first(context, stages)
     for layer, stage in enumerate(stages):
         exchange = layer_exchange(context, layer, stage, given)
-        _step(context, make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE)), steps)
-        if layer > 0 and context.plan.partial_sums:  # which rows are held then depends on embeddings: none, at worst
+        _step(
+            context,
+            make_layer_objective(context, layer, stage, given, exchange.run(TRAIN_WAVE)),
+            steps,
+        )
+        if (
+            layer > 0 and context.plan.partial_sums
+        ):  # which rows are held then depends on embeddings: none, at worst
             exchange = layer_exchange(context, layer, stage, given)
         exchange.run(INFER_WAVE)
         passed, logits = (_no_zeros(len(given.rows), width) for width in stage.output_widths)
@@ -179,7 +212,9 @@ def _dry_run_plain(context: Context, stages: Sequence[Stage], steps: Sequence[St
         yield logits
 
 
-def _dry_run_hetero(context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]) -> Iterator[Tensor]:
+def _dry_run_hetero(
+    context: HeteroContext, stages: Sequence[Stage], steps: Sequence[StepMessages]
+) -> Iterator[Tensor]:
     """The same of each type's rows."""
     given = hetero_lazy.HeteroInput.first(context, stages)
     for layer, stage in enumerate(stages):
@@ -193,7 +228,10 @@ def _dry_run_hetero(context: HeteroContext, stages: Sequence[Stage], steps: Sequ
         widths = {name: rows.shape[1] for name, rows in given.rows.items()}
         passed = context.schema.passed_widths(layer, widths, projected_width(stage))
         types = context.schema.passing(layer, len(stages))
-        given = replace(given, rows={name: _no_zeros(len(context.required[name]), passed[name]) for name in types})
+        given = replace(
+            given,
+            rows={name: _no_zeros(len(context.required[name]), passed[name]) for name in types},
+        )
         yield _no_zeros(len(given.features), stage.output_widths[1])
 
 
@@ -224,13 +262,19 @@ def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
 
 
 def _entries(
-    rank: int, sent: Mapping[tuple[MessageTag, int], int], settings: TrainSettings, *, validates: bool
+    rank: int,
+    sent: Mapping[tuple[MessageTag, int], int],
+    settings: TrainSettings,
+    *,
+    validates: bool,
 ) -> list[Entry]:
     def entry(tag: MessageTag, receiver: int, num_bytes: int) -> Entry:
         kind, layer = tag.kind, None if tag.layer == WHOLE_RUN else tag.layer
         wave = WAVES[tag.wave] if kind in ("features", "embeddings") else None
         times = (
-            max_count_messages(settings, layer, validates=validates) if kind == "metrics" and layer is not None else 1
+            max_count_messages(settings, layer, validates=validates)
+            if kind == "metrics" and layer is not None
+            else 1
         )
         values_of_training = kind == "embeddings" and settings.exchange.mode != "plain"
         made_in_training = values_of_training or (kind == "gradients" and layer != 0) or times > 1
@@ -245,7 +289,10 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     With validation nodes these times are `patience` rounds apart; without any, it is each round after the first
     `patience`. See retexo.training.loop.run_rounds.
     """
-    patience, limit = settings.stopping.patience_of(layer, settings.model.num_layers), settings.num_rounds[layer]
+    patience, limit = (
+        settings.stopping.patience_of(layer, settings.model.num_layers),
+        settings.num_rounds[layer],
+    )
     if patience is None:
         return 1
     return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

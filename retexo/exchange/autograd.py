@@ -38,7 +38,9 @@ class HaloExchange:
     received: HaloRows
     """Where the vectors that arrive belong; they have no values, [M, 0]."""
 
-    def run(self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag) -> tuple[Tensor, Tensor]:
+    def run(
+        self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag
+    ) -> tuple[Tensor, Tensor]:
         """Send rows [n, D] and receive [M, D], which has a gradient.
 
         before: a scalar, the second result of the exchange before this one. It makes all workers go through the
@@ -54,7 +56,12 @@ class _AllToAll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, vectors: Tensor, before: Tensor, exchange: HaloExchange, comm: Communicator, tag: MessageTag
+        ctx: Any,
+        vectors: Tensor,
+        before: Tensor,
+        exchange: HaloExchange,
+        comm: Communicator,
+        tag: MessageTag,
     ) -> Tensor:
         ctx.exchange, ctx.comm, ctx.tag = exchange, comm, tag
         return _all_to_all(vectors, exchange.to_peers, exchange.from_peers, comm, tag)
@@ -85,7 +92,11 @@ class BoundarySample:
 
 
 def make_halo_exchange(
-    plan: ExchangePlan, layer: int, scale: Tensor | None, like: Tensor, sample: BoundarySample | None = None
+    plan: ExchangePlan,
+    layer: int,
+    scale: Tensor | None,
+    like: Tensor,
+    sample: BoundarySample | None = None,
 ) -> HaloExchange:
     """The exchange of a layer's input for all that a plan of one wave needs; without a sample of all boundary rows.
 
@@ -97,16 +108,21 @@ def make_halo_exchange(
     pieces: list[sp.csr_array] = []
     arrivals = []
     for peer, (outgoing, incoming) in enumerate(zip(plan.outgoing, plan.incoming, strict=True)):
-        rows_sent, rows_received = (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
+        rows_sent, rows_received = (
+            (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
+        )
         sent = _SentVectors.of(outgoing, layer, plan.partial_sums, rows_sent)
         received = _SentVectors.of(incoming, layer, plan.partial_sums, rows_received)
         pieces.append(sent.matrix(outgoing.rows, place, int(nodes.sum()), scale))
         halo, targets = (
-            torch.from_numpy(ids) for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
+            torch.from_numpy(ids)
+            for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
         nothing = like.new_empty(len(halo) + len(targets), 0)
         arrivals.append(ReceivedMessage(halo, targets, read=partial(_as_it_is, nothing)))
-    message = sp.csr_array(sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype)
+    message = sp.csr_array(
+        sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype
+    )
     message.sort_indices()
     return HaloExchange(
         SparseMatrix.from_scipy(message, like.device),
@@ -133,13 +149,22 @@ class _SentVectors:
     """Of these edges, known to the sender."""
 
     @classmethod
-    def of(cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None) -> "_SentVectors":
+    def of(
+        cls, boundary: Boundary, layer: int, partial_sums: bool, sampled: Mask | None
+    ) -> "_SentVectors":
         required = boundary.required_layers[boundary.target] > layer
         source = boundary.source
         if sampled is not None:
             required &= sampled[source]
-        source, target, weight = source[required], boundary.target[required], picked(boundary.weight, required)
-        rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.required_layers), bool)
+        source, target, weight = (
+            source[required],
+            boundary.target[required],
+            picked(boundary.weight, required),
+        )
+        rows, targets = (
+            np.zeros(len(boundary.rows), bool),
+            np.zeros(len(boundary.required_layers), bool),
+        )
         if not partial_sums:
             rows[source] = True
             return cls(rows, targets, source[:0], target[:0], None)
@@ -147,12 +172,16 @@ class _SentVectors:
         if weight is not None:
             rows = occurring(source[np.isnan(weight)], len(rows))
             left, right = source[~rows[source]], target[~rows[source]]
-        cover = minimum_cover(left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64))
+        cover = minimum_cover(
+            left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64)
+        )
         rows = cover.left_mask | rows
         rest = ~rows[source]
         return cls(rows, cover.right_mask, source[rest], target[rest], picked(weight, rest))
 
-    def matrix(self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None) -> sp.csr_array:
+    def matrix(
+        self, nodes: IntArray, place: IntArray, num_rows: int, scale: Tensor | None
+    ) -> sp.csr_array:
         """[k, num_rows] rows, then sums; nodes int64 [L] are the sender's, place int64 [I] their rows."""
         taken = place[nodes[self.rows]]
         source = nodes[self.source]
@@ -160,5 +189,8 @@ class _SentVectors:
         weight = weight if self.weight is None else weight * self.weight
         vector = len(taken) + (np.cumsum(self.sums) - 1)[self.target]
         values = np.concatenate((np.ones(len(taken)), weight))
-        ends = np.concatenate((np.arange(len(taken)), vector)), np.concatenate((taken, place[source]))
+        ends = (
+            np.concatenate((np.arange(len(taken)), vector)),
+            np.concatenate((taken, place[source])),
+        )
         return sp.csr_array((values, ends), shape=(len(taken) + int(self.sums.sum()), num_rows))

@@ -66,8 +66,12 @@ class Boundary:
 
     def targets_in_wave(self, layer: int, wave: int, num_layers: int) -> slice:
         """Those that count in a wave of a layer, and so do all their edges."""
-        first, last = (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
-        return slice(int((self.required_layers > last).sum()), int((self.required_layers >= first).sum()))
+        first, last = (
+            (num_layers + 1, num_layers + 1) if wave == TRAIN_WAVE else (layer + 1, num_layers)
+        )
+        return slice(
+            int((self.required_layers > last).sum()), int((self.required_layers >= first).sum())
+        )
 
     def edges_of(self, targets: slice) -> slice:
         """The edges of some targets."""
@@ -107,7 +111,9 @@ class EdgeSubset:
         return EdgeSubset(self.rows, self.targets, none, none)
 
 
-def incoming_boundaries(partition: Partition, required_layers: ByteArray, partial_sums: bool) -> list[Boundary]:
+def incoming_boundaries(
+    partition: Partition, required_layers: ByteArray, partial_sums: bool
+) -> list[Boundary]:
     """The required edges from each peer, sorted by target, then row."""
     first_halo = np.searchsorted(partition.halo_owner.numpy(), np.arange(partition.num_parts + 1))
     find = _required_edges if partial_sums else _required_layers
@@ -122,19 +128,28 @@ def incoming_boundaries(partition: Partition, required_layers: ByteArray, partia
         ids = targets if partial_sums else np.full(len(targets), -1)
         return Boundary(rows + first, ids, layers[targets], target_ptr, source, weight)
 
-    return in_threads(of_peer, find(partition, required_layers, first_halo), first_halo[:-1].tolist())
+    return in_threads(
+        of_peer, find(partition, required_layers, first_halo), first_halo[:-1].tolist()
+    )
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
 """Halo nodes counted from the first of their owner, and targets, in the order of a boundary; weights; all [E]."""
 
 
-def _required_edges(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> list[_Edges]:
+def _required_edges(
+    partition: Partition, required_layers: ByteArray, first_halo: IntArray
+) -> list[_Edges]:
     """The required edges from each peer, to inner nodes."""
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
-    arrays = [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
+    arrays = (
+        [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
+    )
     required, most = required_layers > 0, int(required_layers.max(initial=1))
-    first_of_others, num_groups = (num_inner + first_halo[1:-1]).astype(np.int32), partition.num_parts * most
+    first_of_others, num_groups = (
+        (num_inner + first_halo[1:-1]).astype(np.int32),
+        partition.num_parts * most,
+    )
     of_group = np.min_scalar_type(num_groups)  # NumPy sorts those of two bytes by their digits
 
     def of_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
@@ -151,7 +166,9 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
 
     found = in_blocks(of_block, len(src), BLOCK)
     counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
-    ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T  # [blocks, groups]: a group's blocks follow each other
+    ends = (
+        np.cumsum(counts.T).reshape(num_groups, len(found)).T
+    )  # [blocks, groups]: a group's blocks follow each other
     edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
 
     def put(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
@@ -171,7 +188,9 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
         return place
 
     fallen = in_blocks(falls, len(edges[0]), BLOCK)
-    in_order = all(np.isin(each, of_groups).all() for each in fallen)  # as edges of a directory of ours are
+    in_order = all(
+        np.isin(each, of_groups).all() for each in fallen
+    )  # as edges of a directory of ours are
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
         halo, target, *weights = (each[first:end] for each in edges)
@@ -184,7 +203,9 @@ def _required_edges(partition: Partition, required_layers: ByteArray, first_halo
     return in_threads(of_peer, of_groups[:-1:most], of_groups[most::most], first_halo)
 
 
-def _required_layers(partition: Partition, required_layers: ByteArray, first_halo: IntArray) -> list[_Edges]:
+def _required_layers(
+    partition: Partition, required_layers: ByteArray, first_halo: IntArray
+) -> list[_Edges]:
     """For how many layers the halo nodes of each peer are required, as targets that destinations share."""
     src, required = partition.src.numpy(), taken(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
@@ -235,7 +256,9 @@ class BoundaryCode:
     @property
     def size(self) -> int:
         """Bytes."""
-        return code_size(self.num_edges, self._universe) + (self.num_targets * self._planes + 7) // 8
+        return (
+            code_size(self.num_edges, self._universe) + (self.num_targets * self._planes + 7) // 8
+        )
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """uint8 [size]; halo_index int64 [H] are the halo nodes' numbers at their owners."""
@@ -259,7 +282,9 @@ class BoundaryCode:
         target_ptr = runs(target)
         if len(target_ptr) != self.num_targets + 1:
             raise ValueError("some of its targets have no edge")
-        bits = np.unpackbits(code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little")
+        bits = np.unpackbits(
+            code[edges:].numpy(), count=self.num_targets * self._planes, bitorder="little"
+        )
         planes = bits.reshape(-1, self._planes) << np.arange(self._planes, dtype=np.uint8)
         required_layers = planes.sum(axis=1, dtype=np.uint8)
         if (required_layers[1:] > required_layers[:-1]).any():

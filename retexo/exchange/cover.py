@@ -15,7 +15,16 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching, maximum_flow
 
-from retexo.arrays import FloatArray, IndexArray, IntArray, Mask, compact, counted, sparse_matrix, taken
+from retexo.arrays import (
+    FloatArray,
+    IndexArray,
+    IntArray,
+    Mask,
+    compact,
+    counted,
+    sparse_matrix,
+    taken,
+)
 from retexo.exchange.flows import Blocks, flows
 
 # What a solver answers: which left and which right vertices to take, and a weight that no cover undercuts.
@@ -111,18 +120,31 @@ def tolerated(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> 
     return SIDE_ENOUGH if num_edges > exact else GOOD_ENOUGH
 
 
-def _check(left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray) -> None:
+def _check(
+    left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray
+) -> None:
     if left.shape != right.shape or left.ndim != 1:
-        raise ValueError(f"left and right must be two vectors of one length, not {left.shape} and {right.shape}")
+        raise ValueError(
+            f"left and right must be two vectors of one length, not {left.shape} and {right.shape}"
+        )
     for side, ends, weight in (("left", left, left_weight), ("right", right, right_weight)):
         if len(ends) and not (ends.min() >= 0 and ends.max() < len(weight)):
-            raise ValueError(f"{side} names vertices {ends.min()} to {ends.max()}, but has {len(weight)} weights")
+            raise ValueError(
+                f"{side} names vertices {ends.min()} to {ends.max()}, but has {len(weight)} weights"
+            )
         if len(weight) and weight.min() < 0:
-            raise ValueError(f"{side}_weight holds {weight.min()}; a row cannot weigh less than nothing")
+            raise ValueError(
+                f"{side}_weight holds {weight.min()}; a row cannot weigh less than nothing"
+            )
 
 
 def _whole_side(
-    left: IndexArray, right: IndexArray, left_weight: IntArray, right_weight: IntArray, at_least: int, enough: float
+    left: IndexArray,
+    right: IndexArray,
+    left_weight: IntArray,
+    right_weight: IntArray,
+    at_least: int,
+    enough: float,
 ) -> Cover | None:
     """All of one side of edges that ascend by their right ends, if few passes show that it is good enough.
 
@@ -131,7 +153,9 @@ def _whole_side(
     if (right[1:] < right[:-1]).any():
         return None
     ones = np.ones(len(left), np.float32)  # of 8 bytes each a pass takes half as long again
-    blocks = Blocks.of(sparse_matrix(ones, left, counted(right, len(right_weight)), len(left_weight)))
+    blocks = Blocks.of(
+        sparse_matrix(ones, left, counted(right, len(right_weight)), len(left_weight))
+    )
     used_right, used_left = (degree > 0 for degree in blocks.degrees)
     left_weight, right_weight = left_weight * used_left, right_weight * used_right
     if ((left_weight == 0) & used_left).any() or ((right_weight == 0) & used_right).any():
@@ -142,7 +166,11 @@ def _whole_side(
         for bound, _ in islice(flows(blocks, right_weight, left_weight), SIDE_PASSES):
             if weight <= min(enough, SIDE_SHOWN) * bound:
                 break
-    return Cover(take_left & used_left, take_right & used_right, weight, bound) if weight <= enough * bound else None
+    return (
+        Cover(take_left & used_left, take_right & used_right, weight, bound)
+        if weight <= enough * bound
+        else None
+    )
 
 
 def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: int) -> IndexArray:
@@ -157,7 +185,9 @@ def _distinct(left: IndexArray, right: IndexArray, num_left: int, num_vertices: 
     return np.stack(np.divmod(key[first], max(num_vertices, 1)), dtype=dtype, casting="unsafe")
 
 
-def _prune(edges: IndexArray, residual: IntArray, degree: IntArray) -> tuple[IndexArray, list[_Leaves], int]:
+def _prune(
+    edges: IndexArray, residual: IntArray, degree: IntArray
+) -> tuple[IndexArray, list[_Leaves], int]:
     """Settle what costs nothing or has one way out; return the edges that remain, the leaves, and the weight paid.
 
     A vertex whose residual weight is zero is taken. The edge to a leaf is paid for at once: each of its ends gives up
@@ -201,7 +231,9 @@ def _pay(batch: _Leaves, residual: IntArray) -> int:
     return int(payment.sum())
 
 
-def _solve_core(edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int) -> int:
+def _solve_core(
+    edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int
+) -> int:
     """Cover the edges that pruning left, [2, E], ascending; marks what it takes, returns the lower bound."""
     if edges.shape[1] == 0:
         return 0
@@ -246,7 +278,9 @@ def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
     lefts, rights = np.arange(num_left), num_left + np.arange(num_right)
     tail = np.concatenate([np.full(num_left, source), edge.row, rights])
     head = np.concatenate([lefts, edge.col + num_left, np.full(num_right, sink)])
-    capacity = np.concatenate([left_weight, np.full(edge.nnz, _INT32_MAX), right_weight]).astype(np.int32)
+    capacity = np.concatenate([left_weight, np.full(edge.nnz, _INT32_MAX), right_weight]).astype(
+        np.int32
+    )
     network = csr_array((capacity, (tail, head)), shape=(sink + 1, sink + 1))
     result = maximum_flow(network, source, sink, method="dinic")
     flow = csr_array(result.flow)
@@ -258,7 +292,9 @@ def _flow_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
     return take_left, take_right, int(result.flow_value)
 
 
-def _cut(graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray) -> tuple[Mask, Mask]:
+def _cut(
+    graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: IntArray
+) -> tuple[Mask, Mask]:
     """Return the left vertices that no residual path reaches and the right ones that one does: the minimum cut.
 
     A residual path starts at an unsaturated left vertex, goes right along any edge, and back left along an edge that
@@ -276,7 +312,9 @@ def _cut(graph: csr_array, unsaturated: Mask, back_left: IntArray, back_right: I
     return ~reached[:num_left], reached[num_left:start]
 
 
-def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray, *, rounds: int = 100) -> Solution:
+def _scaling_cover(
+    graph: csr_array, left_weight: IntArray, right_weight: IntArray, *, rounds: int = 100
+) -> Solution:
     """Cover graph [L, R] at nearly the least weight, in a fixed number of passes over its edges.
 
     A fractional flow stands in for the exact one: each left vertex spreads its weight over its neighbours in
@@ -290,7 +328,11 @@ def _scaling_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArr
     passes = flows(Blocks.of(graph.astype(np.float64)), left_weight, right_weight)
     for step, (bound, price) in enumerate(islice(passes, rounds), start=1):
         if step % 10 == 0:
-            best = min(best, _threshold_cover(graph, price, left_weight, right_weight), key=lambda cover: cover[2])
+            best = min(
+                best,
+                _threshold_cover(graph, price, left_weight, right_weight),
+                key=lambda cover: cover[2],
+            )
             enough = GOOD_ENOUGH
         if best[2] <= enough * bound:
             break
@@ -301,7 +343,11 @@ def _one_side(left_weight: IntArray, right_weight: IntArray) -> Solution:
     """All of the side that weighs less, int64 [L] and [R]; no bound."""
     left, right = int(left_weight.sum()), int(right_weight.sum())
     is_left = left <= right
-    return np.full(len(left_weight), is_left), np.full(len(right_weight), not is_left), min(left, right)
+    return (
+        np.full(len(left_weight), is_left),
+        np.full(len(right_weight), not is_left),
+        min(left, right),
+    )
 
 
 def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray) -> Solution | None:
@@ -320,7 +366,9 @@ def _side_cover(graph: csr_array, left_weight: IntArray, right_weight: IntArray)
     return None
 
 
-def _threshold_cover(graph: csr_array, price: FloatArray, left_weight: IntArray, right_weight: IntArray) -> Solution:
+def _threshold_cover(
+    graph: csr_array, price: FloatArray, left_weight: IntArray, right_weight: IntArray
+) -> Solution:
     """Return the best cover that takes the right vertices up to some price, float64 [R], and its weight.
 
     A left vertex must be taken where one of its neighbours is dearer than the threshold. Right vertices whose
@@ -335,7 +383,9 @@ def _threshold_cover(graph: csr_array, price: FloatArray, left_weight: IntArray,
     # dearest neighbour comes at place k or later.
     needed_until = np.zeros(num_right + 1, dtype=np.int64)
     np.add.at(needed_until, dearest, left_weight)
-    total = np.concatenate([[0], np.cumsum(right_weight[order])]) + np.cumsum(needed_until[::-1])[::-1]
+    total = (
+        np.concatenate([[0], np.cumsum(right_weight[order])]) + np.cumsum(needed_until[::-1])[::-1]
+    )
     take_left = dearest >= int(total.argmin())
     take_right = graph.T @ (~take_left).astype(np.int32) > 0
     return take_left, take_right, int(left_weight[take_left].sum() + right_weight[take_right].sum())

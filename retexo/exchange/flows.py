@@ -48,7 +48,9 @@ class Blocks:
     def degrees(self) -> tuple[FloatArray, FloatArray]:
         """Edges of each row, [L], and of each column, [R], of which a float32 counts 2^24 at most in a block."""
         of_rows = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
-        of_columns = in_threads(lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs)
+        of_columns = in_threads(
+            lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs
+        )
         total = np.empty(self.graphs[0].shape[1])
 
         def add(some: slice) -> None:
@@ -67,7 +69,9 @@ def _rows_of(graph: csr_array, rows: slice) -> csr_array:
     return found
 
 
-def flows(blocks: Blocks, left_weight: IntArray, right_weight: IntArray) -> Iterator[tuple[int, FloatArray]]:
+def flows(
+    blocks: Blocks, left_weight: IntArray, right_weight: IntArray
+) -> Iterator[tuple[int, FloatArray]]:
     """Pass by pass the most that was seen to flow, which no cover undercuts, and the prices by then, [R].
 
     So that the bound stays one, each vertex counts for less than it weighs, by more than the sums over its edges can
@@ -75,17 +79,26 @@ def flows(blocks: Blocks, left_weight: IntArray, right_weight: IntArray) -> Iter
     """
     dtype = blocks.graphs[0].dtype
     least, most = _PRICES[dtype.char]
-    left_kept, right_kept = (np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in blocks.degrees)
+    left_kept, right_kept = (
+        np.maximum(0, 1 - (degree + 8) * float(np.finfo(dtype).eps)) for degree in blocks.degrees
+    )
     unit = max(1, int(left_weight.max()), int(right_weight.max()))
-    left, right = (left_weight * left_kept / unit).astype(dtype), (right_weight / unit).astype(dtype)
+    left, right = (
+        (left_weight * left_kept / unit).astype(dtype),
+        (right_weight / unit).astype(dtype),
+    )
 
     def offer(rows: slice, graph: csr_array, around: FloatArray) -> FloatArray:
         """What some rows offer to each column at a price of 1, [R]."""
         return graph.T @ (left[rows] / np.maximum(around, least))
 
-    def settle(price: FloatArray, offers: list[FloatArray], exponent: int, some: slice) -> tuple[float, float]:
+    def settle(
+        price: FloatArray, offers: list[FloatArray], exponent: int, some: slice
+    ) -> tuple[float, float]:
         """What flows to some columns, whose prices it changes, and the highest of them."""
-        offered = price[some] * sum(offer[some] for offer in offers)  # to a column without an edge, 0
+        offered = price[some] * sum(
+            offer[some] for offer in offers
+        )  # to a column without an edge, 0
         step = np.clip(right[some] / np.maximum(offered, least), 1 / most, most)
         for _ in range(exponent):
             price[some] *= step
@@ -93,7 +106,9 @@ def flows(blocks: Blocks, left_weight: IntArray, right_weight: IntArray) -> Iter
         return float(flowing.sum()), float(price[some].max())
 
     price, bound = np.ones(len(right), dtype), 0
-    around = [blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows]  # sums of the prices of a row's columns
+    around = [
+        blocks.degrees[0][rows].astype(dtype) for rows in blocks.rows
+    ]  # sums of the prices of a row's columns
     for exponent in cycle(OVERRELAXATION):
         offers = in_threads(offer, blocks.rows, blocks.graphs, around)
         settled = in_blocks(partial(settle, price, offers, exponent), len(price), VERTICES)

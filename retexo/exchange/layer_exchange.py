@@ -70,7 +70,11 @@ class Message:
     def nothing(cls, count: int) -> Self:
         """In so many pieces."""
         none = np.zeros(0, bool)
-        return cls(Selection(DENSE, none, none), [0] * count, iter([torch.empty(0, dtype=torch.uint8)] * count))
+        return cls(
+            Selection(DENSE, none, none),
+            [0] * count,
+            iter([torch.empty(0, dtype=torch.uint8)] * count),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +121,9 @@ class LayerExchange:
 
     def run(self, wave: int) -> Sources:
         """Send what the wave needs and receive it; what this worker has of the halo nodes by then."""
-        self._sources = self._sources.extended([arrival for piece in self._arriving(wave) for arrival in piece])
+        self._sources = self._sources.extended(
+            [arrival for piece in self._arriving(wave) for arrival in piece]
+        )
         return self._sources
 
     def stream(self, wave: int) -> Iterator[Sources]:
@@ -148,7 +154,9 @@ class LayerExchange:
             return
         started: deque[Callable[[], list[ReceivedMessage]]] = deque()
         with ThreadPoolExecutor(1) as line:  # alone sends until all has come
-            for piece in self._started(wave, ahead(self._batches(wave)), lambda *call: line.submit(*call).result):
+            for piece in self._started(
+                wave, ahead(self._batches(wave)), lambda *call: line.submit(*call).result
+            ):
                 started.append(piece)
                 if len(started) > 1:
                     yield started.popleft()()
@@ -166,11 +174,20 @@ class LayerExchange:
         all_to_all = partial(self._comm.all_to_all, consume=True)
         for batch in batches:
             sizes, announced = start(self._exchange_headers, batch)()
-            for held, edges, message in zip(self._held_there, batch.outgoing, batch.messages, strict=True):
+            for held, edges, message in zip(
+                self._held_there, batch.outgoing, batch.messages, strict=True
+            ):
                 held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
             cut = (selection.pieces(self._num_pieces) for selection in announced)
-            for from_sizes, pieces in zip(zip(*sizes, strict=True), zip(*cut, strict=True), strict=True):
-                received = start(all_to_all, [next(message.pieces) for message in batch.messages], from_sizes, tag)
+            for from_sizes, pieces in zip(
+                zip(*sizes, strict=True), zip(*cut, strict=True), strict=True
+            ):
+                received = start(
+                    all_to_all,
+                    [next(message.pieces) for message in batch.messages],
+                    from_sizes,
+                    tag,
+                )
                 yield partial(self._arrivals, batch.incoming, announced, pieces, received)
                 del received  # it holds what came
 
@@ -179,14 +196,18 @@ class LayerExchange:
         if wave not in self._plan.waves:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
-        step = peers_per_batch(self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize)
+        step = peers_per_batch(
+            self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
+        )
         for first in range(1, world_size, step):
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
             senders = {(rank - distance) % world_size for distance in distances}
             messages, outgoing = [], []
             for peer, boundary in enumerate(self._plan.outgoing):
-                edges = self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
+                edges = (
+                    self._edges(boundary, peer, wave) if peer in receivers else EdgeSubset.empty()
+                )
                 messages.append(self._make_message(edges, peer, wave))
                 outgoing.append(edges.without_edges())
                 del edges  # while messages are sent
@@ -200,7 +221,10 @@ class LayerExchange:
         ends = self._ends(boundary, wave)
         targets = boundary.targets_in_wave(self._layer, wave, self._plan.num_layers)
         edges, counts = boundary.edges_of(targets), boundary.num_sources[targets]
-        source, target = boundary.source[edges], np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        source, target = (
+            boundary.source[edges],
+            np.repeat(np.arange(len(counts), dtype=np.int32), counts),
+        )
         weight = None if boundary.weight is None else boundary.weight[edges]
         held = self._held_there[peer]
         if held.any():
@@ -222,7 +246,10 @@ class LayerExchange:
         """What this worker sends a peer of all rows and targets of the wave."""
         if not len(edges.rows):
             return Message.nothing(self._num_pieces)
-        held, nodes = self._held_there[peer][edges.rows], self._plan.outgoing[peer].rows[edges.rows].astype(np.int32)
+        held, nodes = (
+            self._held_there[peer][edges.rows],
+            self._plan.outgoing[peer].rows[edges.rows].astype(np.int32),
+        )
         cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~held)
         if self._plan.all_halo_rows:
             return Message.of(self.local, _all_not_held(DENSE, held, edges), cut, self._num_pieces)
@@ -262,7 +289,9 @@ class LayerExchange:
     @property
     def _num_pieces(self) -> int:
         """K"""
-        return pieces_per_message(self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize)
+        return pieces_per_message(
+            self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
+        )
 
     def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
         """Tell every peer what is coming to it; the bytes [K] that come from each, and what it selected.
@@ -270,9 +299,13 @@ class LayerExchange:
         A header, and where partial sums may be sent a bit for each row and each target of the wave, also for rows that
         are held: so its size does not depend on values. With exchange=plain all is known.
         """
-        held = [mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)]
+        held = [
+            mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)
+        ]
         if self._plan.all_halo_rows:
-            known = [_all_not_held(DENSE, *known) for known in zip(held, batch.incoming, strict=True)]
+            known = [
+                _all_not_held(DENSE, *known) for known in zip(held, batch.incoming, strict=True)
+            ]
             pieces = [each.pieces(self._num_pieces) for each in known]
             return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
         partial_sums = self._plan.partial_sums
@@ -301,7 +334,9 @@ class LayerExchange:
             if not count:
                 continue
             rows, targets = edges.rows[some_rows], edges.targets[some_sums]
-            halo, sum_dst = (torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets]))
+            halo, sum_dst = (
+                torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets])
+            )
             row_format = selection.format.row_format(self.local.precision)
             width = self.local.projected_width if projected else self.local.rows.shape[1]
             read = partial(decode, message, (count, width), self.local.rows.dtype, row_format)
@@ -313,7 +348,9 @@ class LayerExchange:
 class KnownHalo(LayerExchange):
     """The exchange of rows that each worker knows of its halo nodes already: nothing is sent."""
 
-    def __init__(self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, halo: Tensor) -> None:
+    def __init__(
+        self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, halo: Tensor
+    ) -> None:
         """halo: [H, F]"""
         super().__init__(plan, layer, local, comm)
         known = replace(self._no_sources.unprojected, values=halo, halo=torch.arange(len(halo)))
@@ -363,11 +400,17 @@ def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -
     return header.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
 
 
-def _pack_header(header: struct.Struct, message: Message, edges: EdgeSubset, partial_sums: bool) -> Tensor:
+def _pack_header(
+    header: struct.Struct, message: Message, edges: EdgeSubset, partial_sums: bool
+) -> Tensor:
     if not _header_size(header, edges, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
     selection = message.selection
-    bits = np.packbits(np.concatenate((selection.rows, selection.sums))) if partial_sums else np.zeros(0, np.uint8)
+    bits = (
+        np.packbits(np.concatenate((selection.rows, selection.sums)))
+        if partial_sums
+        else np.zeros(0, np.uint8)
+    )
     packed = np.frombuffer(header.pack(selection.format.code, *message.sizes), np.uint8)
     return torch.from_numpy(np.concatenate((packed, bits)))
 
@@ -382,4 +425,6 @@ def _unpack_header(
         return sizes, _all_not_held(MessageFormat.of_code(code), held, edges)
     count = len(edges.rows) + len(edges.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
-    return sizes, Selection(MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :])
+    return sizes, Selection(
+        MessageFormat.of_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
+    )

@@ -34,7 +34,13 @@ from retexo.arrays import IntArray, Mask, occurring
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, BoundaryCode, incoming_boundaries
+from retexo.exchange.boundary import (
+    INFER_WAVE,
+    TRAIN_WAVE,
+    Boundary,
+    BoundaryCode,
+    incoming_boundaries,
+)
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
 from retexo.exchange.coding.weights import read_weights, write_weights
 from retexo.exchange.cover import minimum_cover
@@ -71,7 +77,9 @@ class ExchangePlan:
             return replace(self, fewest={})
 
         def merged(boundary: Boundary) -> Boundary:
-            return replace(boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers))
+            return replace(
+                boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers)
+            )
 
         outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
         return replace(self, outgoing=outgoing, incoming=incoming, waves=(INFER_WAVE,), fewest={})
@@ -116,7 +124,9 @@ def make_plan(
     return plan_of(partition, options, _required_layers(partition, options, comm, targets), comm)
 
 
-def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator) -> ExchangePlan:
+def plan_of(
+    partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator
+) -> ExchangePlan:
     """The same where it is known already by how many layers each node is required (see ExchangePlan)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = incoming_boundaries(partition, required_layers.numpy(), partial_sums)
@@ -124,12 +134,16 @@ def plan_of(partition: Partition, options: PlanOptions, required_layers: Tensor,
     announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
 
     def request(boundary: Boundary, num_inner: int) -> Tensor:
-        code = BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, options.num_layers)
+        code = BoundaryCode(
+            len(boundary.source), len(boundary.targets), num_inner, options.num_layers
+        )
         return code.write(boundary, partition.halo_index.numpy())
 
     requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
-    codes = [BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced]
+    codes = [
+        BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced
+    ]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
     outgoing = in_threads(BoundaryCode.read, codes, received)
     if partition.asked_for is not None:
@@ -153,10 +167,14 @@ def _check_asked_for(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) 
     """TrainingError where another site wants rows of nodes that it has not named at the start."""
     for peer, (boundary, named) in enumerate(zip(outgoing, asked_for, strict=True)):
         if not np.isin(boundary.rows, named.numpy()).all():
-            raise TrainingError(f"rank {peer} wants rows of nodes that it did not ask for at the start; it gets none")
+            raise TrainingError(
+                f"rank {peer} wants rows of nodes that it did not ask for at the start; it gets none"
+            )
 
 
-def _required_layers(partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None) -> Tensor:
+def _required_layers(
+    partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
+) -> Tensor:
     """ExchangePlan.required_layers."""
     last = options.num_layers
     if options.use == "nothing":
@@ -167,7 +185,9 @@ def _required_layers(partition: Partition, options: PlanOptions, comm: Communica
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)
     required_layers = (partition.test_mask if targets is None else targets).to(torch.uint8) * last
     if targets is None:
-        required_layers[partition.train_mask | partition.val_mask] = last + 1 if options.use == "train" else last
+        required_layers[partition.train_mask | partition.val_mask] = (
+            last + 1 if options.use == "train" else last
+        )
     if targets is None and options.all_nodes:
         return required_layers
     for layer in range(last - 1, 0, -1):
@@ -202,13 +222,18 @@ def request_halo_nodes(
 
 
 def exchange_ascending(
-    lists: Sequence[IntArray], limits: Sequence[int], announced: Sequence[tuple[int, int]], comm: Communicator
+    lists: Sequence[IntArray],
+    limits: Sequence[int],
+    announced: Sequence[tuple[int, int]],
+    comm: Communicator,
 ) -> list[IntArray]:
     """Send each peer ascending int64 numbers below a limit; by peer, those that it sent: announced are how many, and
     their limit."""
     codes = [torch.from_numpy(write_ascending(*each)) for each in zip(lists, limits, strict=True)]
     received = comm.all_to_all(codes, [code_size(*each) for each in announced], SETUP)
-    return [read_ascending(code.numpy(), *each) for code, each in zip(received, announced, strict=True)]
+    return [
+        read_ascending(code.numpy(), *each) for code, each in zip(received, announced, strict=True)
+    ]
 
 
 def _tell_weights(
@@ -225,8 +250,12 @@ def _tell_weights(
         codes.append(torch.from_numpy(write_weights(boundary.weight[told])))
         if len(codes[peer]) >= _saved_bytes(boundary, told, options):
             told[:], codes[peer] = False, codes[peer][:0]
-        incoming[peer] = replace(boundary, weight=np.where(told, boundary.weight, np.float32(np.nan)))
-    announced = comm.all_to_all([torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP)
+        incoming[peer] = replace(
+            boundary, weight=np.where(told, boundary.weight, np.float32(np.nan))
+        )
+    announced = comm.all_to_all(
+        [torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP
+    )
     received = comm.all_to_all(codes, [int(size) for size in announced], SETUP)
     for peer, (boundary, code) in enumerate(zip(outgoing, received, strict=True)):
         weight = np.full(len(boundary.source), np.nan, np.float32)
@@ -262,7 +291,9 @@ def _saved_bytes(boundary: Boundary, told: Mask, options: PlanOptions) -> int:
     return saved
 
 
-def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: Communicator) -> Tensor:
+def global_out_degree(
+    partition: Partition, part_sizes: tuple[int, ...], comm: Communicator
+) -> Tensor:
     """Out-degrees in the whole graph, [I + H] as in_degree, for a directory that does not store them.
 
     An edge is held by the part of its destination. So each part counts the edges that leave its halo nodes, the owner
@@ -274,7 +305,9 @@ def global_out_degree(partition: Partition, part_sizes: tuple[int, ...], comm: C
     everything = torch.ones(partition.num_halo, dtype=torch.bool)
     named = request_halo_nodes(partition, everything, part_sizes, comm)
     sizes = torch.bincount(partition.halo_owner, minlength=comm.world_size).tolist()
-    reports = comm.all_to_all(list(torch.split(halo.to(dtype), sizes)), [len(nodes) for nodes in named], SETUP)
+    reports = comm.all_to_all(
+        list(torch.split(halo.to(dtype), sizes)), [len(nodes) for nodes in named], SETUP
+    )
     for nodes, report in zip(named, reports, strict=True):
         inner[nodes] += report
     answers = comm.all_to_all([inner[nodes].to(dtype) for nodes in named], sizes, SETUP)

@@ -60,7 +60,11 @@ class MessageFormat:
         return RowFormat("sparse" if self.sparse else "dense", precision)
 
 
-DENSE, SPARSE, PROJECTED = MessageFormat(False, False), MessageFormat(False, True), MessageFormat(True, False)
+DENSE, SPARSE, PROJECTED = (
+    MessageFormat(False, False),
+    MessageFormat(False, True),
+    MessageFormat(True, False),
+)
 
 
 @dataclass(eq=False)
@@ -94,14 +98,21 @@ class LocalRows:
         """
         step = max(1, CHUNK_CELLS // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
-        sizes = in_threads(lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)), places)
+        sizes = in_threads(
+            lambda place: row_sizes(self._countable(place), SPARSE.row_format(self.precision)),
+            places,
+        )
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def projected_is_shorter(self, nodes: IntArray) -> bool:
         """Whether all rows of some nodes, int64 [n], take more bytes than they do after the weights."""
         widths = self.projected_width, self.rows.shape[1]
         after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
-        return self.sparse is None and after < before and bool((self.sparse_sizes[nodes] > after).all())
+        return (
+            self.sparse is None
+            and after < before
+            and bool((self.sparse_sizes[nodes] > after).all())
+        )
 
     def release(self) -> None:
         """Free the rows as they are before the weights; their sizes and those after the weights stay."""
@@ -128,7 +139,11 @@ class LocalRows:
         return self.rows if self.sparse is None else self.sparse
 
     def summing(
-        self, nodes: Int32Array, target: Int32Array, num_targets: int, edge_weight: WeightArray | None = None
+        self,
+        nodes: Int32Array,
+        target: Int32Array,
+        num_targets: int,
+        edge_weight: WeightArray | None = None,
     ) -> sp.csr_array:
         """[num_targets, I] adds up scaled and weighted rows of `nodes`, [E], by target, [E] ascending."""
         dtype = self.rows.numpy().dtype
@@ -144,7 +159,8 @@ class LocalRows:
             both: list[sp.csr_array] = [values[nodes], summing @ values]
             return sp.csr_array(sp.vstack(both, format="csr"))
         rows, row_ptr = (
-            torch.from_numpy(each.astype(np.int32, copy=False)) for each in (summing.indices, summing.indptr)
+            torch.from_numpy(each.astype(np.int32, copy=False))
+            for each in (summing.indices, summing.indptr)
         )
         sums = row_sums(values, rows, row_ptr, torch.from_numpy(summing.data))
         if not len(nodes):
@@ -180,8 +196,16 @@ class CutEdges:
 
     def of_edges(self, kept: Mask) -> Self:
         """Some of them, bool [E]; all rows and targets keep their places."""
-        source, target = (np.compress(kept, ends) for ends in (self.source, self.target))  # a quarter of []'s time
-        return replace(self, source=source, target=target, weight=picked(self.weight, kept), known_with_edge=None)
+        source, target = (
+            np.compress(kept, ends) for ends in (self.source, self.target)
+        )  # a quarter of []'s time
+        return replace(
+            self,
+            source=source,
+            target=target,
+            weight=picked(self.weight, kept),
+            known_with_edge=None,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +228,11 @@ class Selection:
         """Its vectors, rows first, in so many runs of about equal length."""
         rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
         bounds = _bounds(len(rows) + len(sums), count)
-        ends = zip(np.minimum(bounds, len(rows)), np.maximum(np.subtract(bounds, len(rows)), 0), strict=True)
+        ends = zip(
+            np.minimum(bounds, len(rows)),
+            np.maximum(np.subtract(bounds, len(rows)), 0),
+            strict=True,
+        )
         return [(rows[a:b], sums[c:d]) for (a, c), (b, d) in pairwise(ends)]
 
 
@@ -236,7 +264,11 @@ class FewestVectors:
 
     def of(self, rows: Mask, targets: Mask) -> int:
         """Of all edges between other rows and targets; one that is not among them saves a vector at most."""
-        return self.selection.fewest - int((self.rows & ~rows).sum()) - int((self.targets & ~targets).sum())
+        return (
+            self.selection.fewest
+            - int((self.rows & ~rows).sum())
+            - int((self.targets & ~targets).sum())
+        )
 
 
 def select(
@@ -263,15 +295,34 @@ def select(
     if not partial_sums:
         return all_rows(min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges)
     if before is not None and len(candidates) == 1 and candidates[0].size:
-        return replace(before, format=candidates[0].format, sum_sizes=_sizes_of_sums(candidates[0], before.rows))
+        return replace(
+            before,
+            format=candidates[0].format,
+            sum_sizes=_sizes_of_sums(candidates[0], before.rows),
+        )
     ends = edges.source, edges.target
-    covers = [minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=fewest * each.size) for each in candidates]
-    totals = [cover.weight + each.row_sizes[forced].sum() for each, cover in zip(candidates, covers, strict=True)]
+    covers = [
+        minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=fewest * each.size)
+        for each in candidates
+    ]
+    totals = [
+        cover.weight + each.row_sizes[forced].sum()
+        for each, cover in zip(candidates, covers, strict=True)
+    ]
     best = int(np.argmin(totals))
-    shown = [-(-cover.lower_bound // each.size) for each, cover in zip(candidates, covers, strict=True) if each.size]
+    shown = [
+        -(-cover.lower_bound // each.size)
+        for each, cover in zip(candidates, covers, strict=True)
+        if each.size
+    ]
     chosen, rows = candidates[best], covers[best].left_mask | forced
-    sum_sizes, of_one_size = _sizes_of_sums(chosen, rows), len(candidates) == 1 and bool(chosen.size)
-    return Selection(chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0), of_one_size)
+    sum_sizes, of_one_size = (
+        _sizes_of_sums(chosen, rows),
+        len(candidates) == 1 and bool(chosen.size),
+    )
+    return Selection(
+        chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0), of_one_size
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +340,10 @@ class _Candidate:
         pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
         if any((own < others).any() for own, others in pairs):
             return False
-        return any((own > others).any() for own, others in pairs) or other.format.code < self.format.code
+        return (
+            any((own > others).any() for own, others in pairs)
+            or other.format.code < self.format.code
+        )
 
 
 def _sizes_of_sums(chosen: _Candidate, rows: Mask) -> IntArray | None:
@@ -319,12 +373,18 @@ def _candidates(
         if partial_sums:
             sum_sizes = _sparse_sum_sizes(local, edges) * targets
         candidates.append(_Candidate(SPARSE, row_sizes, sum_sizes))
-    return [each for each in candidates if not any(each.is_beaten(other) for other in candidates if other is not each)]
+    return [
+        each
+        for each in candidates
+        if not any(each.is_beaten(other) for other in candidates if other is not each)
+    ]
 
 
 def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
     """Bytes of the sum of all rows of each target, int64 [R], a chunk of targets at a time."""
-    summing = local.summing(taken(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight)
+    summing = local.summing(
+        taken(edges.nodes, edges.source), edges.target, edges.num_targets, edges.weight
+    )
     step = max(1, CHUNK_CELLS // max(1, local.rows.shape[1]))
     sizes = [np.zeros(0, dtype=np.int64)]
     for first in range(0, edges.num_targets, step):
@@ -361,7 +421,10 @@ class Vectors:
 
     def pieces(self, count: int) -> list[range]:
         """As Selection.pieces."""
-        return [range(*both) for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))]
+        return [
+            range(*both)
+            for both in pairwise(_bounds(len(self.nodes) + self.summing.shape[0], count))
+        ]
 
     def size(self, piece: range) -> int:
         """Bytes of a piece; sums are made for it where their zeros count and were not counted."""

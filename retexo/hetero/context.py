@@ -63,11 +63,24 @@ def of_target(part: HeteroPartition) -> Partition:
     nodes, none = part.nodes[part.target], torch.zeros(0, dtype=torch.int32)
     degree = torch.zeros(nodes.num_inner, dtype=torch.int64)
     return Partition(
-        rank=part.rank, num_parts=part.num_parts, num_inner=nodes.num_inner, num_halo=0, src=none, dst=none,
-        features=nodes.features, labels=part.labels, train_mask=part.train_mask, val_mask=part.val_mask,
-        test_mask=part.test_mask, node_ids=nodes.node_ids, halo_owner=nodes.halo_owner[:0],
-        halo_index=nodes.halo_index[:0], in_degree=degree, out_degree=degree, self_loops=part.self_loops,
-    )  # fmt: skip
+        rank=part.rank,
+        num_parts=part.num_parts,
+        num_inner=nodes.num_inner,
+        num_halo=0,
+        src=none,
+        dst=none,
+        features=nodes.features,
+        labels=part.labels,
+        train_mask=part.train_mask,
+        val_mask=part.val_mask,
+        test_mask=part.test_mask,
+        node_ids=nodes.node_ids,
+        halo_owner=nodes.halo_owner[:0],
+        halo_index=nodes.halo_index[:0],
+        in_degree=degree,
+        out_degree=degree,
+        self_loops=part.self_loops,
+    )
 
 
 def schema_of(part: HeteroPartition) -> Schema:
@@ -105,15 +118,21 @@ def make_hetero_context(
     out = {name: OutRelations.of(part, name, dtype) for name in part.nodes}
     options = {
         name: PlanOptions(
-            num_layers=settings.model.num_layers, part_sizes=sizes[name], all_nodes=False, partial_sums=partial_sums,
-            all_halo_rows=settings.exchange.mode == "plain", use=use,
+            num_layers=settings.model.num_layers,
+            part_sizes=sizes[name],
+            all_nodes=False,
+            partial_sums=partial_sums,
+            all_halo_rows=settings.exchange.mode == "plain",
+            use=use,
         )
         for name in part.nodes
-    }  # fmt: skip
+    }
     required = _required(settings, target, part, use)
     if use != "nothing" and settings.exchange.mode != "plain":
         required_layers(out, sizes, required, settings.model.num_layers, comm)
-    plans = {name: each.plan(each.required(required), options[name], comm) for name, each in out.items()}
+    plans = {
+        name: each.plan(each.required(required), options[name], comm) for name, each in out.items()
+    }
     labels = target.labels.to(dtype) if target.multilabel else target.labels
     return HeteroContext(
         settings=settings,
@@ -137,21 +156,31 @@ def make_hetero_context(
 
 
 def resolved(
-    part: HeteroPartition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator, max_rows_shared: float | None
+    part: HeteroPartition,
+    sizes: Mapping[str, tuple[int, ...]],
+    comm: Communicator,
+    max_rows_shared: float | None,
 ) -> HeteroPartition:
     """The part of a site with what the owners of its halo nodes say, type by type; sizes: inner nodes by rank."""
     if any(nodes.unresolved_halo is None for nodes in part.nodes.values()):
         return part
     with comm.without_replay_log():  # its keys are drawn anew
-        nodes = {name: resolve_halo(each, sizes[name], comm, max_rows_shared) for name, each in part.nodes.items()}
+        nodes = {
+            name: resolve_halo(each, sizes[name], comm, max_rows_shared)
+            for name, each in part.nodes.items()
+        }
     return replace(part, nodes=nodes)
 
 
-def _required(settings: TrainSettings, target: Partition, part: HeteroPartition, use: Use) -> dict[str, Tensor]:
+def _required(
+    settings: TrainSettings, target: Partition, part: HeteroPartition, use: Use
+) -> dict[str, Tensor]:
     """What of the target is computed; answers that are smoothed from all of it are (smoothing.reach=hops)."""
     last, everything = settings.model.num_layers, use == "predict" or settings.smoothing.hops > 0
     labelled = target.train_mask | target.val_mask
-    required = {name: torch.zeros(nodes.num_inner, dtype=torch.uint8) for name, nodes in part.nodes.items()}
+    required = {
+        name: torch.zeros(nodes.num_inner, dtype=torch.uint8) for name, nodes in part.nodes.items()
+    }
     if use == "nothing":
         return required
     own = required[part.target]

@@ -45,25 +45,54 @@ class OutRelations:
             end += part.nodes[name[2]].num_inner
         none = torch.zeros(0, dtype=torch.int32)
         shift = end - nodes.num_inner
-        src = torch.cat([none, *(torch.where(each.src < nodes.num_inner, each.src, each.src + shift)
-                                 for each in relations.values())])  # fmt: skip
+        src = torch.cat(
+            [
+                none,
+                *(
+                    torch.where(each.src < nodes.num_inner, each.src, each.src + shift)
+                    for each in relations.values()
+                ),
+            ]
+        )
         dst = torch.cat([none, *(each.dst + first[name] for name, each in relations.items())])
         weight = None
         if any(each.edge_weight is not None for each in relations.values()):
-            weight = torch.cat([torch.ones(len(each.src)) if each.edge_weight is None else each.edge_weight
-                                for each in relations.values()])  # fmt: skip
+            weight = torch.cat(
+                [
+                    torch.ones(len(each.src)) if each.edge_weight is None else each.edge_weight
+                    for each in relations.values()
+                ]
+            )
         no_mask, out_degree = torch.zeros(end, dtype=torch.bool), torch.zeros(end + nodes.num_halo)
         in_degree = torch.bincount(dst, None if weight is None else weight.double(), minlength=end)
         partition = Partition(
-            rank=part.rank, num_parts=part.num_parts, num_inner=end, num_halo=nodes.num_halo, src=src, dst=dst,
-            features=nodes.features[:0], labels=part.labels[:0], train_mask=no_mask, val_mask=no_mask,
-            test_mask=no_mask, node_ids=nodes.node_ids, halo_owner=nodes.halo_owner, halo_index=nodes.halo_index,
-            in_degree=in_degree, out_degree=out_degree, self_loops=0, edge_weight=weight,
+            rank=part.rank,
+            num_parts=part.num_parts,
+            num_inner=end,
+            num_halo=nodes.num_halo,
+            src=src,
+            dst=dst,
+            features=nodes.features[:0],
+            labels=part.labels[:0],
+            train_mask=no_mask,
+            val_mask=no_mask,
+            test_mask=no_mask,
+            node_ids=nodes.node_ids,
+            halo_owner=nodes.halo_owner,
+            halo_index=nodes.halo_index,
+            in_degree=in_degree,
+            out_degree=out_degree,
+            self_loops=0,
+            edge_weight=weight,
             asked_for=nodes.asked_for,
-        )  # fmt: skip
-        return cls(first, partition, InEdges.build(src, dst, in_degree, out_degree, dtype, weight=weight))
+        )
+        return cls(
+            first, partition, InEdges.build(src, dst, in_degree, out_degree, dtype, weight=weight)
+        )
 
-    def required(self, of_types: Mapping[str, Tensor], relations: frozenset[EdgeType] | None = None) -> Tensor:
+    def required(
+        self, of_types: Mapping[str, Tensor], relations: frozenset[EdgeType] | None = None
+    ) -> Tensor:
         """uint8 [I + R] for a plan: of each pair what its node is; zero for other relations than those given."""
         values = torch.zeros(self.partition.num_inner, dtype=torch.uint8)
         for name, begin in self.first.items():
@@ -73,7 +102,9 @@ class OutRelations:
 
     def destinations(self, nodes: Mapping[str, Tensor]) -> dict[EdgeType, Tensor]:
         """Of the relations into some types the pairs of some nodes, int64 [n], which ascend over all."""
-        return {name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes}
+        return {
+            name: nodes[name[2]] + begin for name, begin in self.first.items() if name[2] in nodes
+        }
 
     def block(self, rows: Tensor, sources: NumberedEdges, pairs: Tensor) -> tuple[Block, Tensor]:
         """The in-edges of some pairs, int64 [n], and the rows of their sources; rows: [I, F] of inner nodes."""
@@ -88,9 +119,12 @@ class OutRelations:
         block = sources.block(pairs)
         numbers = block.nodes[block.num_dst :]
         return replace(
-            block, nodes=numbers, num_unprojected=len(numbers), src=block.src - block.num_dst,
+            block,
+            nodes=numbers,
+            num_unprojected=len(numbers),
+            src=block.src - block.num_dst,
             out_degree=block.out_degree[block.num_dst :],
-        )  # fmt: skip
+        )
 
     def within(self, *, own_degrees: bool) -> Self:
         """The edges from this part's own nodes, with their own degrees or those in the whole graph."""
@@ -99,7 +133,9 @@ class OutRelations:
         in_degree = inner.sum_at(inner.dst, part.num_inner) if own_degrees else part.in_degree
         assert in_degree is not None
         assert part.out_degree is not None
-        edges = InEdges.build(inner.src, inner.dst, in_degree, part.out_degree, dtype, weight=inner.edge_weight)
+        edges = InEdges.build(
+            inner.src, inner.dst, in_degree, part.out_degree, dtype, weight=inner.edge_weight
+        )
         return replace(self, partition=inner, edges=edges)
 
     def plan(self, required: Tensor, options: PlanOptions, comm: Communicator) -> ExchangePlan:
@@ -138,9 +174,13 @@ class RelationMeans:
     """The means of one type's rows over the relations that leave it, at some nodes, while rows arrive."""
 
     def __init__(
-        self, out: OutRelations, rows: Tensor, nodes: Mapping[str, Tensor], device: torch.device,
+        self,
+        out: OutRelations,
+        rows: Tensor,
+        nodes: Mapping[str, Tensor],
+        device: torch.device,
         weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """rows: [I, F]. nodes: int64 [n] of each destination type. weight: [F, D] that rows go through first."""
         self._pairs = {name: pairs for name, pairs in out.destinations(nodes).items() if len(pairs)}
         conv, own = SAGEMean(1, 1, 0.0, root_weight=False), None
@@ -149,7 +189,9 @@ class RelationMeans:
         if weight is not None:
             conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
             own = product(as_matrix(rows), weight.cpu())
-        self._sums = Accumulator(conv, out.edges, torch.cat(list(self._pairs.values())), rows, own, device)
+        self._sums = Accumulator(
+            conv, out.edges, torch.cat(list(self._pairs.values())), rows, own, device
+        )
 
     def add(self, sources: Sources) -> None:
         """What was received of halo nodes; each edge may be served once, over all calls."""
@@ -162,4 +204,6 @@ class RelationMeans:
             return {}
         inputs = self._sums.inputs()
         total = inputs.projected if len(inputs.projected) else dense(inputs.matrices[-1])
-        return dict(zip(self._pairs, torch.split(total, list(map(len, self._pairs.values()))), strict=True))
+        return dict(
+            zip(self._pairs, torch.split(total, list(map(len, self._pairs.values()))), strict=True)
+        )

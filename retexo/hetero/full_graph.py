@@ -7,7 +7,12 @@ from retexo.hetero.context import HeteroContext
 from retexo.trainers import end_to_end, full_graph
 from retexo.trainers.context import TrainResult
 
-USE, OWN_MODEL, RESUMES, check = full_graph.USE, full_graph.OWN_MODEL, full_graph.RESUMES, full_graph.check
+USE, OWN_MODEL, RESUMES, check = (
+    full_graph.USE,
+    full_graph.OWN_MODEL,
+    full_graph.RESUMES,
+    full_graph.check,
+)
 
 
 def train(context: HeteroContext, stages: list[Any]) -> TrainResult:
@@ -21,6 +26,11 @@ def train(context: HeteroContext, stages: list[Any]) -> TrainResult:
             passes.append(network_pass.make_pass(context, stages, required, mask, plans, features))
     several = len(stages) > 1
     rounds = end_to_end.fit_stages(
-        context, stages, lambda: passes[0], passes[1], passes[0].first_matrices, exchanges_rows=several
+        context,
+        stages,
+        lambda: passes[0],
+        passes[1],
+        passes[0].first_matrices,
+        exchanges_rows=several,
     )
     return TrainResult(rounds, [network_pass.infer(context, stages, features)[0]])

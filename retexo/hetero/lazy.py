@@ -68,7 +68,13 @@ class HeteroOutput:
 
 
 def run_layer(
-    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, fit: Fit, *, logits: bool = True
+    context: HeteroContext,
+    layer: int,
+    stage: Stage,
+    given: HeteroInput,
+    fit: Fit,
+    *,
+    logits: bool = True,
 ) -> HeteroOutput:
     """Exchange, aggregate, `fit`, exchange, embed; logits are made in any case."""
     context.clock.progress.at(layer)
@@ -94,13 +100,19 @@ def infer_hetero(context: HeteroContext, stages: list[Stage], answer: Answer) ->
     """Run trained stages over the nodes that the plan requires; embeddings: what the last head, or layer, reads."""
     if isinstance(stages[0], TypedLayer):
         ended, read = infer_end_to_end(context, stages, exchange_features(context))
-        return InferenceResult(apply_answer([ended], replace(answer, stages=(0,)), partial(propagate, context)), read)
+        return InferenceResult(
+            apply_answer([ended], replace(answer, stages=(0,)), partial(propagate, context)), read
+        )
     outputs = list(each_layer(context, stages, LAYERS))
     logits = [output.logits for output in outputs]
-    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), outputs[-1].hidden)
+    return InferenceResult(
+        apply_answer(logits, answer, partial(propagate, context)), outputs[-1].hidden
+    )
 
 
-def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: HeteroInput) -> dict[str, LayerExchange]:
+def layer_exchanges(
+    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput
+) -> dict[str, LayerExchange]:
     """The exchange of each type's rows; those of the first layer that the target does not read may go after weights."""
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     schema = context.schema
@@ -119,7 +131,11 @@ def layer_exchanges(context: HeteroContext, layer: int, stage: Stage, given: Het
 
 
 def make_objective(
-    context: HeteroContext, layer: int, stage: Stage, given: HeteroInput, sources: Mapping[str, Sources]
+    context: HeteroContext,
+    layer: int,
+    stage: Stage,
+    given: HeteroInput,
+    sources: Mapping[str, Sources],
 ) -> LayerObjective:
     """What the rounds of a layer train on."""
     target, batch_size = context.schema.target, context.batch_size
@@ -134,11 +150,19 @@ def make_objective(
         return target_inputs(context, layer, given, nodes, means, edges)
 
     def labelled(mask: Tensor) -> LabelledNodes:
-        nodes = (mask & (context.required[target] > context.settings.model.num_layers)).nonzero()[:, 0]
+        nodes = (mask & (context.required[target] > context.settings.model.num_layers)).nonzero()[
+            :, 0
+        ]
         if edges is not None and batch_size is not None:
-            chunks = tuple(slice(first, first + batch_size) for first in range(0, len(nodes), batch_size))
-            return LabelledNodes(nodes, context.labels[nodes], lambda place: inputs_of(nodes[place]), chunks)
-        return LabelledNodes.of(nodes, context.labels[nodes], inputs_of(nodes) if len(nodes) else None, batch_size)
+            chunks = tuple(
+                slice(first, first + batch_size) for first in range(0, len(nodes), batch_size)
+            )
+            return LabelledNodes(
+                nodes, context.labels[nodes], lambda place: inputs_of(nodes[place]), chunks
+            )
+        return LabelledNodes.of(
+            nodes, context.labels[nodes], inputs_of(nodes) if len(nodes) else None, batch_size
+        )
 
     return LayerObjective(
         layer=layer,
@@ -154,7 +178,7 @@ def make_objective(
 
 def _attended(
     context: HeteroContext, stage: Stage, sources: Mapping[str, Sources]
-) -> dict[str, NumberedEdges] | None:  # fmt: skip
+) -> dict[str, NumberedEdges] | None:
     """The edges that leave each type, for attention; None for means."""
     if stage.conv.linear_aggregation:
         return None
@@ -162,9 +186,13 @@ def _attended(
 
 
 def target_inputs(
-    context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, means: Means,
+    context: HeteroContext,
+    layer: int,
+    given: HeteroInput,
+    nodes: Tensor,
+    means: Means,
     edges: Mapping[str, NumberedEdges] | None,
-) -> Inputs:  # fmt: skip
+) -> Inputs:
     """The input of a stage at some of the target's nodes, int64 [n]; means: what its relations bring."""
     schema, device = context.schema, context.device
     if layer == 0:
@@ -187,13 +215,19 @@ def target_inputs(
 
 @torch.no_grad()
 def _embed(
-    context: HeteroContext, objective: LayerObjective, given: HeteroInput, exchanges: Mapping[str, LayerExchange]
+    context: HeteroContext,
+    objective: LayerObjective,
+    given: HeteroInput,
+    exchanges: Mapping[str, LayerExchange],
 ) -> HeteroOutput:
     """Exchange the remaining rows; logits of all of the target's nodes that are needed, and what types pass on."""
     layer, stage, target = objective.layer, objective.stage, context.schema.target
     stage.eval()
     weights = projections(stage, context.schema, layer)
-    hidden, logits = (given.features.new_full((len(given.features), each), torch.nan) for each in stage.output_widths)
+    hidden, logits = (
+        given.features.new_full((len(given.features), each), torch.nan)
+        for each in stage.output_widths
+    )
     others = context.required[target] > layer
     others[torch.cat((objective.train.nodes, objective.val.nodes))] = False
     nodes = others.nonzero()[:, 0]
@@ -202,11 +236,17 @@ def _embed(
         edges = _attended(context, stage, sources)
     places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
     rest = (
-        (nodes[place], target_inputs(context, layer, given, nodes[place], _some(means, place), edges))
+        (
+            nodes[place],
+            target_inputs(context, layer, given, nodes[place], _some(means, place), edges),
+        )
         for place in places
     )
-    labelled = ((part.nodes[place], part.inputs(place)) for part in (objective.train, objective.val)
-                for place in (part.chunks if len(part.nodes) else ()))  # fmt: skip
+    labelled = (
+        (part.nodes[place], part.inputs(place))
+        for part in (objective.train, objective.val)
+        for place in (part.chunks if len(part.nodes) else ())
+    )
     with context.phase("embed"):
         for some, inputs in chain(labelled, rest):
             hidden[some], logits[some] = (each.cpu() for each in stage.outputs(inputs))
@@ -221,7 +261,12 @@ def _some(means: Means, place: slice) -> Means:
 
 
 def _passed(
-    context: HeteroContext, layer: int, given: HeteroInput, nodes: Tensor, inputs: Inputs, weights: Mapping[str, Tensor]
+    context: HeteroContext,
+    layer: int,
+    given: HeteroInput,
+    nodes: Tensor,
+    inputs: Inputs,
+    weights: Mapping[str, Tensor],
 ) -> Tensor:
     """[n, D] of the target's nodes, from what its relations bring."""
     raw, last = context.schema.inputs(0), context.schema.inputs(layer)
@@ -230,26 +275,42 @@ def _passed(
         brought = [given.means[name][nodes].to(context.device) for name in raw]
     elif inputs.blocks:
         pairs = zip(inputs.blocks, brought, strict=True)
-        brought = [edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs]
-    products = [product(rows.to(weights[name[0]]), weights[name[0]]) for name, rows in zip(last, brought, strict=True)]
+        brought = [
+            edge_sum(each, rows, each.weight) / divisor(each.in_degree) for each, rows in pairs
+        ]
+    products = [
+        product(rows.to(weights[name[0]]), weights[name[0]])
+        for name, rows in zip(last, brought, strict=True)
+    ]
     return torch.stack(products).sum(dim=0)
 
 
 def _exchange_rest(
-    context: HeteroContext, objective: LayerObjective, weights: Mapping[str, Tensor], given: HeteroInput,
-    exchanges: Mapping[str, LayerExchange], nodes: Tensor,
-) -> tuple[Means, dict[str, Tensor], dict[str, Sources]]:  # fmt: skip
+    context: HeteroContext,
+    objective: LayerObjective,
+    weights: Mapping[str, Tensor],
+    given: HeteroInput,
+    exchanges: Mapping[str, LayerExchange],
+    nodes: Tensor,
+) -> tuple[Means, dict[str, Tensor], dict[str, Sources]]:
     """Of the target's `nodes`, int64 [n], what its relations bring; what types pass on, [I, D] each, the target's not
     filled in: its labelled nodes have what came before the rounds; and for attention all rows that came."""
     layer, target = objective.layer, context.schema.target
     types = context.schema.passing(layer, context.settings.model.num_layers)
-    passing = {name: (context.required[name] > layer).nonzero()[:, 0] for name in types if name != target}
-    widths, projected = {name: rows.shape[1] for name, rows in given.rows.items()}, projected_width(objective.stage)
+    passing = {
+        name: (context.required[name] > layer).nonzero()[:, 0] for name in types if name != target
+    }
+    widths, projected = (
+        {name: rows.shape[1] for name, rows in given.rows.items()},
+        projected_width(objective.stage),
+    )
     columns = context.schema.columns(layer, widths, projected)
     passed = context.schema.passed_widths(layer, widths, projected)
     means: Means = {}
     sources: dict[str, Sources] = {}
-    made = {name: given.features.new_zeros(len(context.required[name]), passed[name]) for name in types}
+    made = {
+        name: given.features.new_zeros(len(context.required[name]), passed[name]) for name in types
+    }
     for name, rows in given.rows.items():
         with context.phase("embed"):
             of_target = context.means(name, rows, {target: nodes})

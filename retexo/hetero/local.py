@@ -16,7 +16,9 @@ USE, OWN_MODEL, RESUMES, check = local.USE, local.OWN_MODEL, local.RESUMES, loca
 
 def train(context: HeteroContext, stages: list[Any]) -> TrainResult:
     """One step per round, from a pass that stays within the part."""
-    own_degrees = typed_options("local", context.settings.trainer.options, local.Options).degrees == "local"
+    own_degrees = (
+        typed_options("local", context.settings.trainer.options, local.Options).degrees == "local"
+    )
     out = {name: each.within(own_degrees=own_degrees) for name, each in context.out.items()}
     part = replace(context, out=out)
 

@@ -45,14 +45,23 @@ class Step:
     swaps: Mapping[str, HaloExchange]
     """By source type; none where nothing is sent."""
 
-    def inputs(self, to: str, conv: Convolution, rows: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> Inputs:
+    def inputs(
+        self, to: str, conv: Convolution, rows: Mapping[str, Tensor], tables: Mapping[str, Tensor]
+    ) -> Inputs:
         """Of a type; rows: of the layer before, tables: with those received."""
         if to in self.fixed:
             return self.fixed[to]
-        found = [(block, tables[each[0]][index]) for each, (block, index) in self.edges.items() if each[2] == to]
+        found = [
+            (block, tables[each[0]][index])
+            for each, (block, index) in self.edges.items()
+            if each[2] == to
+        ]
         skips = (rows[to][self.own[to]],) if to in rows else ()
         if conv.linear_aggregation:
-            means = tuple(edge_sum(block, each, block.weight) / divisor(block.in_degree) for block, each in found)
+            means = tuple(
+                edge_sum(block, each, block.weight) / divisor(block.in_degree)
+                for block, each in found
+            )
             return Inputs(means, self.counts[to], NOT_PROJECTED, skips=skips)
         blocks, matrices = zip(*found, strict=True) if found else ((), ())
         return Inputs(matrices, self.counts[to], NOT_PROJECTED, skips=skips, blocks=blocks)
@@ -76,7 +85,11 @@ class HeteroPass:
 
     @property
     def first_matrices(self) -> Sequence[Matrix]:
-        return [matrix for inputs in self.steps[0].fixed.values() for matrix in (*inputs.matrices, *inputs.skips)]
+        return [
+            matrix
+            for inputs in self.steps[0].fixed.values()
+            for matrix in (*inputs.matrices, *inputs.skips)
+        ]
 
     def run(self, layers: Sequence[Any], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
         """Logits [n, C], and the zero of the last exchange; rows and their gradients count as traffic of `kind`."""
@@ -95,11 +108,16 @@ class HeteroPass:
             for name, swap in step.swaps.items():
                 received, before = swap.run(rows[name], before, comm, MessageTag(kind, number))
                 tables[name] = torch.cat((rows[name], received))
-            rows = {name: stage.embed(step.inputs(name, stage.conv, rows, tables)) for name, stage in layer.by_type()}
+            rows = {
+                name: stage.embed(step.inputs(name, stage.conv, rows, tables))
+                for name, stage in layer.by_type()
+            }
             yield rows, before
 
 
-def required_for(context: HeteroContext, targets: Tensor, comm: Communicator | None) -> dict[str, Tensor]:
+def required_for(
+    context: HeteroContext, targets: Tensor, comm: Communicator | None
+) -> dict[str, Tensor]:
     """HeteroContext.required of a pass for some of the target's nodes, bool [I]; comm: None for one within the part."""
     num_layers, target = context.settings.model.num_layers, context.schema.target
     required = {name: torch.zeros_like(each) for name, each in context.required.items()}
@@ -123,14 +141,21 @@ def plans_for(context: HeteroContext, required: Mapping[str, Tensor]) -> Plans:
 
 def exchange_features(context: HeteroContext) -> dict[str, Sources]:
     """The features that the first layer needs from other workers, in any pass."""
-    return {name: exchange_rows(context, context.plans[name], 0, rows, None)
-            for name, rows in context.features.items() if rows.shape[1]}  # fmt: skip
+    return {
+        name: exchange_rows(context, context.plans[name], 0, rows, None)
+        for name, rows in context.features.items()
+        if rows.shape[1]
+    }
 
 
 def make_pass(
-    context: HeteroContext, layers: Sequence[Any], required: Mapping[str, Tensor], targets: Tensor,
-    plans: Plans | None = None, features: Mapping[str, Sources] | None = None,
-) -> HeteroPass:  # fmt: skip
+    context: HeteroContext,
+    layers: Sequence[Any],
+    required: Mapping[str, Tensor],
+    targets: Tensor,
+    plans: Plans | None = None,
+    features: Mapping[str, Sources] | None = None,
+) -> HeteroPass:
     """A pass for the target's `targets`, bool [I], among those that the last layer is required for.
 
     features: received ones. Without plans and features one that sends nothing, over a context of a part alone.
@@ -139,7 +164,9 @@ def make_pass(
     for number, layer in enumerate(layers[1:], start=1):
         steps.append(_later_step(context, layers[number - 1], layer, number, required, plans))
     target, nodes = context.schema.target, targets.nonzero()[:, 0]
-    return HeteroPass(steps, target, nodes, ((required[target] >= len(layers)).cumsum(0) - 1)[nodes])
+    return HeteroPass(
+        steps, target, nodes, ((required[target] >= len(layers)).cumsum(0) - 1)[nodes]
+    )
 
 
 def _nodes(layer: TypedLayer, number: int, required: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -152,7 +179,10 @@ def _none(num_halo: int, like: Tensor) -> HaloRows:
 
 
 def _first_step(
-    context: HeteroContext, layer: TypedLayer, required: Mapping[str, Tensor], features: Mapping[str, Sources]
+    context: HeteroContext,
+    layer: TypedLayer,
+    required: Mapping[str, Tensor],
+    features: Mapping[str, Sources],
 ) -> Step:
     nodes, device = _nodes(layer, 0, required), context.device
     means: dict[EdgeType, Tensor] = {}
@@ -183,9 +213,13 @@ def _first_step(
 
 
 def _later_step(
-    context: HeteroContext, before: TypedLayer, layer: TypedLayer, number: int, required: Mapping[str, Tensor],
+    context: HeteroContext,
+    before: TypedLayer,
+    layer: TypedLayer,
+    number: int,
+    required: Mapping[str, Tensor],
     plans: Plans | None,
-) -> Step:  # fmt: skip
+) -> Step:
     like, nodes, device = next(layer.parameters()), _nodes(layer, number, required), context.device
     edges, swaps, places = {}, {}, {}
     for name in before.types:
@@ -197,7 +231,9 @@ def _later_step(
         received, num_pairs = no_rows, out.partition.num_inner - len(has_rows)
         if plans is not None:
             of_own = torch.cat((required[name], required[name].new_zeros(num_pairs)))
-            swaps[name] = make_halo_exchange(replace(plans[name], required_layers=of_own), number, None, like)
+            swaps[name] = make_halo_exchange(
+                replace(plans[name], required_layers=of_own), number, None, like
+            )
             received = swaps[name].received
         arrived = int(has_rows.sum()) + torch.arange(len(received.values))
         place = torch.cat((places[name], arrived.new_zeros(num_pairs), arrived))
@@ -213,7 +249,7 @@ def _later_step(
 @torch.no_grad()
 def infer(
     context: HeteroContext, layers: Sequence[Any], features: Mapping[str, Sources]
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """The logits [I, C] of the target's computed nodes, and the rows [I, D] that the last layer reads of them."""
     with context.phase("embed"):
         targets = context.computed
@@ -224,4 +260,6 @@ def infer(
         if len(rows) > 1 and target in rows[-2]:
             read = rows[-2][target][made.steps[-1].own[target]].cpu()
         whole = [each.new_full((len(targets), each.shape[1]), torch.nan) for each in (logits, read)]
-        return whole[0].index_copy_(0, made.targets, logits), whole[1].index_copy_(0, made.targets, read)
+        return whole[0].index_copy_(0, made.targets, logits), whole[1].index_copy_(
+            0, made.targets, read
+        )

@@ -10,7 +10,11 @@ from retexo.nn.registry import check_model
 from retexo.trainers.registry import ONLY_LAZY, Trainer, check_saves
 
 TRAINERS: dict[str, Any] = {"lazy": lazy, "full_graph": full_graph, "local": local, "sign": sign}
-RECIPE: dict[str, Any] = {"model.own_half": True, "model.inputs": "all", "model.passes": "aggregate"}
+RECIPE: dict[str, Any] = {
+    "model.own_half": True,
+    "model.inputs": "all",
+    "model.passes": "aggregate",
+}
 """Settings that layers of a heterogeneous graph have no other value of."""
 END_TO_END = {name: value for name, value in ONLY_LAZY.items() if name != "smoothing.reach"}
 """Those of the other trainers."""
@@ -18,7 +22,9 @@ END_TO_END = {name: value for name, value in ONLY_LAZY.items() if name != "smoot
 
 def find(name: str) -> Trainer:
     if name not in TRAINERS:
-        raise InputError(f"trainer={name}: not for heterogeneous graphs; choose one of {', '.join(TRAINERS)}")
+        raise InputError(
+            f"trainer={name}: not for heterogeneous graphs; choose one of {', '.join(TRAINERS)}"
+        )
     trainer: Trainer = TRAINERS[name]
     return trainer
 

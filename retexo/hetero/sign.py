@@ -74,4 +74,7 @@ def _next(context: HeteroContext, hop: Hop, number: int) -> Hop:
             for origin, part in zip(rows, torch.split(brought, widths, dim=1), strict=True):
                 into[origin] = into[origin] + part if origin in into else part
                 count[each[2], origin] += 1
-    return {to: {origin: rows / count[to, origin] for origin, rows in each.items()} for to, each in total.items()}
+    return {
+        to: {origin: rows / count[to, origin] for origin, rows in each.items()}
+        for to, each in total.items()
+    }

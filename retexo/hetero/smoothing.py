@@ -32,9 +32,14 @@ class Paths:
 
     @classmethod
     def of(cls, schema: Schema) -> "Paths":
-        to, into = ({each[place] for each in schema.relations if each[2 - place] == schema.target} for place in (2, 0))
+        to, into = (
+            {each[place] for each in schema.relations if each[2 - place] == schema.target}
+            for place in (2, 0)
+        )
         between = to & into
-        leaving = {each for each in schema.relations if each[0] == schema.target and each[2] in between}
+        leaving = {
+            each for each in schema.relations if each[0] == schema.target and each[2] in between
+        }
         back = {each for each in schema.into(schema.target) if each[0] in between - {schema.target}}
         return cls(frozenset(leaving), frozenset(back))
 
@@ -58,7 +63,9 @@ def propagate(context: HeteroContext, start: Tensor, steps: int) -> Iterator[Ten
             between = {name: mean(*each) for name, each in reached.items()}
             found += _bring(context, back, between, paths.back).values()
         total, count = (sum(each[1:], start=each[0]) for each in zip(*found, strict=True))
-        rows = torch.where(computed[:, None], torch.where(count > 0, mean(total, count), rows), torch.nan)
+        rows = torch.where(
+            computed[:, None], torch.where(count > 0, mean(total, count), rows), torch.nan
+        )
         yield rows
 
 
@@ -73,7 +80,9 @@ def _plans(context: HeteroContext, relations: frozenset[EdgeType]) -> dict[str, 
     for name in dict.fromkeys(each[0] for each in context.schema.relations if each in relations):
         out, options = context.out[name], context.options[name].for_targets(partial_sums=True)
         value = 2 if options.all_halo_rows else 1
-        needed = out.required({each: torch.full_like(of, value) for each, of in context.required.items()}, relations)
+        needed = out.required(
+            {each: torch.full_like(of, value) for each, of in context.required.items()}, relations
+        )
         plans[name] = out.plan(needed, replace(options, num_layers=1), context.comm)
     return plans
 
@@ -87,19 +96,31 @@ def _bring(
     """By destination type the sum [I, C] of what the relations bring, and how many reach each node, [I, 1]."""
     width, like = (next(iter(rows.values())).shape[1], next(iter(rows.values())))
     found = {
-        name: (like.new_zeros(len(context.required[name]), width), like.new_zeros(len(context.required[name]), 1))
+        name: (
+            like.new_zeros(len(context.required[name]), width),
+            like.new_zeros(len(context.required[name]), 1),
+        )
         for name in {each[2] for each in relations}
     }
     for name, plan in plans.items():
-        received, out = exchange_rows(context, plan, 0, rows[name], None, "predictions", WHOLE_RUN), context.out[name]
+        received, out = (
+            exchange_rows(context, plan, 0, rows[name], None, "predictions", WHOLE_RUN),
+            context.out[name],
+        )
         types = {each[2] for each in relations if each[0] == name}
         with context.phase("aggregate"):
-            means = context.means(name, rows[name], {each: torch.arange(len(context.required[each])) for each in types})
+            means = context.means(
+                name,
+                rows[name],
+                {each: torch.arange(len(context.required[each])) for each in types},
+            )
             means.add(received)
             for each, brought in means.found().items():
                 if each in relations:
                     begin = out.first[each]
-                    reaches = (out.edges.in_degree[begin : begin + len(brought)] > 0)[:, None].to(brought)
+                    reaches = (out.edges.in_degree[begin : begin + len(brought)] > 0)[:, None].to(
+                        brought
+                    )
                     total, count = found[each[2]]
                     found[each[2]] = total + brought.cpu(), count + reaches.cpu()
     return found

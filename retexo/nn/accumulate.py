@@ -57,7 +57,9 @@ class Accumulator:
         """Received rows, [m, K], and int64 [m] the local ids of their nodes."""
         self._place = torch.full((len(edges.in_degree),), -1)
         self._place[nodes] = torch.arange(len(nodes))
-        self._add_rows(self._own, None, None if self._scale is None else self._scale[: len(self._own)])
+        self._add_rows(
+            self._own, None, None if self._scale is None else self._scale[: len(self._own)]
+        )
 
     def add(self, sources: Sources) -> None:
         """Add what was received; an edge of a halo node may be covered once, over all calls."""
@@ -94,7 +96,9 @@ class Accumulator:
             own_rows *= scale[:, None].to(self._device)
             total = own_rows.add_(total)
         own = None if self._rows is None else self._rows[nodes].to(self._device)
-        unprojected, projected = (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
+        unprojected, projected = (
+            (total.new_zeros(len(total), 0), total) if self._projects else (total, NOT_PROJECTED)
+        )
         return conv.inputs(own, unprojected, projected)
 
     def _add_waiting(self) -> None:
@@ -129,7 +133,9 @@ class Accumulator:
             if row_of is not None:
                 row = row_of.index_select(0, row)  # of int32, by far faster than []
             received = row < len(values)
-            kept = torch.cat((torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32)))
+            kept = torch.cat(
+                (torch.zeros(1, dtype=torch.int32), received.cumsum(0, dtype=torch.int32))
+            )
             row = _compressed(row, received)
             weight = None if scale is None else scale.index_select(0, row)
             if self._edges.weight is not None:

@@ -31,8 +31,15 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, weight: Tensor | None, block: Block) -> Tensor:
         edges = block.in_edges
         leaf = None if weight is None else weight.detach().requires_grad_(ctx.needs_input_grad[1])
-        with torch.enable_grad():  # the bag's own gradient of the weights, but not that of the rows, which sorts anew
-            total = row_sums(rows.detach(), edges.column, edges.row_ptr, None if leaf is None else edges.ordered(leaf))
+        with (
+            torch.enable_grad()
+        ):  # the bag's own gradient of the weights, but not that of the rows, which sorts anew
+            total = row_sums(
+                rows.detach(),
+                edges.column,
+                edges.row_ptr,
+                None if leaf is None else edges.ordered(leaf),
+            )
         ctx.block, ctx.leaf, ctx.total = block, leaf, total
         return total.detach()
 
@@ -42,7 +49,10 @@ class _Sum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             edges = ctx.block.out_edges
             of_rows = row_sums(
-                gradient, edges.column, edges.row_ptr, None if leaf is None else edges.ordered(leaf.detach())
+                gradient,
+                edges.column,
+                edges.row_ptr,
+                None if leaf is None else edges.ordered(leaf.detach()),
             )
         if ctx.needs_input_grad[1]:
             (of_weight,) = torch.autograd.grad(ctx.total, leaf, gradient)
@@ -61,14 +71,18 @@ class _HeadSums(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, alpha: Tensor, block: Block) -> Tensor:
         edges = block.in_edges
         ctx.block, ctx.rows = block, rows
-        return torch.stack([row_sums(rows, edges.column, edges.row_ptr, share) for share in alpha.T.contiguous()])
+        return torch.stack(
+            [row_sums(rows, edges.column, edges.row_ptr, share) for share in alpha.T.contiguous()]
+        )
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         block, rows = ctx.block, ctx.rows.to(torch.promote_types(ctx.rows.dtype, torch.float32))
         edges, gradient = block.in_edges, gradient.to(rows.dtype)
         if rows.device.type != "cpu" or len(edges.column) < COMPILED_FROM:
-            products = torch.stack([(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient], dim=1)
+            products = torch.stack(
+                [(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient], dim=1
+            )
         else:
             from retexo.nn.compiled import edge_products
 

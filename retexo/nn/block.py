@@ -56,7 +56,9 @@ class HaloRows:
     def none(cls, num_halo: int, width: int, dtype: torch.dtype) -> Self:
         """Nothing received yet."""
         nothing = torch.zeros(0, dtype=torch.int64)
-        return cls(torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing)
+        return cls(
+            torch.zeros(0, width, dtype=dtype), torch.full((num_halo,), -1), nothing, nothing
+        )
 
     def extended(self, arrivals: Sequence[ReceivedMessage]) -> "HaloRows":
         """With the vectors of the arrivals appended; they are F wide."""
@@ -67,7 +69,11 @@ class HaloRows:
         if any(len(arrival.halo) for arrival in arrivals):
             halo = halo.clone()
         is_all = not end and len(arrivals) == 1
-        values = arrivals[0].read() if is_all else self.values.new_empty(end + sum(counts), self.values.shape[1])
+        values = (
+            arrivals[0].read()
+            if is_all
+            else self.values.new_empty(end + sum(counts), self.values.shape[1])
+        )
         if not is_all:
             values[:end] = self.values
         for arrival, count in zip(arrivals, counts, strict=True):
@@ -127,11 +133,15 @@ class EdgesByNode:
         order = None
         if not bool((nodes[1:] >= nodes[:-1]).all()):
             one_row = (np.arange(len(nodes)), nodes.cpu().numpy(), np.array([0, len(nodes)]))
-            by_node = sp.csr_array(one_row, shape=(1, num_nodes)).tocsc()  # a stable sort in linear time
+            by_node = sp.csr_array(
+                one_row, shape=(1, num_nodes)
+            ).tocsc()  # a stable sort in linear time
             order = torch.from_numpy(by_node.data).to(nodes.device)
             others = others[order]
         row_ptr = nn.functional.pad(torch.bincount(nodes, minlength=num_nodes).cumsum(0), (1, 0))
-        dtype = torch.int32 if len(nodes) < 1 << 31 else torch.int64  # no more nodes than edges have a number
+        dtype = (
+            torch.int32 if len(nodes) < 1 << 31 else torch.int64
+        )  # no more nodes than edges have a number
         return cls(row_ptr.to(dtype), others.to(dtype), order)
 
     def ordered(self, of_edges: Tensor) -> Tensor:
@@ -183,7 +193,9 @@ class Block:
             total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
             mean = total / torch.bincount(self.dst, minlength=self.num_dst).clamp(min=1)[:, None]
             feat = edges.ordered(torch.cat((feat, mean)))
-        return replace(self, src=edges.column.long(), dst=edges.ordered(dst), weight=None, edge_feat=feat)
+        return replace(
+            self, src=edges.column.long(), dst=edges.ordered(dst), weight=None, edge_feat=feat
+        )
 
     def to(self, device: torch.device) -> "Block":
         """With all but `nodes` on a device."""
@@ -211,17 +223,28 @@ class InEdges:
 
     @classmethod
     def build(
-        cls, src: Tensor, dst: Tensor, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype, *,
-        weight: Tensor | None = None, edge_feat: Tensor | None = None,
-    ) -> Self:  # fmt: skip
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        in_degree: Tensor,
+        out_degree: Tensor,
+        dtype: torch.dtype,
+        *,
+        weight: Tensor | None = None,
+        edge_feat: Tensor | None = None,
+    ) -> Self:
         """From edges int [E], the degrees in the whole graph of [I] and [I + H] nodes, which become `dtype`, as do
         weights [E] and features [E, K] of the edges."""
-        weight, edge_feat = (None if data is None else data.to(dtype) for data in (weight, edge_feat))
+        weight, edge_feat = (
+            None if data is None else data.to(dtype) for data in (weight, edge_feat)
+        )
         row_ptr = row_pointers(dst, len(in_degree))
         if row_ptr is None:  # in a partition directory they ascend: then no copy is made
             order = torch.argsort(dst, stable=True)
             src, dst = src[order], dst[order]
-            weight, edge_feat = (None if data is None else data[order] for data in (weight, edge_feat))
+            weight, edge_feat = (
+                None if data is None else data[order] for data in (weight, edge_feat)
+            )
             row_ptr = torch.searchsorted(dst, torch.arange(len(in_degree) + 1, dtype=dst.dtype))
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
@@ -238,7 +261,9 @@ class InEdges:
         unprojected, projected = sources.unprojected.halo, sources.projected.halo
         halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
         number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
-        out_degree = self.out_degree.new_zeros(num_inner + num_unprojected + len(sources.projected.values))
+        out_degree = self.out_degree.new_zeros(
+            num_inner + num_unprojected + len(sources.projected.values)
+        )
         out_degree[number[number >= 0]] = self.out_degree[number >= 0]
         return NumberedEdges(self, sources, number, out_degree)
 
@@ -253,7 +278,9 @@ class InEdges:
         """The nodes, int64 [n], in pieces of about `edges` in-edges at most."""
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
-        return list(torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist()))
+        return list(
+            torch.split(nodes, torch.unique_consecutive(piece, return_counts=True)[1].tolist())
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,8 +302,15 @@ class NumberedEdges:
         of_edges = (self.edges.weight, self.edges.edge_feat)
         weight, feat = (None if data is None else data[edge[src >= 0]] for data in of_edges)
         src, dst = src[src >= 0], dst[src >= 0]
-        num_inner, unprojected, projected = len(self.edges.in_degree), self.sources.unprojected, self.sources.projected
-        for vectors, first in ((unprojected, num_inner), (projected, num_inner + len(unprojected.values))):
+        num_inner, unprojected, projected = (
+            len(self.edges.in_degree),
+            self.sources.unprojected,
+            self.sources.projected,
+        )
+        for vectors, first in (
+            (unprojected, num_inner),
+            (projected, num_inner + len(unprojected.values)),
+        ):
             if len(vectors.sums):
                 place = torch.full((num_inner,), -1)
                 place[nodes] = torch.arange(len(nodes))
@@ -286,7 +320,11 @@ class NumberedEdges:
         block = self._compact(nodes, src, dst, num_inner + len(unprojected.values))
         if weight is not None:
             weight = torch.cat((weight, weight.new_ones(len(src) - len(weight))))
-        return block if weight is None and feat is None else replace(block, weight=weight, edge_feat=feat)
+        return (
+            block
+            if weight is None and feat is None
+            else replace(block, weight=weight, edge_feat=feat)
+        )
 
     def _compact(self, nodes: Tensor, src: Tensor, dst: Tensor, first_projected: int) -> Block:
         place = torch.full((len(self.out_degree),), -1)
@@ -317,5 +355,7 @@ def rows_of(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor
     num_own = int((nodes < len(own)).sum())  # they come first
     rows = own.new_empty(len(nodes), own.shape[1])
     torch.index_select(own, 0, nodes[:num_own], out=rows[:num_own])
-    torch.index_select(sources.unprojected.values, 0, nodes[num_own:] - len(own), out=rows[num_own:])
+    torch.index_select(
+        sources.unprojected.values, 0, nodes[num_own:] - len(own), out=rows[num_own:]
+    )
     return rows, sources.projected.values[projected - len(own) - len(sources.unprojected.values)]

@@ -21,7 +21,9 @@ DRAWN = 1 << 10
 """Values whose random bits are drawn together."""
 SUMMED = 1 << 10
 """Rows whose gradients of a weight are added up together."""
-GAMMA, MIX_1, MIX_2 = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GAMMA, MIX_1, MIX_2 = (
+    np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 """Of SplitMix64."""
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 """Sums by several values at a time; NaN stays NaN."""
@@ -50,7 +52,9 @@ def edge_products(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor)
     """The product of the rows of an edge's two ends, [E, K], of sources [N_src, D] and destinations [N_dst, D, K]."""
     products = rows.new_empty(len(column), others.shape[2])
     arrays = [each.contiguous().numpy() for each in (row_ptr, column, rows, others)]
-    with _blas().limit(limits=1, user_api="blas"):  # its own threads would wait in loops, on cores that others need
+    with _blas().limit(
+        limits=1, user_api="blas"
+    ):  # its own threads would wait in loops, on cores that others need
         _in_threads(_multiply, len(others), *arrays, products.numpy())
     return products
 
@@ -64,7 +68,9 @@ def dropped(values: Tensor, level: int, seed: int) -> Tensor:
     values = values.contiguous()
     out = torch.empty_like(values)
     drawn = np.uint16(level), np.float32(2**16 / (2**16 - level)), np.uint64(seed & (2**64 - 1))
-    _in_threads(_drop, -(-out.numel() // DRAWN), values.view(-1).numpy(), out.view(-1).numpy(), *drawn)
+    _in_threads(
+        _drop, -(-out.numel() // DRAWN), values.view(-1).numpy(), out.view(-1).numpy(), *drawn
+    )
     return out
 
 
@@ -101,7 +107,9 @@ def _in_threads(kernel: Callable[..., None], size: int, *arguments: Any) -> None
     if count == 1:
         kernel(*arguments, 0, size)
         return
-    list(_pool(count).map(lambda first, end: kernel(*arguments, first, end), bounds[:-1], bounds[1:]))
+    list(
+        _pool(count).map(lambda first, end: kernel(*arguments, first, end), bounds[:-1], bounds[1:])
+    )
 
 
 @cache
@@ -109,7 +117,9 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count)  # kept: to start threads takes as long as a short loop
 
 
-def _compiled(*signature: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _compiled(
+    *signature: str, **options: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """numba.njit, kept for the next process where there is a folder to keep it in.
 
     With a signature it is compiled as this module is imported: in the fork server, for all workers.
@@ -117,7 +127,9 @@ def _compiled(*signature: str, **options: Any) -> Callable[[Callable[..., None]]
 
     def compiled(function: Callable[..., None]) -> Callable[..., None]:
         try:
-            kernel: Callable[..., None] = numba.njit(*signature, nogil=True, cache=True, **options)(function)
+            kernel: Callable[..., None] = numba.njit(*signature, nogil=True, cache=True, **options)(
+                function
+            )
         except RuntimeError:  # neither beside the module nor in a home
             kernel = numba.njit(*signature, nogil=True, **options)(function)
         return kernel
@@ -127,7 +139,13 @@ def _compiled(*signature: str, **options: Any) -> Callable[[Callable[..., None]]
 
 @_compiled()
 def _search(
-    row_ptr: np.ndarray, column: np.ndarray, rows: np.ndarray, top: np.ndarray, source: np.ndarray, first: int, end: int
+    row_ptr: np.ndarray,
+    column: np.ndarray,
+    rows: np.ndarray,
+    top: np.ndarray,
+    source: np.ndarray,
+    first: int,
+    end: int,
 ) -> None:
     """For destinations first ... end - 1."""
     for node in range(first, end):
@@ -135,7 +153,9 @@ def _search(
         for edge in range(row_ptr[node], row_ptr[node + 1]):
             sender = column[edge]
             row = rows[sender]
-            for at in range(len(row)):  # both chosen, in place of a branch: so it takes several columns at a time
+            for at in range(
+                len(row)
+            ):  # both chosen, in place of a branch: so it takes several columns at a time
                 larger = row[at] > best[at]
                 best[at] = row[at] if larger else best[at]
                 place[at] = sender if larger else place[at]
@@ -152,9 +172,14 @@ def _add(source: np.ndarray, gradient: np.ndarray, total: np.ndarray, first: int
 
 @_compiled()
 def _multiply(
-    row_ptr: np.ndarray, column: np.ndarray, rows: np.ndarray, others: np.ndarray, products: np.ndarray, first: int,
+    row_ptr: np.ndarray,
+    column: np.ndarray,
+    rows: np.ndarray,
+    others: np.ndarray,
+    products: np.ndarray,
+    first: int,
     end: int,
-) -> None:  # fmt: skip
+) -> None:
     """For destinations first ... end - 1; others are [N_dst, D, K]. A product of small matrices each, by BLAS."""
     largest = 0
     for node in range(first, end):
@@ -171,8 +196,14 @@ def _multiply(
 
 @_compiled("void(f4[::1], f4[::1], u2, f4, u8, i8, i8)")
 def _drop(
-    values: np.ndarray, out: np.ndarray, level: np.uint16, scale: np.float32, seed: np.uint64, first: int, end: int
-) -> None:  # fmt: skip
+    values: np.ndarray,
+    out: np.ndarray,
+    level: np.uint16,
+    scale: np.float32,
+    seed: np.uint64,
+    first: int,
+    end: int,
+) -> None:
     """For values DRAWN * first ... DRAWN * end - 1."""
     words = np.empty(DRAWN // 4, np.uint64)
     bits, zero = words.view(np.uint16), np.float32(0)
@@ -184,16 +215,27 @@ def _drop(
             word = (word ^ (word >> np.uint64(30))) * MIX_1
             word = (word ^ (word >> np.uint64(27))) * MIX_2
             words[at] = word ^ (word >> np.uint64(31))
-        some, result = values[begin : begin + DRAWN], out[begin : begin + DRAWN]  # with sums as indices it is slow
+        some, result = (
+            values[begin : begin + DRAWN],
+            out[begin : begin + DRAWN],
+        )  # with sums as indices it is slow
         for at in range(len(some)):
             result[at] = some[at] * scale if bits[at] >= level else zero
 
 
-@_compiled("void(f4[:, ::1], f4[::1], f4[::1], f4[:, ::1], f4[:, ::1], f4, i8, i8)", fastmath=ANY_ORDER)
+@_compiled(
+    "void(f4[:, ::1], f4[::1], f4[::1], f4[:, ::1], f4[:, ::1], f4, i8, i8)", fastmath=ANY_ORDER
+)
 def _norm_relu(
-    rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, out: np.ndarray, moments: np.ndarray, eps: np.float32,
-    first: int, end: int,
-) -> None:  # fmt: skip
+    rows: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    out: np.ndarray,
+    moments: np.ndarray,
+    eps: np.float32,
+    first: int,
+    end: int,
+) -> None:
     """For rows first ... end - 1."""
     zero, share = np.float32(0), np.float32(1) / np.float32(rows.shape[1])
     for node in range(first, end):
@@ -216,9 +258,17 @@ def _norm_relu(
     fastmath=ANY_ORDER,
 )
 def _norm_relu_gradient(
-    gradient: np.ndarray, rows: np.ndarray, weight: np.ndarray, bias: np.ndarray, moments: np.ndarray,
-    of_rows: np.ndarray, of_weight: np.ndarray, of_bias: np.ndarray, first: int, end: int,
-) -> None:  # fmt: skip
+    gradient: np.ndarray,
+    rows: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    moments: np.ndarray,
+    of_rows: np.ndarray,
+    of_weight: np.ndarray,
+    of_bias: np.ndarray,
+    first: int,
+    end: int,
+) -> None:
     """For rows SUMMED * first ... SUMMED * end - 1."""
     zero, share = np.float32(0), np.float32(1) / np.float32(rows.shape[1])
     for block in range(first, end):

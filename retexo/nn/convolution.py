@@ -83,9 +83,13 @@ class Inputs:
         """The same with dense matrices and products in bfloat16."""
 
         def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
-            return tuple(matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in matrices)
+            return tuple(
+                matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in matrices
+            )
 
-        return replace(self, matrices=converted(self.matrices), skips=converted(self.skips), bf16=True)
+        return replace(
+            self, matrices=converted(self.matrices), skips=converted(self.skips), bf16=True
+        )
 
     def at(self, rows: RowIndex) -> "Inputs":
         """The inputs of some rows of the output, for a convolution without edges."""

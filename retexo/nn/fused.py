@@ -30,8 +30,12 @@ def drop(values: Tensor, rate: float) -> Tensor:
         return dropped
     words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: values.numel()].view(values.shape)
-    kept = torch.ge(bits, level - 2**15, out=torch.empty_like(values))  # a product with bools takes twice as long
-    return torch.addcmul(values.new_zeros(()), values, kept, value=2**16 / (2**16 - level))  # in one pass
+    kept = torch.ge(
+        bits, level - 2**15, out=torch.empty_like(values)
+    )  # a product with bools takes twice as long
+    return torch.addcmul(
+        values.new_zeros(()), values, kept, value=2**16 / (2**16 - level)
+    )  # in one pass
 
 
 def relu_of_norm(norm: nn.Module, rows: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ class Schema:
         own = {self.target} if layer == 0 and self.widths[self.target] else set()
         return own | {each[0] for each in self.inputs(layer)}
 
-    def columns(self, layer: int, widths: Mapping[str, int], projected: int) -> dict[EdgeType, slice]:
+    def columns(
+        self, layer: int, widths: Mapping[str, int], projected: int
+    ) -> dict[EdgeType, slice]:
         """Where what each relation brings stands in q of its destination; widths: of the layer's rows, projected: D."""
         near, found = self.near(layer), {}
         for name in self.sources(layer + 1):
@@ -87,11 +89,15 @@ class Schema:
             end = projected if any(each[0] in near for each in into) else 0
             for each in into:
                 first = 0 if each[0] in near else end
-                found[each] = slice(first, first + (projected if each[0] in near else widths[each[0]]))
+                found[each] = slice(
+                    first, first + (projected if each[0] in near else widths[each[0]])
+                )
                 end = max(end, found[each].stop)
         return found
 
-    def passed_widths(self, layer: int, widths: Mapping[str, int], projected: int) -> dict[str, int]:
+    def passed_widths(
+        self, layer: int, widths: Mapping[str, int], projected: int
+    ) -> dict[str, int]:
         """Of q by type, made in a layer."""
         found: dict[str, int] = {}
         for each, place in self.columns(layer, widths, projected).items():
@@ -121,7 +127,9 @@ class HeteroArchitecture:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From to_json. Raises KeyError, TypeError, ValueError and InputError."""
-        relations = tuple((str(source), str(name), str(to)) for source, name, to in content["relations"])
+        relations = tuple(
+            (str(source), str(name), str(to)) for source, name, to in content["relations"]
+        )
         schema = Schema(str(content["target"]), dict(content["widths"]), relations)
         return cls(read_model(content), schema, int(content["num_classes"]))
 
@@ -184,7 +192,9 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
     return stages
 
 
-def _build_typed(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> TypedLayer:
+def _build_typed(
+    architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]
+) -> TypedLayer:
     """rows: the width of each type that the layer before computes, or that has features."""
     schema, model, made = architecture.schema, architecture.model, {}
     last = layer == model.num_layers - 1
@@ -192,10 +202,16 @@ def _build_typed(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     computed = schema.towards(model.num_layers - 1 - layer)
     for name in schema.widths:
         rate = model.dropout if layer else model.features_dropout
-        group = tuple(RelationInput(each[0], rows[each[0]], rate) for each in schema.into(name) if each[0] in rows)
+        group = tuple(
+            RelationInput(each[0], rows[each[0]], rate)
+            for each in schema.into(name)
+            if each[0] in rows
+        )
         if name not in computed or not (group or name in rows):
             continue
-        conv = build_convolution(LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0)))
+        conv = build_convolution(
+            LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0))
+        )
         conv.adds_skips = True
         skips = {"rows": xavier(rows[name], width)} if name in rows else {}
         made[name] = Stage(conv, None if last else 1, model, skips=skips, features=not layer)  # type: ignore[arg-type]
@@ -210,7 +226,11 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     width = _group_width(architecture, layer)
     rate = model.features_dropout
     raw = tuple(RelationInput(each[0], schema.widths[each[0]], rate) for each in schema.inputs(0))
-    passed = tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer)) if layer else ()
+    passed = (
+        tuple(RelationInput(each[0], rows[each[0]]) for each in schema.inputs(layer))
+        if layer
+        else ()
+    )
     groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
@@ -220,7 +240,11 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
     """D: an equal share of hidden_dim for own features, those of neighbours, and what is passed on."""
     schema, model = architecture.schema, architecture.model
-    parts = bool(schema.widths[schema.target]) + bool(schema.inputs(0)) + bool(layer and schema.inputs(layer))
+    parts = (
+        bool(schema.widths[schema.target])
+        + bool(schema.inputs(0))
+        + bool(layer and schema.inputs(layer))
+    )
     width = max(1, model.hidden_dim // max(1, parts))
     heads = model.heads if check_model(model).attention_heads else 1
     return max(heads, width - width % heads)

@@ -13,7 +13,11 @@ from retexo.nn.matrix import Matrix, as_matrix, is_sparse, product
 
 
 def neighbour_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
 ) -> Matrix:
     """dst_scale[v] (sum over in-edges (u, v) of w[u, v] src_scale[u] x[u]) + self_scale[v] x[v]; may overwrite rows.
 
@@ -30,18 +34,28 @@ def neighbour_sum(
 
 
 def _dense_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
 ) -> Tensor:
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place: nothing in memory is larger than the rows.
-    total = edge_sum(block, rows if src_scale is None else rows.mul_(src_scale[:, None]), block.weight)
+    total = edge_sum(
+        block, rows if src_scale is None else rows.mul_(src_scale[:, None]), block.weight
+    )
     if dst_scale is not None:
         total = total.mul_(dst_scale[:, None])
     return total if own is None else total.add_(own)
 
 
 def _sparse_sum(
-    block: Block, rows: Tensor, src_scale: Tensor | None, dst_scale: Tensor | None, self_scale: Tensor | None
+    block: Block,
+    rows: Tensor,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    self_scale: Tensor | None,
 ) -> sp.csr_array:
     weight = torch.ones(len(block.src), dtype=rows.dtype) if block.weight is None else block.weight
     weight = weight if src_scale is None else weight * src_scale[block.src]
@@ -49,8 +63,14 @@ def _sparse_sum(
     dst, src = block.dst, block.src
     if self_scale is not None:
         own = torch.arange(block.num_dst)
-        weight, dst, src = torch.cat((weight, self_scale)), torch.cat((dst, own)), torch.cat((src, own))
-    adjacency = sp.csr_array((weight.numpy(), (dst.numpy(), src.numpy())), shape=(block.num_dst, len(rows)))
+        weight, dst, src = (
+            torch.cat((weight, self_scale)),
+            torch.cat((dst, own)),
+            torch.cat((src, own)),
+        )
+    adjacency = sp.csr_array(
+        (weight.numpy(), (dst.numpy(), src.numpy())), shape=(block.num_dst, len(rows))
+    )
     return adjacency @ sp.csr_array(rows.numpy())
 
 
@@ -84,8 +104,13 @@ class LinearConvolution(Convolution):
         assert not len(projected)
         out_degree, count = block.out_degree, block.num_dst
         own = rows[:count].clone() if self.root_weight else None  # a view would keep all rows
-        scales = self.destination_scale(block.in_degree), self.self_loop_scale(block.in_degree, out_degree[:count])
-        return self.inputs(own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED)
+        scales = (
+            self.destination_scale(block.in_degree),
+            self.self_loop_scale(block.in_degree, out_degree[:count]),
+        )
+        return self.inputs(
+            own, neighbour_sum(block, rows, self.source_scale(out_degree), *scales), NOT_PROJECTED
+        )
 
     def inputs(self, own: Tensor | None, aggregate: Matrix, projected: Tensor) -> Inputs:
         """own: [n, F], where there is a root weight. aggregate: [n, F]; [n, 0] with projected [n, D] beside it."""
@@ -94,8 +119,16 @@ class LinearConvolution(Convolution):
 
     def weighted(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
         """[n, F] @ [F, D], or the aggregate of projected rows [n, D], + [D]"""
-        return projected + bias if len(projected) else product(self.dropped(aggregate), self.neighbour_weight, bias)
+        return (
+            projected + bias
+            if len(projected)
+            else product(self.dropped(aggregate), self.neighbour_weight, bias)
+        )
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor:
         """A(HW) = (AH)W"""
-        return inputs.projected if len(inputs.projected) else product(inputs.matrices[-1], self.neighbour_weight)
+        return (
+            inputs.projected
+            if len(inputs.projected)
+            else product(inputs.matrices[-1], self.neighbour_weight)
+        )

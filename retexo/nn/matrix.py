@@ -16,7 +16,9 @@ from torch import Tensor
 from retexo.nn.fused import drop
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")  # SciPy made the indices
+warnings.filterwarnings(
+    "ignore", message="Sparse invariant checks are implicitly disabled"
+)  # SciPy made the indices
 
 MAX_SCANNED = 1 << 20
 """Values of a chunk in which zeros are counted; dense rows are recognised after few chunks."""
@@ -51,7 +53,9 @@ class SparseMatrix:
     @classmethod
     def from_scipy(cls, matrix: sp.csr_array, device: torch.device | None = None) -> "SparseMatrix":
         """Take over a SciPy matrix [R, F] with sorted indices."""
-        places = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
+        places = sp.csr_array(
+            (np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape
+        ).tocsc()
         arrays = {
             "row_ptr": matrix.indptr.astype(np.int32),
             "columns": matrix.indices.astype(np.int32),
@@ -69,11 +73,15 @@ class SparseMatrix:
     def dropout(self, rate: float) -> "SparseMatrix":
         """Drop each stored value with probability `rate` and scale up the others; zeros stay zeros anyway."""
         values = drop(self.values, rate)
-        return SparseMatrix(self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows)
+        return SparseMatrix(
+            self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows
+        )
 
     def to_dense(self) -> Tensor:
         """[R, F]"""
-        return torch.sparse_csr_tensor(self.row_ptr, self.columns, self.values, self.shape).to_dense()
+        return torch.sparse_csr_tensor(
+            self.row_ptr, self.columns, self.values, self.shape
+        ).to_dense()
 
     def __matmul__(self, weight: Tensor) -> Tensor:
         """[R, F] @ [F, D] -> [R, D], differentiable in the weight."""
@@ -126,7 +134,11 @@ def product(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def _plain_product(matrix: Matrix, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return matrix @ weight
-    return matrix @ weight + bias if isinstance(matrix, SparseMatrix) else torch.addmm(bias, matrix, weight)
+    return (
+        matrix @ weight + bias
+        if isinstance(matrix, SparseMatrix)
+        else torch.addmm(bias, matrix, weight)
+    )
 
 
 def _is_long(matrix: Tensor, weight: Tensor) -> bool:
@@ -149,7 +161,9 @@ def _onednn_product(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     """
     num_rows, (num_in, num_out) = len(matrix), weight.shape
     length = PIXELS if num_rows % PIXELS == 0 else num_rows
-    pixels = matrix.reshape(-1, length, 1, num_in).permute(0, 3, 1, 2)  # channels last, as the rows lie
+    pixels = matrix.reshape(-1, length, 1, num_in).permute(
+        0, 3, 1, 2
+    )  # channels last, as the rows lie
     kernel = weight.T.reshape(num_out, num_in, 1, 1)
     out = torch.nn.functional.conv2d(pixels, kernel, bias, dilation=2)
     return out.permute(0, 2, 3, 1).reshape(num_rows, num_out)
@@ -170,7 +184,9 @@ def take(matrix: Matrix, rows: RowIndex) -> Matrix:
         return matrix[rows]
     arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
     chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
-    return SparseMatrix.from_scipy(sp.csr_array(tuple(arrays), shape=matrix.shape)[chosen], matrix.values.device)
+    return SparseMatrix.from_scipy(
+        sp.csr_array(tuple(arrays), shape=matrix.shape)[chosen], matrix.values.device
+    )
 
 
 def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:

@@ -56,5 +56,19 @@ def check_model(model: ModelSettings) -> Convolution:
 
 def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
     """One head, no dropout, and the defaults of its own settings."""
-    options = {field.name: field.metadata["setting"].default for field in fields(find(name).Options)}
-    return ModelSettings(name, num_layers, hidden_dim, 1, 0.0, None, "layer", False, "previous", "activation", options)
+    options = {
+        field.name: field.metadata["setting"].default for field in fields(find(name).Options)
+    }
+    return ModelSettings(
+        name,
+        num_layers,
+        hidden_dim,
+        1,
+        0.0,
+        None,
+        "layer",
+        False,
+        "previous",
+        "activation",
+        options,
+    )

@@ -26,7 +26,9 @@ class RelationalConvolution(Convolution):
     linear_aggregation = True
     relational = True
 
-    def __init__(self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None) -> None:
+    def __init__(
+        self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
+    ) -> None:
         """num_out: D. num_bases: B; None for weights of its own for each relation."""
         super().__init__(num_out * len(groups), dropout)
         self.groups, self.width, self.num_bases = groups, num_out, num_bases
@@ -39,7 +41,9 @@ class RelationalConvolution(Convolution):
             based: dict[str, int] = {}
             for each in group:
                 alike = sum(each.rows == other.rows for other in group)
-                self._places[-1].append(self._add(each, num_bases is not None and alike > num_bases, based))
+                self._places[-1].append(
+                    self._add(each, num_bases is not None and alike > num_bases, based)
+                )
 
     def _add(self, each: RelationInput, has_bases: bool, based: dict[str, int]) -> tuple[int, int]:
         """The parameters of one relation; based: the numbers of the bases in its group."""
@@ -61,10 +65,14 @@ class RelationalConvolution(Convolution):
         bases: Tensor = self.weights[weight]
         if shares < 0:
             return bases
-        return torch.einsum("fbd,b->fd", bases.view(len(bases), -1, self.width), self.shares[shares])
+        return torch.einsum(
+            "fbd,b->fd", bases.view(len(bases), -1, self.width), self.shares[shares]
+        )
 
     def forward(self, inputs: Inputs) -> Tensor:
-        return torch.cat(self.sums(inputs.matrices, inputs.num_rows, self.groups), dim=1) + self.bias
+        return (
+            torch.cat(self.sums(inputs.matrices, inputs.num_rows, self.groups), dim=1) + self.bias
+        )
 
     def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
         """[n, D] of each of the first groups, and one [n, 0]."""
@@ -79,7 +87,9 @@ class RelationalConvolution(Convolution):
 
     def added(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
         """[n, D], zeros of none."""
-        return sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
+        return (
+            sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
+        )
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

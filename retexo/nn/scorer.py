@@ -21,7 +21,11 @@ class Scorer(nn.Module):
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim)) if kind == "distmult" else None
-        self.network = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1)) if kind == "mlp" else None
+        self.network = (
+            nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+            if kind == "mlp"
+            else None
+        )
 
     def pairs(self, src: Tensor, dst: Tensor) -> Tensor:
         """[n, D], [n, D] -> [n]"""

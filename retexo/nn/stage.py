@@ -36,7 +36,9 @@ class Architecture:
         """One flat object: the settings of the model, its convolution's own among them, and the sizes."""
         common = asdict(self.model)
         options = common.pop("options")
-        sizes = {name: value for name, value in vars(self).items() if name != "model" and value != ""}
+        sizes = {
+            name: value for name, value in vars(self).items() if name != "model" and value != ""
+        }
         return {**common, **options, **sizes}
 
     @classmethod
@@ -53,7 +55,9 @@ class Architecture:
         """For a graph; attention reads a weight as one more feature of an edge."""
         kind = check_model(model)
         of_edges = (
-            num_relations if kind.reads_relations else num_edge_features + (weighted and kind.attention_heads > 0)
+            num_relations
+            if kind.reads_relations
+            else num_edge_features + (weighted and kind.attention_heads > 0)
         )
         return cls(model, num_features, num_classes, scorer, of_edges)
 
@@ -76,7 +80,9 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
             defined = field.metadata["setting"]
             younger = defined.earlier is not None or defined.default is None
             if field.name != "options":
-                found[field.name] = content.get(field.name, defined.before) if younger else content[field.name]
+                found[field.name] = (
+                    content.get(field.name, defined.before) if younger else content[field.name]
+                )
         return found
 
     return ModelSettings(**read(ModelSettings), options=read(find(content["name"]).Options))
@@ -123,7 +129,8 @@ class Stage(nn.Module):
         self.is_last, self.passes_aggregate = is_last, passes_aggregate
         self.dropout_rate = model.dropout
         self.skip_rates = [
-            model.dropout if name == "rows" and not features else model.features_dropout for name in self.skips
+            model.dropout if name == "rows" and not features else model.features_dropout
+            for name in self.skips
         ]
         self.scorer: Any = None
         """Of links; set by build_stages."""
@@ -131,7 +138,9 @@ class Stage(nn.Module):
     @property
     def trunk(self) -> nn.ModuleList:
         """All but the head."""
-        return nn.ModuleList(part for part in (self.conv, self.norm, self.skips) if part is not None)
+        return nn.ModuleList(
+            part for part in (self.conv, self.norm, self.skips) if part is not None
+        )
 
     @property
     def output_dim(self) -> int:
@@ -159,7 +168,9 @@ class Stage(nn.Module):
         """[N_dst, D] what the next layer reads; of the last stage the logits."""
         with self._precision(inputs):
             hidden = self._hidden(inputs)
-            return self._whole(self._logits(hidden) if self.is_last else self._passed(inputs, hidden))
+            return self._whole(
+                self._logits(hidden) if self.is_last else self._passed(inputs, hidden)
+            )
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """What `embed` and what `logits` returns, at once."""
@@ -178,7 +189,9 @@ class Stage(nn.Module):
     def _hidden(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
-        parts = [product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
+        parts = [
+            product(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips
+        ]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
         return out if self.norm is None else relu_of_norm(self.norm, out)
@@ -194,7 +207,11 @@ class Stage(nn.Module):
         return out.to(self.conv.neighbour_weight.dtype)
 
     def _precision(self, inputs: Inputs) -> AbstractContextManager[object]:
-        return torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16) if inputs.bf16 else nullcontext()
+        return (
+            torch.autocast(self.conv.neighbour_weight.device.type, torch.bfloat16)
+            if inputs.bf16
+            else nullcontext()
+        )
 
 
 @dataclass(frozen=True)
@@ -220,7 +237,9 @@ class Answer:
             return cls((num_layers - 1,))
         reach = content.get("reach", "computed")
         shares = (float(content.get(name, 0)) for name in ("spectral", "paths"))
-        answer = cls(tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach, *shares)
+        answer = cls(
+            tuple(content["stages"]), float(content["alpha"]), int(content["steps"]), reach, *shares
+        )
         stages = all(stage in range(num_layers) for stage in answer.stages)
         steps = 0 <= answer.steps <= MAX_LAYERS - num_layers and reach in REACHES
         of_links = all(0 <= share <= 1 for share in (answer.spectral, answer.paths))
@@ -236,15 +255,23 @@ def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     with torch.random.fork_rng(devices=[]):
         for layer in range(architecture.model.num_layers):
             torch.manual_seed(seed * 1_000 + layer)
-            stages.append(_build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None))
+            stages.append(
+                _build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None)
+            )
             if architecture.scorer:
                 stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
     return stages
 
 
-def _build_stage(architecture: Architecture, kind: Convolution, layer: int, num_in: int | None) -> Stage:
+def _build_stage(
+    architecture: Architecture, kind: Convolution, layer: int, num_in: int | None
+) -> Stage:
     """kind: any layer of the model. num_in: width of what the layer before passes on; None for the first layer."""
-    model, num_features, num_classes = architecture.model, architecture.num_features, architecture.num_classes
+    model, num_features, num_classes = (
+        architecture.model,
+        architecture.num_features,
+        architecture.num_classes,
+    )
     is_last, of_edges = layer == model.num_layers - 1, architecture.num_edge_features
     num_in = num_features if num_in is None else num_in
     of_conv = model if layer else replace(model, dropout=model.features_dropout)
@@ -263,7 +290,10 @@ def _build_stage(architecture: Architecture, kind: Convolution, layer: int, num_
         conv,
         num_classes,
         model,
-        skips={name: xavier(width, share or conv.output_dim) for name, width in zip(skips, widths, strict=True)},
+        skips={
+            name: xavier(width, share or conv.output_dim)
+            for name, width in zip(skips, widths, strict=True)
+        },
         features=not layer,
         is_last=is_last,
         passes_aggregate=model.passes == "aggregate" and kind.linear_aggregation and not is_last,

@@ -28,7 +28,9 @@ VERSION = 1
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
     """Write the parameters of a trained stage atomically; TrainingError where the file cannot be written."""
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()}
+    tensors = {
+        name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()
+    }
     with atomic_write(directory / f"layer{layer}.safetensors") as unfinished:
         unfinished.write_bytes(save(tensors))
 
@@ -38,8 +40,15 @@ def save_model(directory: Path, architecture: AnyArchitecture, described: dict[s
 
     described: the fields of model.json besides version, architecture and checksums.
     """
-    checksums = {path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))}
-    content = {"version": VERSION, "architecture": architecture.to_json(), **described, "checksums": checksums}
+    checksums = {
+        path.name: file_checksum(path) for path in sorted(directory.glob("layer*.safetensors"))
+    }
+    content = {
+        "version": VERSION,
+        "architecture": architecture.to_json(),
+        **described,
+        "checksums": checksums,
+    }
     write_json(directory / "model.json", content)
 
 
@@ -93,14 +102,18 @@ def open_checkpoint(path: Path) -> Checkpoint:
             list(content.get("class_names", ())),
         )
     except KeyError as error:
-        raise InputError(f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run") from error
+        raise InputError(
+            f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run"
+        ) from error
     except (*UNREADABLE, InputError) as error:
         raise InputError(f"{directory / 'model.json'}: damaged: {_first_line(error)}") from error
 
 
 def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
     """None of the first checkpoints: their rows are evaluated as they are. TypeError, ValueError, InputError."""
-    exchange = ExchangeSettings("exact", ("fp32",) * num_layers if precision is None else tuple(precision))
+    exchange = ExchangeSettings(
+        "exact", ("fp32",) * num_layers if precision is None else tuple(precision)
+    )
     check_types(exchange)
     if len(exchange.precision) != num_layers:
         raise ValueError(f"exchange_precision {precision} of {num_layers} layers")
@@ -110,7 +123,9 @@ def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
 def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
     """The trained stages of a complete checkpoint, in evaluation mode; InputError names what is wrong with it."""
     content, architecture = _read_model(directory)
-    paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)]
+    paths = [
+        directory / f"layer{layer}.safetensors" for layer in range(architecture.model.num_layers)
+    ]
     for path in paths:
         _check_layer(path, content["checksums"])
     try:
@@ -123,13 +138,17 @@ def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
         except UNREADABLE as error:
             raise InputError(f"{path}: not a layer of this model: {_first_line(error)}") from error
         if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
-            raise InputError(f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate")
+            raise InputError(
+                f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate"
+            )
     return architecture, stages
 
 
 def _check_layer(path: Path, checksums: dict[str, str]) -> None:
     if not path.is_file():
-        raise InputError(f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it")
+        raise InputError(
+            f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"
+        )
     if file_checksum(path) != checksums.get(path.name):
         raise InputError(
             f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy it again"
@@ -143,7 +162,9 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
         content = json.loads(path.read_text())
         version = content["version"]
     except UNREADABLE as error:
-        raise InputError(f"{path}: not the description of a checkpoint: {_first_line(error)}") from error
+        raise InputError(
+            f"{path}: not the description of a checkpoint: {_first_line(error)}"
+        ) from error
     if version != VERSION:
         raise InputError(
             f"{path}: version {version}, this program reads version {VERSION}; use the retexo that trained "

@@ -20,12 +20,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Both the file and its new name are on the disk then. TrainingError names the path where the block cannot write.
     """
-    unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}")  # nodes may share a directory
+    unfinished = path.with_name(
+        f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}"
+    )  # nodes may share a directory
     try:
         yield unfinished
         rename_durably(unfinished, path)
     except OSError as error:
-        raise TrainingError(f"{path}: cannot be written: {error.strerror}; free some space") from error
+        raise TrainingError(
+            f"{path}: cannot be written: {error.strerror}; free some space"
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
 

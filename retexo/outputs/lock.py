@@ -54,7 +54,10 @@ def locks_run_dir(app: Callable[[Settings, Path], Result]) -> Callable[[Settings
 
     @functools.wraps(app)
     def run(settings: Settings, run_dir: Path) -> Result:
-        with exclusive_run_dir(run_dir, settings.train.cluster.node_rank), _main_log(run_dir / "main.log"):
+        with (
+            exclusive_run_dir(run_dir, settings.train.cluster.node_rank),
+            _main_log(run_dir / "main.log"),
+        ):
             return app(settings, run_dir)
 
     return run

@@ -49,22 +49,35 @@ class Predictions:
         """From ids int64 [n], logits [n, C] and embeddings [n, D]."""
         classes = (logits > 0).to(torch.int64) if multilabel else logits.argmax(dim=1)
         probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
-        return cls(ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy())
+        return cls(
+            ids.numpy(), classes.numpy(), probabilities.float().numpy(), embeddings.float().numpy()
+        )
 
-    def named(self, node_names: Sequence[str] | None, class_names: Sequence[str | int]) -> "Predictions":
+    def named(
+        self, node_names: Sequence[str] | None, class_names: Sequence[str | int]
+    ) -> "Predictions":
         """With names for ids and classes, where there are any."""
-        named = self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
+        named = (
+            self if node_names is None else replace(self, ids=np.array(node_names, dtype=np.str_))
+        )
         if class_names and self.classes.ndim == 1:
             named = replace(named, classes=np.array(class_names)[self.classes])
         return named
 
     def take(self, places: NDArray[np.int64]) -> "Predictions":
         """The predictions at some indices of `ids`."""
-        return Predictions(self.ids[places], self.classes[places], self.probabilities[places], self.embeddings[places])
+        return Predictions(
+            self.ids[places],
+            self.classes[places],
+            self.probabilities[places],
+            self.embeddings[places],
+        )
 
     def columns(self) -> Columns:
         """The columns of a table, as pandas.DataFrame takes them: id, class or label0 ..., p0 ..."""
-        classes = {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
+        classes = (
+            {"class": self.classes} if self.classes.ndim == 1 else _numbered("label", self.classes)
+        )
         return {"id": self.ids, **classes, **_numbered("p", self.probabilities)}
 
     def embedding_columns(self) -> Columns:
@@ -81,14 +94,18 @@ def _numbered(prefix: str, matrix: NDArray[Any]) -> Columns:
 
 def check_format(kind: str) -> None:
     """Raise InputError where the format needs a package that is not installed."""
-    if kind == "parquet" and not all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow")):
+    if kind == "parquet" and not all(
+        importlib.util.find_spec(name) for name in ("pandas", "pyarrow")
+    ):
         raise InputError(
             "predict.format=parquet: needs pandas and pyarrow; pip install -e '.[tables]' -c constraints.txt, "
             "or set predict.format=npy"
         )
 
 
-def write_part(run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool) -> None:
+def write_part(
+    run_dir: Path, part: int, found: Predictions, kind: str, *, embeddings: bool
+) -> None:
     """Write the files of one partition; TrainingError where they cannot be written."""
     write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns())
     if embeddings:
@@ -119,7 +136,10 @@ def _merge_tables(target: Path, paths: list[Path]) -> None:
     if "score" in tables[0]:  # of links: the best of a node first
         keys.insert(0, -np.concatenate([table["score"] for table in tables]))
     order = np.lexsort(keys)
-    write_table(target, {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]})
+    write_table(
+        target,
+        {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]},
+    )
 
 
 def _merge_lines(target: Path, paths: list[Path]) -> None:
@@ -144,7 +164,9 @@ def write_table(path: Path, columns: Columns) -> None:
     """Write a parquet, npy or csv file atomically; TrainingError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as unfinished:
-        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](unfinished, columns)
+        {".parquet": _write_parquet, ".npy": _write_npy, ".csv": _write_csv}[path.suffix](
+            unfinished, columns
+        )
 
 
 def read_table(path: Path) -> Columns:
@@ -165,7 +187,9 @@ def _write_parquet(path: Path, columns: Columns) -> None:
 
 
 def _write_npy(path: Path, columns: Columns) -> None:
-    rows = np.empty(len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()])
+    rows = np.empty(
+        len(columns["id"]), dtype=[(name, column.dtype) for name, column in columns.items()]
+    )
     for name, column in columns.items():
         rows[name] = column
     np.save(path, rows, allow_pickle=False)
@@ -175,7 +199,9 @@ def _write_csv(path: Path, columns: Columns) -> None:
     """Floats with 9 digits, enough to restore a float32."""
 
     def as_text(column: NDArray[Any]) -> list[str]:
-        return [f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()]
+        return [
+            f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()
+        ]
 
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -28,7 +28,9 @@ def check_logger(name: str | None) -> None:
 class RunLog:
     """A context manager that rank 0 writes with; on other ranks it only tells `progress` the round."""
 
-    def __init__(self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, rank: int, settings: TrainSettings, progress: Progress | None = None
+    ) -> None:
         self._path = run_dir / "metrics.jsonl" if rank == 0 else None
         self._settings = settings
         self._progress = progress or Progress()
@@ -38,8 +40,12 @@ class RunLog:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = self._path.open("a", buffering=1)  # lines are on disk before the state saved after them
-            self._board = _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
+            self._file = self._path.open(
+                "a", buffering=1
+            )  # lines are on disk before the state saved after them
+            self._board = (
+                _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +63,9 @@ class RunLog:
             kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
             seconds = float(kept[-1]["seconds"]) if kept else 0.0
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise TrainingError(f"{self._path}: damaged ({error}); go on without it: delete it") from error
+            raise TrainingError(
+                f"{self._path}: damaged ({error}); go on without it: delete it"
+            ) from error
         self._file.truncate(0)
         self._file.writelines(json.dumps(line) + "\n" for line in kept)
         self._start -= seconds
@@ -68,14 +76,22 @@ class RunLog:
             for line in kept:
                 _add_to_board(self._board, line)
 
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
         """Log a layer after `number` rounds; train_loss is the loss before the next step, None after the last."""
         self._progress.at(layer, number)
         if self._file is None:
             return
         now = time.perf_counter()
         seconds = round(now - self._start, 4)
-        line = {"layer": layer, "round": number, "train_loss": train_loss, "val_metric": val_metric, "seconds": seconds}
+        line = {
+            "layer": layer,
+            "round": number,
+            "train_loss": train_loss,
+            "val_metric": val_metric,
+            "seconds": seconds,
+        }
         self._file.write(json.dumps(line) + "\n")
         if self._board is not None:
             _add_to_board(self._board, line)
@@ -83,8 +99,12 @@ class RunLog:
         if due or train_loss is None or now - self._said >= LINE_INTERVAL:
             self._said = now
             known = {"training loss": train_loss, "validation": val_metric}
-            said = ", ".join(f"{name} {value:.4f}" for name, value in known.items() if value is not None)
-            self._progress.say(f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}")
+            said = ", ".join(
+                f"{name} {value:.4f}" for name, value in known.items() if value is not None
+            )
+            self._progress.say(
+                f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
+            )
 
 
 def _open_board(run_dir: Path) -> "SummaryWriter":

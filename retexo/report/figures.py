@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^DvPX"
-STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "retexo", "axes.axisbelow": True}
+STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "svg.hashsalt": "retexo",
+    "axes.axisbelow": True,
+}
 NAME_WIDTH = 34
 """Characters of a method's name a line."""
 WIDE, NARROW = 11.8, 3.9
@@ -38,7 +44,11 @@ MAX_NUMBERS = 8
 
 def check_installed() -> None:
     """InputError with the command, where a library of the extra `report` is not there."""
-    missing = [name for name in ("matplotlib", "pandas", "jinja2") if importlib.util.find_spec(name) is None]
+    missing = [
+        name
+        for name in ("matplotlib", "pandas", "jinja2")
+        if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise InputError(
             f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c constraints.txt"
@@ -69,12 +79,24 @@ def accuracy_against(data: DataSet, width: float, measure: str, label: str) -> "
             continue
         colour, marker = _look(place)
         pairs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
-        dots = [(a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)]
-        axes.scatter([x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0)
+        dots = [
+            (a, b) for a, b in pairs if a is not None and b is not None and (a > 0 or not by_bytes)
+        ]
+        axes.scatter(
+            [x for x, _ in dots], [y for _, y in dots], s=12, color=colour, alpha=0.6, linewidths=0
+        )
         axes.errorbar(
-            across.mean, up.mean, xerr=_left_of(across.mean, across.spread, by_bytes), yerr=up.spread, color=colour,
-            marker=marker, markersize=7, capsize=2, linewidth=1, linestyle="none",
-        )  # fmt: skip
+            across.mean,
+            up.mean,
+            xerr=_left_of(across.mean, across.spread, by_bytes),
+            yerr=up.spread,
+            color=colour,
+            marker=marker,
+            markersize=7,
+            capsize=2,
+            linewidth=1,
+            linestyle="none",
+        )
         drawn[place] = f"{method.name} (n = {up.n})"
     if not drawn:
         return None
@@ -99,7 +121,9 @@ def _accuracy_ticks(axes: "Axes", samples: Sequence[Sample]) -> None:
     spare = max(0, 4 - (last - first))
     first, last = first - spare // 2, last + spare - spare // 2
     axes.set_ylim(first * step, last * step)
-    axes.set_yticks([tick * step for tick in range(first, last + 1) if 0 <= round(tick * step, 6) <= 1])
+    axes.set_yticks(
+        [tick * step for tick in range(first, last + 1) if 0 <= round(tick * step, 6) <= 1]
+    )
 
 
 def _left_of(mean: float, spread: float | None, log: bool) -> Any:
@@ -129,7 +153,12 @@ def _log_bytes(axes: "Axes") -> None:
 
 def validation_curves(data: DataSet, width: float) -> "Figure | None":
     """The validation metric after each round, a line a run, an axis a layer."""
-    curves = [(place, run) for place, method in enumerate(data.methods) for run in method.runs if run.curve]
+    curves = [
+        (place, run)
+        for place, method in enumerate(data.methods)
+        for run in method.runs
+        if run.curve
+    ]
     if not curves:
         return None
     layers = sorted({point.layer for _, run in curves for point in run.curve})
@@ -139,11 +168,21 @@ def validation_curves(data: DataSet, width: float) -> "Figure | None":
             points = [point for point in run.curve if point.layer == layer]
             dashes = "-" if run.status == "done" else ":"
             axes.plot(
-                [point.round for point in points], [point.val_metric for point in points],
-                color=_look(place)[0], linewidth=0.9, alpha=0.7, linestyle=dashes,
-            )  # fmt: skip
+                [point.round for point in points],
+                [point.val_metric for point in points],
+                color=_look(place)[0],
+                linewidth=0.9,
+                alpha=0.7,
+                linestyle=dashes,
+            )
             if points:
-                axes.plot(points[-1].round, points[-1].val_metric, _look(place)[1], color=_look(place)[0], markersize=4)
+                axes.plot(
+                    points[-1].round,
+                    points[-1].val_metric,
+                    _look(place)[1],
+                    color=_look(place)[0],
+                    markersize=4,
+                )
         axes.set(xlabel="round", title=f"layer {layer}")
     all_axes[0].set_ylabel("validation metric")
     _title(figure, data.name)
@@ -169,12 +208,22 @@ def bytes_by_layer_and_kind(data: DataSet, width: float) -> "Figure | None":
     for axes, (method, crossed) in zip(all_axes, shown, strict=False):
         for place, kind in enumerate(names):
             sent = [(line, entry[kind]) for line, entry in enumerate(crossed) if entry.get(kind)]
-            shifted = [line + 0.6 * ((place + 0.5) / len(names) - 0.5) for line, _ in sent]  # dots of a line lie apart
+            shifted = [
+                line + 0.6 * ((place + 0.5) / len(names) - 0.5) for line, _ in sent
+            ]  # dots of a line lie apart
             colour, marker = _look(place)
             axes.plot(
-                [count for _, count in sent], shifted, color=colour, marker=marker, markersize=5, linestyle="none"
+                [count for _, count in sent],
+                shifted,
+                color=colour,
+                marker=marker,
+                markersize=5,
+                linestyle="none",
             )
-        axes.set_yticks(range(len(crossed)), [*(f"layer {layer}" for layer in range(len(crossed) - 1)), "whole run"])
+        axes.set_yticks(
+            range(len(crossed)),
+            [*(f"layer {layer}" for layer in range(len(crossed) - 1)), "whole run"],
+        )
         axes.set_title(_wrapped(method.name), fontsize=9)
     all_axes[0].set_ylim(lines - 0.5, -0.5)
     _log_bytes(all_axes[0])
@@ -200,7 +249,10 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
     """A heat map a method, sender by receiver, coloured from its least to its most; means over the runs."""
     import numpy as np
 
-    tables = [(method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer]) for method in data.methods]
+    tables = [
+        (method, [run.bytes_by_peer for run in method.done if run.bytes_by_peer])
+        for method in data.methods
+    ]
     shown = [(method, np.mean(found, axis=0)) for method, found in tables if found]
     parts = max((len(table) for _, table in shown), default=0)
     if parts < 2:
@@ -211,7 +263,9 @@ def bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
         pairs = table[~own]
         least, most = float(pairs.min()), float(pairs.max())
         low, high = (least, most) if least < most else (0.0, most or 1.0)
-        image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="cividis", vmin=low, vmax=high)
+        image = axes.imshow(
+            np.ma.masked_array(table, mask=own), cmap="cividis", vmin=low, vmax=high
+        )
         axes.grid(False)
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver", ylabel="sender")
@@ -233,8 +287,13 @@ def _write_numbers(axes: "Axes", table: Any, middle: float) -> None:
     for sender, row in enumerate(table):
         for receiver, count in enumerate(row):
             if sender != receiver:
-                text, ink = byte_text(count).replace(" ", "\n"), "black" if count > middle else "white"
-                axes.text(receiver, sender, text, ha="center", va="center", color=ink, fontsize=size)
+                text, ink = (
+                    byte_text(count).replace(" ", "\n"),
+                    "black" if count > middle else "white",
+                )
+                axes.text(
+                    receiver, sender, text, ha="center", va="center", color=ink, fontsize=size
+                )
 
 
 FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
@@ -263,7 +322,7 @@ FIGURES: dict[str, tuple[str, Callable[[DataSet, float], "Figure | None"]]] = {
 """Name -> caption, and who draws it."""
 
 
-# --- what several figures need -----------------------------------------------------------------------------------------  # noqa: E501
+# --- what several figures need -----------------------------------------------------------------------------------------
 
 
 def _panels(
@@ -299,7 +358,15 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
     places = names if isinstance(names, Mapping) else dict(enumerate(names))
     looks = {place: _look(place) for place in places}
     return [
-        Line2D([], [], color=colour, marker=marker, markersize=5, linestyle=line, label=_wrapped(places[place]))
+        Line2D(
+            [],
+            [],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            linestyle=line,
+            label=_wrapped(places[place]),
+        )
         for place, (colour, marker) in looks.items()
     ]
 
@@ -307,7 +374,9 @@ def _handles(names: Mapping[int, str] | Sequence[str], line: str = "none") -> li
 def _legend(figure: "Figure", handles: list[Any]) -> None:
     """Below the axes; the figure grows by its height."""
     columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
-    lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(-len(handles) // columns)
+    lines = max(handle.get_label().count("\n") + 1 for handle in handles) * -(
+        -len(handles) // columns
+    )
     figure.set_figheight(figure.get_figheight() + 0.2 + LEGEND_LINE * lines)
     figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
 

@@ -78,7 +78,11 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
     for data_key, title in zip(data, titles, strict=True):
         names = distinct_names(list(methods[data_key].values()), _method_title)
         keys = zip(names, methods[data_key], strict=True)
-        result.append(DataSet(title, [Method(name, members[data_key, method_key]) for name, method_key in keys]))
+        result.append(
+            DataSet(
+                title, [Method(name, members[data_key, method_key]) for name, method_key in keys]
+            )
+        )
     return result
 
 
@@ -96,16 +100,24 @@ def _data_title(settings: Mapping[str, Any]) -> str:
     name = settings.get("dataset_name")
     name = settings.get("dataset_file") if name == "file" else name
     parts = settings.get("num_partitions")
-    return f"{name}, {parts} {'part' if parts == 1 else 'parts'} ({settings.get('partition_method')})"
+    return (
+        f"{name}, {parts} {'part' if parts == 1 else 'parts'} ({settings.get('partition_method')})"
+    )
 
 
 def _method_title(settings: Mapping[str, Any]) -> str:
     trainer = settings.get("trainer.name", settings.get("trainer", "lazy"))
-    words = [settings.get("model.name"), None if trainer == "lazy" else trainer, settings.get("report.label")]
+    words = [
+        settings.get("model.name"),
+        None if trainer == "lazy" else trainer,
+        settings.get("report.label"),
+    ]
     return " ".join(str(word) for word in words if word is not None)
 
 
-def distinct_names(all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]) -> list[str]:
+def distinct_names(
+    all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]
+) -> list[str]:
     """A name for each: its title, and, where others have the same, what differs between them and is no default."""
     titles = [title(settings) for settings in all_settings]
     names = []

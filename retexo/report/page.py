@@ -37,11 +37,21 @@ class Section:
 
 def page(title: str, introduction: str, sections: Sequence[Section], footer: str) -> str:
     """The whole page; every text is escaped, every picture is in it."""
-    from jinja2 import Environment, FileSystemLoader  # of the extra `report`, like matplotlib and pandas
+    from jinja2 import (
+        Environment,
+        FileSystemLoader,
+    )  # of the extra `report`, like matplotlib and pandas
 
     templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    templates.filters["data_url"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    templates.filters["data_url"] = lambda svg: (
+        f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    )
     template = templates.get_template("page.html.jinja")
-    return template.render(title=title, introduction=introduction, sections=sections, footer=footer, max_rows=MAX_ROWS)
+    return template.render(
+        title=title, introduction=introduction, sections=sections, footer=footer, max_rows=MAX_ROWS
+    )

@@ -16,7 +16,9 @@ from retexo.config.flatten import flatten
 from retexo.config.schema import PER_LAYER, REST, default, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
-COMPARED = keys(lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST))
+COMPARED = keys(
+    lambda setting: setting.compared and not setting.is_seed and not setting.key.endswith(REST)
+)
 ELSE = keys(lambda setting: not setting.compared or setting.is_seed)
 SCORES = {
     "test accuracy": "test.accuracy",
@@ -82,7 +84,9 @@ def read_runs(*folders: Path) -> list[Run]:
     there = [folder for folder in folders if folder.is_dir()]
     named = f"report.runs={' and '.join(map(str, folders))}"
     if not there:
-        raise InputError(f"{named}: no such folder; give one that holds run directories of app=train")
+        raise InputError(
+            f"{named}: no such folder; give one that holds run directories of app=train"
+        )
     files = ("summary.json", "metrics.jsonl")
     paths = {path.parent for folder in there for name in files for path in folder.rglob(name)}
     if not paths:
@@ -98,12 +102,20 @@ def read_run(path: Path) -> Run:
     try:
         summary = read_summary(path / "summary.json")
         settings = flatten(_part(summary, "settings", dict))
-        common: dict[str, Any] = {"path": path, "settings": settings, "curve": _read_curve(path / "metrics.jsonl")}
+        common: dict[str, Any] = {
+            "path": path,
+            "settings": settings,
+            "curve": _read_curve(path / "metrics.jsonl"),
+        }
         versions = _part(summary, "versions", dict)
         common |= {"partition_digest": summary.get("partition_digest"), "versions": versions}
         status = summary.get("status")
         if status == "failed":
-            return Run(status="failed", reason=_short(str(summary.get("error", "no reason given"))), **common)
+            return Run(
+                status="failed",
+                reason=_short(str(summary.get("error", "no reason given"))),
+                **common,
+            )
         if status == "running":
             reason = f"running, or killed; last sign of life {_last_sign(path)}"
             return Run(status="unfinished", reason=reason, **common)
@@ -128,18 +140,26 @@ def read_summary(path: Path) -> dict[str, Any]:
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Run that only a finished run has."""
     links = "baselines" in summary
-    scores = {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary} if links else SCORES
+    scores = (
+        {name: place for name, place in LINK_SCORES.items() if place.split(".")[0] in summary}
+        if links
+        else SCORES
+    )
     measures = {name: _number(summary, place) for name, place in {**scores, **MEASURES}.items()}
     measures["rounds"] = sum(_numbers(summary, "rounds"))
     measures["memory"] = max(_numbers(summary, "peak_memory_bytes"), default=None)
     measures["private memory"] = max(_numbers(summary, "peak_private_bytes"), default=None)
     by_kind = _part(summary, "bytes.by_kind", dict)
     by_peer = _part(summary, "bytes.by_peer", list)
-    crossed = _part({"by_layer_and_kind": [], **_part(summary, "bytes", dict)}, "by_layer_and_kind", list)
+    crossed = _part(
+        {"by_layer_and_kind": [], **_part(summary, "bytes", dict)}, "by_layer_and_kind", list
+    )
     _check_counts([by_kind], "bytes.by_kind")
     _check_counts(crossed, "bytes.by_layer_and_kind")
     parts = _part(summary, "settings.num_partitions", int)
-    if len(by_peer) != parts or any(not isinstance(row, list) or len(row) != parts for row in by_peer):
+    if len(by_peer) != parts or any(
+        not isinstance(row, list) or len(row) != parts for row in by_peer
+    ):
         raise ValueError(f"bytes.by_peer is not {parts} x {parts}")
     _check_counts([dict(enumerate(row)) for row in by_peer], "bytes.by_peer")
     return {
@@ -181,7 +201,9 @@ def _is_number(value: Any) -> bool:
 
 def _check_counts(tables: list[Any], place: str) -> None:
     for counts in tables:
-        if not isinstance(counts, dict) or not all(_is_number(count) and count >= 0 for count in counts.values()):
+        if not isinstance(counts, dict) or not all(
+            _is_number(count) and count >= 0 for count in counts.values()
+        ):
             raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
 
 
@@ -196,7 +218,9 @@ def _read_curve(path: Path) -> list[Point]:
         try:
             entry = json.loads(line)
             if entry["val_metric"] is not None:
-                points.append(Point(int(entry["layer"]), int(entry["round"]), float(entry["val_metric"])))
+                points.append(
+                    Point(int(entry["layer"]), int(entry["round"]), float(entry["val_metric"]))
+                )
         except (ValueError, KeyError, TypeError):
             break
     return points
@@ -204,7 +228,11 @@ def _read_curve(path: Path) -> list[Point]:
 
 def _last_sign(path: Path) -> str:
     """When one of its files was last written, UTC."""
-    times = [file.stat().st_mtime for name in ("summary.json", "metrics.jsonl") if (file := path / name).exists()]
+    times = [
+        file.stat().st_mtime
+        for name in ("summary.json", "metrics.jsonl")
+        if (file := path / name).exists()
+    ]
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(max(times)))
 
 
@@ -213,13 +241,15 @@ def _short(text: str) -> str:
     return line if len(line) <= REASON_LENGTH else f"{line[:REASON_LENGTH]} ..."
 
 
-# --- settings ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- settings ----------------------------------------------------------------------------------------------------------
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of flat settings those that say what was trained, on what: not the seeds, not where files lie."""
     kept = {
-        name: value for name, value in settings.items() if not any(f"{name}.".startswith(f"{key}.") for key in ELSE)
+        name: value
+        for name, value in settings.items()
+        if not any(f"{name}.".startswith(f"{key}.") for key in ELSE)
     }
     kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
     for name in ("dataset_file", "partition_file"):
@@ -243,5 +273,10 @@ def differing_settings(found: Any, wanted: Mapping[str, Any]) -> list[str]:
     if not isinstance(found, dict):
         return ["settings"]
     flat = [flatten(settings) for settings in (found, json.loads(json.dumps(wanted)))]
-    sides = [{**identity(each), **{name: each.get(name, default(name, each)) for name in SEEDS}} for each in flat]
-    return sorted(name for name in flat[0].keys() | flat[1].keys() if sides[0].get(name) != sides[1].get(name))
+    sides = [
+        {**identity(each), **{name: each.get(name, default(name, each)) for name in SEEDS}}
+        for each in flat
+    ]
+    return sorted(
+        name for name in flat[0].keys() | flat[1].keys() if sides[0].get(name) != sides[1].get(name)
+    )

@@ -23,7 +23,9 @@ class Sample:
 def sample(values: Sequence[float | None]) -> Sample:
     """n, mean and spread of the values that are there."""
     known = [value for value in values if value is not None]
-    return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
+    return Sample(
+        len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None
+    )
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,13 @@ class Difference:
     """Two-sided, of no difference; None where all differences are equal, which t cannot judge."""
 
 
-def paired_difference(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> Difference | None:
+def paired_difference(
+    first: Mapping[str, float | None], second: Mapping[str, float | None]
+) -> Difference | None:
     """Compare two methods on the draws that they share; None for fewer than two."""
-    pairs = [(first[draw], second[draw]) for draw in first if None not in (first[draw], second.get(draw))]
+    pairs = [
+        (first[draw], second[draw]) for draw in first if None not in (first[draw], second.get(draw))
+    ]
     if len(pairs) < 2:
         return None
     before, after = np.array(pairs, dtype=np.float64).T
@@ -50,7 +56,9 @@ def paired_difference(first: Mapping[str, float | None], second: Mapping[str, fl
         return Difference(len(pairs), mean, mean, mean, None)
     test = ttest_rel(after, before)
     interval = test.confidence_interval(CONFIDENCE)
-    return Difference(len(pairs), mean, float(interval.low), float(interval.high), float(test.pvalue))
+    return Difference(
+        len(pairs), mean, float(interval.low), float(interval.high), float(test.pvalue)
+    )
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

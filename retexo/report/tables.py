@@ -24,7 +24,11 @@ class Table:
 
     def markdown(self) -> str:
         align = ["---" if column == 0 else "---:" for column in range(len(self.columns))]
-        lines = [self.columns, align, *([cell.replace("|", "\\|") for cell in row] for row in self.rows)]
+        lines = [
+            self.columns,
+            align,
+            *([cell.replace("|", "\\|") for cell in row] for row in self.rows),
+        ]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
@@ -36,7 +40,7 @@ def csv_text(rows: Sequence[dict[str, Cell]]) -> str:
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-# --- how figures are written -------------------------------------------------------------------------------------------  # noqa: E501
+# --- how figures are written -------------------------------------------------------------------------------------------
 
 
 def byte_text(value: float, digits: int = 3) -> str:
@@ -80,7 +84,7 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
 """Measure -> heading, and how it is written."""
 
 
-# --- tables of one data set --------------------------------------------------------------------------------------------  # noqa: E501
+# --- tables of one data set --------------------------------------------------------------------------------------------
 
 
 def measured(method: Method, name: str) -> Sample:
@@ -101,7 +105,11 @@ def kinds(data: DataSet) -> list[str]:
 
 def runs_text(method: Method) -> str:
     """How many draws there are, and what became of the other runs."""
-    others = {"failed": method.count("failed"), "unfinished": method.count("unfinished"), "repeated": method.repeats}
+    others = {
+        "failed": method.count("failed"),
+        "unfinished": method.count("unfinished"),
+        "repeated": method.repeats,
+    }
     remarks = [f"{count} {name}" for name, count in others.items() if count]
     return f"{len(method.done) - method.repeats}" + (f" ({', '.join(remarks)})" if remarks else "")
 
@@ -127,7 +135,8 @@ def bytes_table(data: DataSet) -> Table | None:
     """A column a kind; None where no run sent a byte."""
     names = kinds(data)
     rows = [
-        [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)] for method in data.methods
+        [method.name, *(with_spread(kind_bytes(method, kind), byte_text) for kind in names)]
+        for method in data.methods
     ]
     note = "Payload of all workers, counted once, where it is sent; kB, MB, GB are powers of 1,000."
     return Table("Bytes by kind", ["method", *names], rows, note) if names else None
@@ -143,7 +152,10 @@ def comparisons(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """All pairs of methods that share at least two draws."""
     found = []
     for first, second in combinations(data.methods, 2):
-        both = [method.by_draw(lambda run: run.measures.get(data.headline)) for method in (first, second)]
+        both = [
+            method.by_draw(lambda run: run.measures.get(data.headline))
+            for method in (first, second)
+        ]
         difference = paired_difference(both[0], both[1])
         if difference is not None:
             found.append((first, second, difference))
@@ -187,10 +199,12 @@ def _p_text(p: float | None) -> str:
 def remains_table(runs: Sequence[Run]) -> Table | None:
     """The runs that are not done, and why; None if all are."""
     rows = [[str(run.path), run.status, run.reason] for run in runs if run.status != "done"]
-    return Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
+    return (
+        Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
+    )
 
 
-# --- csv -----------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- csv -----------------------------------------------------------------------------------------------------------------
 
 
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
@@ -198,7 +212,11 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     rows = []
     for data in data_sets:
         for method in data.methods:
-            row: dict[str, Cell] = {"data": data.name, "method": method.name, "n": len(method.done) - method.repeats}
+            row: dict[str, Cell] = {
+                "data": data.name,
+                "method": method.name,
+                "n": len(method.done) - method.repeats,
+            }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
             for name in dict.fromkeys(name for run in method.done for name in run.measures):
                 row |= _mean_and_spread(name, measured(method, name))
@@ -225,11 +243,26 @@ def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
     """A row a run, whatever its status."""
-    place = {id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs}
+    place = {
+        id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs
+    }
     rows: list[dict[str, Cell]] = []
     for run in runs:
         data, method = place.get(id(run), ("", ""))
-        row: dict[str, Cell] = {"run": str(run.path), "data": data, "method": method, "status": run.status}
-        row |= {"reason": run.reason, "seed": run.settings.get("seed"), "partition digest": run.partition_digest}
-        rows.append(row | run.measures | {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()})
+        row: dict[str, Cell] = {
+            "run": str(run.path),
+            "data": data,
+            "method": method,
+            "status": run.status,
+        }
+        row |= {
+            "reason": run.reason,
+            "seed": run.settings.get("seed"),
+            "partition digest": run.partition_digest,
+        }
+        rows.append(
+            row
+            | run.measures
+            | {f"bytes {kind}": count for kind, count in run.bytes_by_kind.items()}
+        )
     return rows

@@ -25,16 +25,22 @@ from retexo.comm.traffic import SETUP
 KEY_BYTES, HASH_BYTES = 16, 8
 
 
-def find_duplicate_ids(ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator) -> list[IntArray]:
+def find_duplicate_ids(
+    ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator
+) -> list[IntArray]:
     """By peer, those of the ids, int64 [I], that it holds, too."""
     ranks = range(comm.world_size)
     lists = [_keyed_hashes(ids, key) if key else ids[:0] for key in _shared_keys(comm)]
     compared = [_compared(comm.rank, comparer, comm.world_size) for comparer in ranks]
     # Sorted, so that the order of the ids is not told.
     sent = [[np.sort(lists[peer]) for peer in peers] for peers in compared]
-    announced = [part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks]
+    announced = [
+        part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks
+    ]
     received = comm.all_to_all([_joined(each) for each in sent], announced, SETUP)
-    found = exchange_bits(_compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm)
+    found = exchange_bits(
+        _compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm
+    )
     duplicate = [ids[:0]] * comm.world_size
     for comparer, peers in enumerate(compared):
         by_peer = found[comparer].reshape(len(peers), len(ids))
@@ -53,14 +59,22 @@ def _third_party(first: int, second: int, world_size: int) -> int:
 
 def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
     """The peers whose ids the comparer compares with those of a rank."""
-    return [peer for peer in range(world_size) if peer != rank and _third_party(rank, peer, world_size) == comparer]
+    return [
+        peer
+        for peer in range(world_size)
+        if peer != rank and _third_party(rank, peer, world_size) == comparer
+    ]
 
 
 def _shared_keys(comm: Communicator) -> list[bytes]:
     """A key for each pair of workers, drawn by the lower rank; by peer, none for oneself."""
-    drawn = [secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)]
+    drawn = [
+        secrets.token_bytes(KEY_BYTES if peer > comm.rank else 0) for peer in range(comm.world_size)
+    ]
     sizes = [KEY_BYTES if peer < comm.rank else 0 for peer in range(comm.world_size)]
-    received = comm.all_to_all([torch.tensor(list(key), dtype=torch.uint8) for key in drawn], sizes, SETUP)
+    received = comm.all_to_all(
+        [torch.tensor(list(key), dtype=torch.uint8) for key in drawn], sizes, SETUP
+    )
     return [own or bytes(other.tolist()) for own, other in zip(drawn, received, strict=True)]
 
 
@@ -83,10 +97,15 @@ def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communic
     lists: dict[tuple[int, int], IntArray] = {}
     for rank, hashes in enumerate(received):
         for place, peer in enumerate(_compared(rank, comm.rank, comm.world_size)):
-            lists[rank, peer] = hashes.numpy()[place * part_sizes[rank] : (place + 1) * part_sizes[rank]]
+            lists[rank, peer] = hashes.numpy()[
+                place * part_sizes[rank] : (place + 1) * part_sizes[rank]
+            ]
     return [
         np.concatenate(
-            [np.isin(lists[rank, peer], lists[peer, rank]) for peer in _compared(rank, comm.rank, comm.world_size)]
+            [
+                np.isin(lists[rank, peer], lists[peer, rank])
+                for peer in _compared(rank, comm.rank, comm.world_size)
+            ]
             or [np.empty(0, np.bool_)]
         )
         for rank in range(comm.world_size)
@@ -97,4 +116,7 @@ def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicato
     """Send bits to each peer; by peer, the `counts` bits that it sent here."""
     packed = [torch.from_numpy(np.packbits(each)) for each in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
-    return [np.unpackbits(each.numpy(), count=count).astype(bool) for each, count in zip(received, counts, strict=True)]
+    return [
+        np.unpackbits(each.numpy(), count=count).astype(bool)
+        for each, count in zip(received, counts, strict=True)
+    ]

@@ -19,9 +19,13 @@ LEDGER = "asked.npz"
 
 
 def check_limit(
-    folder: Path, sites: Sequence[str], asked: Sequence[IntArray], num_nodes: int, limit: float,
+    folder: Path,
+    sites: Sequence[str],
+    asked: Sequence[IntArray],
+    num_nodes: int,
+    limit: float,
     kind: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Note what each of these sites asks for, distinct ids; InputError, and nothing noted, where it is too much.
 
     limit: most nodes that any other site may have asked for, in all runs; below 1 as a share of num_nodes.
@@ -29,7 +33,10 @@ def check_limit(
     """
     path, most = folder / (f"asked-{kind}.npz" if kind else LEDGER), most_nodes(limit, num_nodes)
     before = _read(path)
-    after = {name: np.union1d(before.get(name, ids[:0]), ids) for name, ids in zip(sites, asked, strict=True)}
+    after = {
+        name: np.union1d(before.get(name, ids[:0]), ids)
+        for name, ids in zip(sites, asked, strict=True)
+    }
     over = [
         f"{name} asks for {len(ids)}, {len(after[name])} with what it has had in other runs"
         for name, ids in zip(sites, asked, strict=True)
@@ -47,7 +54,9 @@ def check_limit(
         np.savez(unfinished, sites=np.array(list(everything)), **arrays)
         rename_durably(unfinished, path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); sites.max_rows_shared needs it") from error
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); sites.max_rows_shared needs it"
+        ) from error
 
 
 def most_nodes(limit: float, num_nodes: int) -> int:
@@ -58,5 +67,10 @@ def most_nodes(limit: float, num_nodes: int) -> int:
 def _read(path: Path) -> dict[str, IntArray]:
     if not path.exists():
         return {}
-    with reading(path, "account of what sites asked for", "look for the reason"), np.load(path) as file:
-        return {str(name): file[str(place)].astype(np.int64) for place, name in enumerate(file["sites"])}
+    with (
+        reading(path, "account of what sites asked for", "look for the reason"),
+        np.load(path) as file,
+    ):
+        return {
+            str(name): file[str(place)].astype(np.int64) for place, name in enumerate(file["sites"])
+        }

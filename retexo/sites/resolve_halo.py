@@ -35,7 +35,10 @@ Part = TypeVar("Part", Partition, PartNodes)
 
 
 def resolve_halo(
-    partition: Part, part_sizes: tuple[int, ...], comm: Communicator, max_rows_shared: float | None = None
+    partition: Part,
+    part_sizes: tuple[int, ...],
+    comm: Communicator,
+    max_rows_shared: float | None = None,
 ) -> Part:
     """The partition, or the nodes of one type, with halo_index, as the owners say, and what others have asked for.
 
@@ -46,16 +49,29 @@ def resolve_halo(
     assert unresolved is not None
     ids = partition.node_ids.numpy()
     owner = partition.halo_owner.numpy()
-    requested = np.split(unresolved.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size)))
+    requested = np.split(
+        unresolved.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size))
+    )
     received = _exchange_ids(requested, comm)
     for peer, wanted in enumerate(received):
         if peer != comm.rank:
             of_type = f" of type {unresolved.kind}" if unresolved.kind else ""
-            logger.info("%s asks for %d of %d nodes%s", unresolved.sites[peer], len(wanted), len(ids), of_type)
+            logger.info(
+                "%s asks for %d of %d nodes%s",
+                unresolved.sites[peer],
+                len(wanted),
+                len(ids),
+                of_type,
+            )
     if max_rows_shared is not None:
         others = [peer for peer in range(comm.world_size) if peer != comm.rank]
-        names, asked = [unresolved.sites[peer] for peer in others], [received[peer] for peer in others]
-        check_limit(unresolved.file.parent, names, asked, len(ids), max_rows_shared, unresolved.kind)
+        names, asked = (
+            [unresolved.sites[peer] for peer in others],
+            [received[peer] for peer in others],
+        )
+        check_limit(
+            unresolved.file.parent, names, asked, len(ids), max_rows_shared, unresolved.kind
+        )
     held = [np.isin(wanted, ids) for wanted in received]
     found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
     dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
@@ -65,22 +81,36 @@ def resolve_halo(
     index = exchange_ascending(answers, [len(ids)] * comm.world_size, announced, comm)
     asked_for = tuple(map(torch.from_numpy, answers))
     return replace(
-        partition, halo_index=torch.from_numpy(np.concatenate(index)), unresolved_halo=None, asked_for=asked_for
+        partition,
+        halo_index=torch.from_numpy(np.concatenate(index)),
+        unresolved_halo=None,
+        asked_for=asked_for,
     )
 
 
 def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]:
     """Send ascending ids to each peer; by peer, those that it sent here. Number, first and last id go before."""
-    headers = [torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids]
-    announced = [header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)]
+    headers = [
+        torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids
+    ]
+    announced = [
+        header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)
+    ]
     own = [header.tolist() for header in headers]
     lists = [each - first for each, (_, first, _) in zip(ids, own, strict=True)]
     limits = [last - first + 1 for _, first, last in own]
-    received = exchange_ascending(lists, limits, [(count, last - first + 1) for count, first, last in announced], comm)
+    received = exchange_ascending(
+        lists, limits, [(count, last - first + 1) for count, first, last in announced], comm
+    )
     return [each + first for each, (_, first, _) in zip(received, announced, strict=True)]
 
 
-def _check(unresolved: UnresolvedHalo, dangling: list[IntArray], duplicate: list[IntArray], comm: Communicator) -> None:
+def _check(
+    unresolved: UnresolvedHalo,
+    dangling: list[IntArray],
+    duplicate: list[IntArray],
+    comm: Communicator,
+) -> None:
     """Raise where ids are wrong anywhere.
 
     Every worker learns how many, and at which sites; which ids, only the site that knows them already.
@@ -104,7 +134,9 @@ def _check(unresolved: UnresolvedHalo, dangling: list[IntArray], duplicate: list
     ranks = everyone.flatten(start_dim=1).any(dim=1).nonzero()[:, 0].tolist()
     if ranks:
         names = ", ".join(unresolved.sites[rank] for rank in ranks)
-        raise PeerLost(f"ids at {names} contradict other sites', and its message names them; here nothing was found")
+        raise PeerLost(
+            f"ids at {names} contradict other sites', and its message names them; here nothing was found"
+        )
 
 
 def _some(ids: IntArray) -> str:

@@ -62,14 +62,18 @@ def infer(context: Context, stages: list[Stage], answer: Answer) -> InferenceRes
     for output in each_layer(context, stages, LAYERS):
         inputs, rows = rows, output.rows
         logits.append(output.logits)
-    return InferenceResult(apply_answer(logits, answer, partial(propagate, context)), inputs, logits)
+    return InferenceResult(
+        apply_answer(logits, answer, partial(propagate, context)), inputs, logits
+    )
 
 
 Powers = Callable[[Tensor, int], Iterator[Tensor]]
 """From V_0 and K to V_0 ... V_K, by the edges of a graph of some kind."""
 
 
-def choose_answer(context: RunContext, logits: Sequence[Tensor], powers_of: Powers) -> tuple[Answer, Tensor]:
+def choose_answer(
+    context: RunContext, logits: Sequence[Tensor], powers_of: Powers
+) -> tuple[Answer, Tensor]:
     """By validation, the stages first, then alpha: the answer and its logits, [I, C].
 
     logits: [I, C] of each stage, or of the last ones.
@@ -83,21 +87,27 @@ def choose_answer(context: RunContext, logits: Sequence[Tensor], powers_of: Powe
     answer, val = candidates[0], context.partition.val_mask
     if len(candidates) > 1:
         of_val = [each[val] for each in logits]
-        answer = candidates[_best(context, (averaged(of_val, each, num_layers) for each in candidates))]
+        answer = candidates[
+            _best(context, (averaged(of_val, each, num_layers) for each in candidates))
+        ]
     start = averaged(logits, answer, num_layers)
     if not smoothing.steps or not context.graph_info.num_val:
         return answer, start
     powers = list(powers_of(start, smoothing.steps))
     of_val = [each[val] for each in powers]
     best = _best(context, (weighted(of_val, alpha) for alpha in smoothing.alphas))
-    answer = replace(answer, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach)
+    answer = replace(
+        answer, alpha=smoothing.alphas[best], steps=smoothing.steps, reach=smoothing.reach
+    )
     return answer, weighted(powers, answer.alpha)
 
 
 def apply_answer(logits: Sequence[Tensor], answer: Answer, powers_of: Powers) -> Tensor:
     """The logits [I, C] of an answer that was chosen before."""
     start = averaged(logits, answer, len(logits))
-    return start if answer.alpha == 1 else weighted(list(powers_of(start, answer.steps)), answer.alpha)
+    return (
+        start if answer.alpha == 1 else weighted(list(powers_of(start, answer.steps)), answer.alpha)
+    )
 
 
 def averaged(logits: Sequence[Tensor], answer: Answer, num_layers: int) -> Tensor:
@@ -122,7 +132,11 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
     gcn = GCN(start.shape[1], start.shape[1], dropout=0.0)
     computed = context.computed
     reaches_hops = context.settings.smoothing.hops > 0
-    sources = computed if reaches_hops or not context.graph_info.num_in_split else nodes_in_a_split(context)
+    sources = (
+        computed
+        if reaches_hops or not context.graph_info.num_in_split
+        else nodes_in_a_split(context)
+    )
     with context.phase("plan"):
         if reaches_hops:
             plan = _plan_of_hops(context)
@@ -137,8 +151,12 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
         layer = max(0, plan.num_layers - steps + step)  # of a plan for one layer 0
         required = plan.required_layers > layer
         nodes, alone = required.nonzero()[:, 0], (required & ~sources).nonzero()[:, 0]
-        own_scale = gcn.self_loop_scale(context.edges.in_degree[alone], context.edges.out_degree[alone])[:, None]
-        sent = rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
+        own_scale = gcn.self_loop_scale(
+            context.edges.in_degree[alone], context.edges.out_degree[alone]
+        )[:, None]
+        sent = (
+            rows if sources.all() else torch.where(sources[:, None], rows, torch.zeros_like(rows))
+        )
         received = exchange_rows(context, plan, layer, sent, scale, "predictions", WHOLE_RUN)
         with context.phase("aggregate"):
             accumulator = Accumulator(gcn, context.edges, nodes, sent, None, torch.device("cpu"))
@@ -152,7 +170,11 @@ def propagate(context: Context, start: Tensor, steps: int) -> Iterator[Tensor]:
 
 def _has_all_edges(context: Context) -> bool:
     """Whether the network's plan has every edge of the graph, and sums: so does that of each hop then."""
-    return context.plan_options.all_nodes and context.plan_options.use != "nothing" and context.plan.partial_sums
+    return (
+        context.plan_options.all_nodes
+        and context.plan_options.use != "nothing"
+        and context.plan.partial_sums
+    )
 
 
 def _plan_of_hops(context: Context) -> ExchangePlan:
@@ -161,7 +183,9 @@ def _plan_of_hops(context: Context) -> ExchangePlan:
     if plan.partial_sums or plan.all_halo_rows:
         return plan.in_one_wave()
     required_layers = plan.required_layers.clamp(first, plan.num_layers) - first
-    options = replace(context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first)
+    options = replace(
+        context.plan_options.for_targets(partial_sums=True), num_layers=plan.num_layers - first
+    )
     return plan_of(context.partition, options, required_layers, context.comm)
 
 
@@ -182,7 +206,10 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
     counts = torch.bincount(partition.halo_owner[halo], minlength=comm.world_size).tolist()
     replies = [torch.from_numpy(np.packbits(sources[nodes].numpy())) for nodes in named]
     received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
-    bits = [np.unpackbits(reply.numpy(), count=count) for reply, count in zip(received, counts, strict=True)]
+    bits = [
+        np.unpackbits(reply.numpy(), count=count)
+        for reply, count in zip(received, counts, strict=True)
+    ]
     halo[halo.clone()] = torch.from_numpy(np.concatenate(bits)).bool()
     kept = used & torch.cat((sources, halo))[partition.src]
     return partition.of_edges(kept)
@@ -191,13 +218,21 @@ def _with_sources(context: Context, sources: Tensor, computed: Tensor) -> Partit
 def _best(context: RunContext, candidates: Iterator[Tensor]) -> int:
     """Of the candidates, [n, C] of validation nodes, within half a standard error of the best metric the one with the
     least loss."""
-    labels, task, size = context.labels.cpu()[context.partition.val_mask], context.task, context.graph_info.num_val
+    labels, task, size = (
+        context.labels.cpu()[context.partition.val_mask],
+        context.task,
+        context.graph_info.num_val,
+    )
     counts, losses = [], []
     for answers in candidates:
         counts.append(task.totals(answers, labels))
-        losses.append(torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES]))
+        losses.append(
+            torch.stack([task.loss_sum(answers / each, labels).double() for each in TEMPERATURES])
+        )
     count, loss = torch.stack(counts), torch.stack(losses)  # [M, 3], [M, T]
-    context.comm.all_reduce([ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics"))
+    context.comm.all_reduce(
+        [ReduceInput(count.view(-1)), ReduceInput(loss.view(-1))], MessageTag("metrics")
+    )
     metric = np.array([task.metric(each) for each in count])
     best = metric.max()
     close = metric >= best - 0.5 * np.sqrt(best * (1 - best) / size)

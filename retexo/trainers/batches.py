@@ -68,7 +68,10 @@ class Batches:
         batch = self._nodes[self._step * self.share.size :][: self.share.size]
         if not len(batch):
             return None
-        labels, weight = self.client.rows("label", batch).to(self.share.val_labels), self.share.weights[self._step]
+        labels, weight = (
+            self.client.rows("label", batch).to(self.share.val_labels),
+            self.share.weights[self._step],
+        )
         loss: Tensor = self.share.task.loss_sum(self._logits(batch), labels) * weight
         return loss
 
@@ -76,7 +79,9 @@ class Batches:
     def val_counts(self) -> Tensor:
         self.module.eval()
         counts = torch.zeros(3, dtype=torch.int64)
-        pieces = (torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels))
+        pieces = (
+            torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
+        )
         with self.client.counted_as("metrics"):
             for nodes, wanted in zip(*pieces, strict=True):
                 if len(nodes):
@@ -89,18 +94,27 @@ class Batches:
         loss = self.loss()
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in self.module.parameters()]
-        return 0.0 if loss is None else float(loss.detach()), nn.utils.parameters_to_vector(gradients).cpu()
+        gradients = [
+            torch.zeros_like(each) if each.grad is None else each.grad
+            for each in self.module.parameters()
+        ]
+        return 0.0 if loss is None else float(loss.detach()), nn.utils.parameters_to_vector(
+            gradients
+        ).cpu()
 
     def _logits(self, seeds: Tensor) -> Tensor:
         stages, device = self.share.stages, self.share.val_labels.device
         inputs, _, blocks = self._sampler.sample(self.client.graph, seeds)
         rows = self.client.rows("feat", inputs).to(self.share.dtype)
-        degrees = {name: self.client.rows(name, inputs).to(rows) for name in degree_names(stages[0].conv)}
+        degrees = {
+            name: self.client.rows(name, inputs).to(rows) for name in degree_names(stages[0].conv)
+        }
         rows = rows.to(device)
         for stage, block in zip(stages, blocks, strict=True):
             own = rows.clone() if rows.requires_grad else rows  # which is overwritten
-            rows = stage.embed(stage.conv.prepare(block_of(block, degrees).to(device), own, NOT_PROJECTED))
+            rows = stage.embed(
+                stage.conv.prepare(block_of(block, degrees).to(device), own, NOT_PROJECTED)
+            )
         return rows
 
 
@@ -109,30 +123,43 @@ class BatchObjective:
 
     layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
 
-    def __init__(self, context: Context, stages: Sequence[Stage], engine: Engine, fanout: Sequence[int]) -> None:
+    def __init__(
+        self, context: Context, stages: Sequence[Stage], engine: Engine, fanout: Sequence[int]
+    ) -> None:
         self.context, self.stages, self.engine = context, stages, engine
         self.task, self.graph_info = context.task, context.graph_info
         wanted = {"feat", "label", "train_mask", *degree_names(stages[0].conv)}
         if missing := wanted - engine.graph.ndata.keys():
-            raise InputError(f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
-                             f"{', '.join(sorted(missing))}, which DGL's files there do not have; partition again, or "
-                             "choose model=sage")  # fmt: skip
+            raise InputError(
+                f"{context.directory}: model={context.settings.model.name} with trainer=sampled reads "
+                f"{', '.join(sorted(missing))}, which DGL's files there do not have; partition again, or "
+                "choose model=sage"
+            )
         own, *others = self._shares(fanout)
         self.steps = len(own.weights)
         """Rounds of an epoch."""
         for trainer, share in zip(engine.others, others, strict=True):
             trainer.tell(share)
         self._batches = Batches(own, engine)
-        self.module, self.num_train = self._batches.module, sum(len(share.train) for share in (own, *others))
+        self.module, self.num_train = (
+            self._batches.module,
+            sum(len(share.train) for share in (own, *others)),
+        )
         self._number, self._counts = 0, torch.zeros(3, dtype=torch.int64)
 
     def _shares(self, fanout: Sequence[int]) -> list[Share]:
         """Of the trainers of this part."""
         context, engine = self.context, self.engine
-        mask, book, trainers = engine.graph.ndata["train_mask"], engine.graph.get_partition_book(), engine.trainers
+        mask, book, trainers = (
+            engine.graph.ndata["train_mask"],
+            engine.graph.get_partition_book(),
+            engine.trainers,
+        )
         split = engine.dgl.distributed.node_split
         train = [split(mask, book, rank=number, force_even=True) for number in range(trainers)]
-        counts = context.comm.all_gather(torch.tensor([len(nodes) for nodes in train]), SETUP).flatten()
+        counts = context.comm.all_gather(
+            torch.tensor([len(nodes) for nodes in train]), SETUP
+        ).flatten()
         size = context.batch_size or int(counts.max())
         left = counts[:, None] - size * torch.arange(max(1, -(-int(counts.max()) // size)))
         weights = self.graph_info.num_train / left.clamp(0, size).sum(dim=0).clamp(min=1)
@@ -140,10 +167,20 @@ class BatchObjective:
         val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
         labels = context.labels[mask.to(context.device)]
         return [
-            Share(self.stages, self.task, fanout, nodes, val[number::trainers], labels[number::trainers], size, weights,
-                  context.features.dtype, torch.initial_seed() + context.comm.world_size * number)
+            Share(
+                self.stages,
+                self.task,
+                fanout,
+                nodes,
+                val[number::trainers],
+                labels[number::trainers],
+                size,
+                weights,
+                context.features.dtype,
+                torch.initial_seed() + context.comm.world_size * number,
+            )
             for number, nodes in enumerate(train)
-        ]  # fmt: skip
+        ]
 
     def begin(self, number: int) -> None:
         self._number = number
@@ -211,7 +248,9 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
     batches = Batches(share, client)
     while (asked := pickle.loads(worker.recv_bytes())) is not None:
         what, number, values = asked
-        nn.utils.vector_to_parameters(values.to(share.val_labels.device), batches.module.parameters())
+        nn.utils.vector_to_parameters(
+            values.to(share.val_labels.device), batches.module.parameters()
+        )
         if what == "gradient":
             batches.begin(number)
         worker.send_bytes(pickle.dumps(getattr(batches, what)()))

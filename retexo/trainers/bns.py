@@ -32,7 +32,9 @@ RESUMES = False
 class Options(Checked):
     """How many boundary nodes are sampled."""
 
-    p: float = setting("bns.p", 0.1, "the probability of each boundary node, in every epoch", within(0, 1))
+    p: float = setting(
+        "bns.p", 0.1, "the probability of each boundary node, in every epoch", within(0, 1)
+    )
 
 
 def check(settings: TrainSettings) -> None:
@@ -43,13 +45,18 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per epoch, from a pass over the sampled graph."""
-    partition, share = context.partition, typed_options("bns", context.settings.trainer.options, Options).p
+    partition, share = (
+        context.partition,
+        typed_options("bns", context.settings.trainer.options, Options).p,
+    )
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
     with context.phase("plan"):
         plan = end_to_end.plan_for(context, partition.train_mask, sums=False)
         val_plan = end_to_end.plan_for(context, partition.val_mask, sums=context.plan.partial_sums)
     with context.phase("aggregate"):
-        val_pass = network_pass.pass_with_exchange(context, stages, val_plan, features, partition.val_mask)
+        val_pass = network_pass.pass_with_exchange(
+            context, stages, val_plan, features, partition.val_mask
+        )
     scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
     epoch = 0
 
@@ -58,10 +65,14 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         epoch += 1
         sample = draw(plan, context.comm.rank, share, context.settings.seed, epoch)
         first = sampled_features(features, plan, sample, scale)
-        return network_pass.pass_with_exchange(context, stages, plan, first, partition.train_mask, sample, scale)
+        return network_pass.pass_with_exchange(
+            context, stages, plan, first, partition.train_mask, sample, scale
+        )
 
     matrices = _rows(context, features) * len(stages[0].conv.first_weights)
-    rounds = end_to_end.fit_stages(context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1)
+    rounds = end_to_end.fit_stages(
+        context, stages, sampled, val_pass, matrices, exchanges_rows=len(stages) > 1
+    )
     return TrainResult(rounds, [end_to_end.infer(context, stages, features)])
 
 
@@ -73,22 +84,35 @@ def rows_only(plan: ExchangePlan) -> ExchangePlan:
 def draw(plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int) -> BoundarySample:
     """The sampled boundary nodes of an epoch; sender and receiver draw the same."""
 
-    def of_pair(sender: int, receiver: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def of_pair(
+        sender: int, receiver: int, count: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return np.random.default_rng((seed, epoch, sender, receiver)).random(count) < share
 
-    outgoing = [of_pair(rank, peer, len(boundary.rows)) for peer, boundary in enumerate(plan.outgoing)]
-    incoming = [of_pair(peer, rank, len(boundary.rows)) for peer, boundary in enumerate(plan.incoming)]
+    outgoing = [
+        of_pair(rank, peer, len(boundary.rows)) for peer, boundary in enumerate(plan.outgoing)
+    ]
+    incoming = [
+        of_pair(peer, rank, len(boundary.rows)) for peer, boundary in enumerate(plan.incoming)
+    ]
     return BoundarySample(outgoing, incoming)
 
 
-def sampled_features(features: Sources, plan: ExchangePlan, sample: BoundarySample, scale: float) -> Sources:
+def sampled_features(
+    features: Sources, plan: ExchangePlan, sample: BoundarySample, scale: float
+) -> Sources:
     """The halo nodes' features that are in the sample, multiplied by `scale`; they are rows, no sums."""
-    taken = [boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)]
+    taken = [
+        boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)
+    ]
     nodes = torch.from_numpy(np.concatenate(taken))
     halo = torch.full_like(features.unprojected.halo, -1)
     halo[nodes] = torch.arange(len(nodes))
     values = features.unprojected.values[features.unprojected.halo[nodes]] * scale
-    return Sources(HaloRows(values, halo, features.unprojected.sums, features.unprojected.sum_dst), features.projected)
+    return Sources(
+        HaloRows(values, halo, features.unprojected.sums, features.unprojected.sum_dst),
+        features.projected,
+    )
 
 
 def _rows(context: Context, features: Sources) -> tuple[Matrix, ...]:

@@ -25,7 +25,9 @@ def refuse_rounding(settings: TrainSettings) -> None:
         )
 
 
-def refuse_models(settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str) -> None:
+def refuse_models(
+    settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str
+) -> None:
     """InputError, which names the models that fit with their defaults, where the settings' model does not."""
     model = settings.model
     if not fits(check_model(model)):

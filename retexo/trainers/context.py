@@ -83,7 +83,9 @@ class RunContext:
     @property
     def batch_size(self) -> int | None:
         """Training nodes of this worker that a step is made from; None for all."""
-        return batch_size_of(self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train)
+        return batch_size_of(
+            self.settings, int(self.partition.train_mask.sum()), self.graph_info.num_train
+        )
 
     @property
     def val_step(self) -> int:
@@ -136,7 +138,11 @@ class Context(RunContext):
 
 
 def in_edges(
-    partition: Partition, conv: Convolution, in_degree: Tensor, out_degree: Tensor, dtype: torch.dtype
+    partition: Partition,
+    conv: Convolution,
+    in_degree: Tensor,
+    out_degree: Tensor,
+    dtype: torch.dtype,
 ) -> InEdges:
     """The in-edges of a partition, with features for attention, which reads a weight as one more, the last."""
     weight, feat = partition.edge_weight, partition.edge_feat if conv.attention_heads else None
@@ -145,7 +151,9 @@ def in_edges(
         feat = nn.functional.one_hot(partition.edge_relation, partition.num_relations)
     if conv.attention_heads and weight is not None:
         feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
-    return InEdges.build(partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat)
+    return InEdges.build(
+        partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
+    )
 
 
 def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:

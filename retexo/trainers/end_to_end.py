@@ -145,7 +145,9 @@ def train_without_exchange(
     partition = context.partition
     with context.phase("aggregate"):
         train, val = make(partition.train_mask), make(partition.val_mask)
-    rounds = fit_stages(context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False)
+    rounds = fit_stages(
+        context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False
+    )
     with torch.no_grad(), context.phase("embed"):
         everything = make(nodes_in_a_split(context))
         found = everything.run(stages, context.comm, "embeddings")[0].cpu()
@@ -169,7 +171,9 @@ def exchange_rows(
     """Send rows [I, F] once, before training, as the lazy trainer sends a layer's input; never projected."""
     of_layer = context.settings.exchange.precision
     precision = of_layer[0]
-    if kind == "predictions":  # few classes: four bits beside the scale would save little, and are too coarse to add up
+    if (
+        kind == "predictions"
+    ):  # few classes: four bits beside the scale would save little, and are too coarse to add up
         precision = "int8" if of_layer[-1] == "int4" else of_layer[-1]
     local = LocalRows.unprojected(rows, scale, layerwise.PRECISIONS[precision])
     exchange = LayerExchange(plan, layer, local, context.comm, kind, traffic_layer)
@@ -209,8 +213,12 @@ def infer(context: Context, stages: Sequence[Stage], features: Sources) -> Tenso
     with context.phase("embed"):
         rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
         if len(nodes):
-            inputs = layerwise.layer_inputs(context, stages[0], nodes, LayerInput(context.features), features)
+            inputs = layerwise.layer_inputs(
+                context, stages[0], nodes, LayerInput(context.features), features
+            )
             rows[nodes] = stages[0].embed(inputs).cpu()
     for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(context, layer, stage, LayerInput(rows), lambda objective: None).rows
+        rows = layerwise.run_layer(
+            context, layer, stage, LayerInput(rows), lambda objective: None
+        ).rows
     return rows

@@ -35,7 +35,9 @@ RESUMES = False
 class Options(Checked):
     """For which nodes a worker has the first layer's aggregates."""
 
-    hops: int = setting("fedgcn.hops", 2, "1: its own; 2: also their neighbours on other workers", within(1, 2))
+    hops: int = setting(
+        "fedgcn.hops", 2, "1: its own; 2: also their neighbours on other workers", within(1, 2)
+    )
 
 
 def check(settings: TrainSettings) -> None:
@@ -71,33 +73,53 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     features = end_to_end.exchange_features(context, stages[0], context.plan)
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     given = LayerInput(context.features)
-    made = layerwise.layer_inputs(context, stages[0], nodes, given, features).matrices if len(nodes) else ()
+    made = (
+        layerwise.layer_inputs(context, stages[0], nodes, given, features).matrices
+        if len(nodes)
+        else ()
+    )
     own = [torch.zeros_like(context.features) for _ in stages[0].conv.first_weights]
     for rows, matrix in zip(own, made, strict=False):
         rows[nodes] = dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
-        return Aggregates(own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1))
+        return Aggregates(
+            own, [rows[:0] for rows in own], torch.full((context.partition.num_halo,), -1)
+        )
     rows_only = replace(context.plan, partial_sums=False)
     there = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None).unprojected
     return Aggregates(own, torch.split(there.values, context.features.shape[1], dim=1), there.halo)
 
 
-def aggregate_pass(context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor) -> network_pass.Pass:
+def aggregate_pass(
+    context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor
+) -> network_pass.Pass:
     """A pass for the targets, bool [I]. Its first layer also computes the halo nodes that the second one needs."""
     required_layers, reached = network_pass.nodes_within_partition(context, targets)
-    nodes, halo = (required_layers > 0).nonzero()[:, 0], (reached & (aggregates.place >= 0)).nonzero()[:, 0]
+    nodes, halo = (
+        (required_layers > 0).nonzero()[:, 0],
+        (reached & (aggregates.place >= 0)).nonzero()[:, 0],
+    )
     places = aggregates.place[halo]
     matrices = [
         as_matrix(torch.cat((own[nodes], elsewhere[places])).to(context.device))
         for own, elsewhere in zip(aggregates.own, aggregates.halo, strict=True)
     ]
     count = len(nodes) + len(halo)
-    steps = [network_pass.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)]
+    steps = [
+        network_pass.Step(count, Inputs(tuple(matrices), count, NOT_PROJECTED) if count else None)
+    ]
     none = network_pass.no_vectors(context)
-    second = HaloRows(none.values.new_zeros(len(halo), 0), _numbered(halo, len(none.halo)), none.sums, none.sum_dst)
+    second = HaloRows(
+        none.values.new_zeros(len(halo), 0),
+        _numbered(halo, len(none.halo)),
+        none.sums,
+        none.sum_dst,
+    )
     for layer in range(1, len(stages)):
         steps.append(
-            network_pass.later_step(context, context.edges, required_layers, layer, second if layer == 1 else none)
+            network_pass.later_step(
+                context, context.edges, required_layers, layer, second if layer == 1 else none
+            )
         )
     return network_pass.make_pass(steps, required_layers, targets)
 

@@ -99,7 +99,9 @@ def each_layer(
     """The outputs of the stages, one after the other; with readout=last only the last one's logits are made."""
     given = layers.first(context, stages)
     for layer, stage in enumerate(stages):
-        output = layers.run(context, layer, stage, given, fit, logits=readout != "last" or stage.is_last)
+        output = layers.run(
+            context, layer, stage, given, fit, logits=readout != "last" or stage.is_last
+        )
         given = replace(given, rows=output.rows)
         yield output
         del output  # its logits may be of no more use while the next one is made
@@ -131,13 +133,19 @@ def layer_exchange(context: Context, layer: int, stage: Stage, given: LayerInput
     if layer == 0 and context.halo_features is not None:
         unprojected = LocalRows.unprojected(rows, scale, precision)
         return KnownHalo(context.plan, layer, unprojected, context.comm, context.halo_features)
-    if not stage.conv.takes_projected or (layer == 0 and given.aggregate is not None):  # which such a sum does not tell
-        return LayerExchange(context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm)
+    if not stage.conv.takes_projected or (
+        layer == 0 and given.aggregate is not None
+    ):  # which such a sum does not tell
+        return LayerExchange(
+            context.plan, layer, LocalRows.unprojected(rows, scale, precision), context.comm
+        )
 
     @torch.no_grad()
     def project(rows: Matrix) -> Tensor:
         # Sparse products are supported on the CPU only.
-        return stage.conv.project(rows if context.device.type == "cpu" else dense(rows).to(context.device)).cpu()
+        return stage.conv.project(
+            rows if context.device.type == "cpu" else dense(rows).to(context.device)
+        ).cpu()
 
     owned = LocalRows(rows, scale, project, stage.conv.projected_width, precision)
     return LayerExchange(context.plan, layer, owned, context.comm)
@@ -166,7 +174,9 @@ def make_layer_objective(
     )
 
 
-def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> LabelledNodes:
+def labelled_nodes(
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
+) -> LabelledNodes:
     """Nodes whose inputs are made once; for attention or pooling over many edges, or with batches, in each round."""
     batch_size, labels = context.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
@@ -176,30 +186,47 @@ def labelled_nodes(context: Context, stage: Stage, nodes: Tensor, given: LayerIn
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
     edges = context.edges.numbered(sources)
-    return LabelledNodes(nodes, labels, lambda place: _block_inputs(context, stage, nodes[place], given, edges), ranges)
+    return LabelledNodes(
+        nodes,
+        labels,
+        lambda place: _block_inputs(context, stage, nodes[place], given, edges),
+        ranges,
+    )
 
 
-def layer_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources) -> Inputs:
+def layer_inputs(
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
+) -> Inputs:
     """The input of a stage at some inner nodes, at least one."""
     conv, rows = stage.conv, given.rows
-    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and given.has_sparse_rows):
+    if isinstance(conv, LinearConvolution) and not (
+        context.device.type == "cpu" and given.has_sparse_rows
+    ):
         accumulator = Accumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return _complete(context, stage, nodes, given, accumulator.inputs())
     return _block_inputs(context, stage, nodes, given, context.edges.numbered(sources))
 
 
-def _block_inputs(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges) -> Inputs:
+def _block_inputs(
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
+) -> Inputs:
     """The same from the in-edges of the nodes, as a block."""
     block = edges.block(nodes)
-    unprojected, projected = (vectors.to(context.device) for vectors in rows_of(block, given.rows, edges.sources))
+    unprojected, projected = (
+        vectors.to(context.device) for vectors in rows_of(block, given.rows, edges.sources)
+    )
     inputs = stage.conv.prepare(block.to(context.device), unprojected, projected)
     return _complete(context, stage, nodes, given, inputs)
 
 
-def _complete(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs) -> Inputs:
+def _complete(
+    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs
+) -> Inputs:
     """A convolution's inputs with the stage's skips, in the precision of the products."""
-    if given.aggregate is not None and given.rows is given.features:  # the first layer; later ones read it
+    if (
+        given.aggregate is not None and given.rows is given.features
+    ):  # the first layer; later ones read it
         given.aggregate[nodes] = dense(inputs.matrices[-1]).cpu()
     inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
     return inputs.in_bf16() if context.settings.compute.precision == "bf16" else inputs
@@ -207,7 +234,11 @@ def _complete(context: Context, stage: Stage, nodes: Tensor, given: LayerInput, 
 
 @torch.no_grad()
 def _embed(
-    context: Context, objective: LayerObjective, given: LayerInput, exchange: LayerExchange, logits: bool
+    context: Context,
+    objective: LayerObjective,
+    given: LayerInput,
+    exchange: LayerExchange,
+    logits: bool,
 ) -> LayerOutput:
     """Exchange the remaining rows, then run the stage over all nodes that are needed, in evaluation mode."""
     stage, train, val = objective.stage, objective.train, objective.val
@@ -215,17 +246,23 @@ def _embed(
     others = context.plan.required_layers > objective.layer
     others[torch.cat((train.nodes, val.nodes))] = False
     nodes = others.nonzero()[:, 0]
-    inputs_of = (_inputs_from_sums if isinstance(stage.conv, LinearConvolution) else _inputs_from_rows)(
-        context, stage, nodes, given, exchange
-    )
+    inputs_of = (
+        _inputs_from_sums if isinstance(stage.conv, LinearConvolution) else _inputs_from_rows
+    )(context, stage, nodes, given, exchange)
     with context.phase("embed"):
         both = logits and not stage.is_last  # the last one passes on its logits
         widths = stage.output_widths if both else stage.output_widths[:1]
         outputs = [given.rows.new_empty(len(given.rows), width) for width in widths]
-        without = (context.plan.required_layers <= objective.layer).nonzero()[:, 0]  # a mask looks at all values
+        without = (context.plan.required_layers <= objective.layer).nonzero()[
+            :, 0
+        ]  # a mask looks at all values
         for output in outputs:
             output[without] = torch.nan
-        labelled = ((part.nodes[place], part.inputs(place)) for part in (train, val) for place in part.chunks)
+        labelled = (
+            (part.nodes[place], part.inputs(place))
+            for part in (train, val)
+            for place in part.chunks
+        )
         for some, inputs in chain(labelled, inputs_of):
             found = stage.outputs(inputs) if both else (stage.embed(inputs),)
             for output, values in zip(outputs, found, strict=True):
@@ -241,7 +278,12 @@ def _inputs_from_sums(
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
         projected = local.projected if local.projected_width < given.rows.shape[1] else None
-        read = projected is None or conv.root_weight or "rows" in stage.skips or given.rows is context.features
+        read = (
+            projected is None
+            or conv.root_weight
+            or "rows" in stage.skips
+            or given.rows is context.features
+        )
         if not read and exchange.sends_projected_alone():
             local.release()
             given.rows = local.rows
@@ -256,7 +298,8 @@ def _inputs_from_sums(
         del sources  # before the next ones come
     places = (slice(first, first + NODES_AT_ONCE) for first in range(0, len(nodes), NODES_AT_ONCE))
     return (
-        (nodes[place], _complete(context, stage, nodes[place], given, accumulator.inputs(place))) for place in places
+        (nodes[place], _complete(context, stage, nodes[place], given, accumulator.inputs(place)))
+        for place in places
     )
 
 

@@ -30,7 +30,9 @@ def train(context: RunContext, stages: list[Stage], layers: Layers = LAYERS) -> 
 
     def fit(objective: LayerObjective) -> None:
         with context.phase("rounds"):
-            rounds.append(run_rounds(objective, context.settings, context.comm, context.log, context.recovery))
+            rounds.append(
+                run_rounds(objective, context.settings, context.comm, context.log, context.recovery)
+            )
 
     # Without enumerate, which would hold on to the output before.
     for output in each_layer(context, stages, layers, fit, readout=context.settings.readout):

@@ -55,15 +55,24 @@ def ends_of(context: Context, *, linear: bool) -> Ends:
         part, links, bounds = context.partition, _links(context), context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
-            wanted = torch.cat((links["train"][:, 1], _validated(context)[:, 1], _pool(context)[:, 0]))
+            wanted = torch.cat(
+                (links["train"][:, 1], _validated(context)[:, 1], _pool(context)[:, 0])
+            )
             wanted = torch.unique(wanted)
         ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
         count = len(ids)
         edges = replace(
-            part, src=part.num_inner + torch.arange(count), dst=torch.zeros(count, dtype=torch.int64), num_halo=count,
-            halo_owner=owner, halo_index=ids - bounds[owner], edge_weight=None, edge_feat=None, edge_relation=None,
-        )  # fmt: skip
+            part,
+            src=part.num_inner + torch.arange(count),
+            dst=torch.zeros(count, dtype=torch.int64),
+            num_halo=count,
+            halo_owner=owner,
+            halo_index=ids - bounds[owner],
+            edge_weight=None,
+            edge_feat=None,
+            edge_relation=None,
+        )
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
         context.ends = Ends(ids, plan_of(edges, options, required, context.comm))
@@ -99,16 +108,28 @@ def make_seeds(context: Context, ends: Ends, layer: int) -> LinkSeeds:
     train, val = numbers(links["train"]), numbers(_validated(context))
     pool = _pool(context)
     drawn_from, weight = numbers(pool[:, 0]), pool[:, 1]
-    if not len(pool) or bool((drawn_from < 0).any()):  # without a pool: all at hand that can be destinations
-        inner = links["candidates"][:, 0] - first if info.num_candidates else torch.arange(part.num_inner)
+    if not len(pool) or bool(
+        (drawn_from < 0).any()
+    ):  # without a pool: all at hand that can be destinations
+        inner = (
+            links["candidates"][:, 0] - first
+            if info.num_candidates
+            else torch.arange(part.num_inner)
+        )
         drawn_from = torch.cat((inner, part.num_inner + torch.arange(len(ends.ids))))
         counts = torch.bincount(train[:, 1].clamp(min=0), minlength=part.num_inner + len(ends.ids))
         weight = counts[drawn_from]
     return LinkSeeds(
-        train[(train >= 0).all(dim=1)], val[(val >= 0).all(dim=1)], drawn_from, weight.to(context.features.dtype),
-        len(drawn_from) / max(1, info.num_candidates or sum(info.part_sizes)), task.negatives // 2, context.batch_size,
-        context.settings.seed, layer,
-    )  # fmt: skip
+        train[(train >= 0).all(dim=1)],
+        val[(val >= 0).all(dim=1)],
+        drawn_from,
+        weight.to(context.features.dtype),
+        len(drawn_from) / max(1, info.num_candidates or sum(info.part_sizes)),
+        task.negatives // 2,
+        context.batch_size,
+        context.settings.seed,
+        layer,
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -163,8 +184,12 @@ class LinkObjective(_OfPairs, LayerObjective):
         """[n, D]"""
         if self.stage.conv.fixed_inputs:
             inputs = self.hand.inputs(nodes)
-            return self.stage.logits(self.without_neighbours(inputs) if self.stage.training else inputs)
-        return torch.cat([self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks])[nodes]
+            return self.stage.logits(
+                self.without_neighbours(inputs) if self.stage.training else inputs
+            )
+        return torch.cat(
+            [self.stage.logits(self.hand.inputs(place)) for place in self.hand.chunks]
+        )[nodes]
 
     def without_neighbours(self, inputs: Inputs) -> Inputs:
         """The same, some nodes as if they had none: each training pair's ends have one, held-out ones' may not.
@@ -176,7 +201,9 @@ class LinkObjective(_OfPairs, LayerObjective):
         device, count = self.stage.first_weights[0].device, len(inputs.matrices)
         kept = torch.rand(inputs.num_rows, device=device) >= self.neighbour_dropout
         each = zip((*inputs.matrices, *inputs.skips), self.from_neighbours, strict=True)
-        made = tuple(scale_rows(matrix, kept) if of_neighbours else matrix for matrix, of_neighbours in each)
+        made = tuple(
+            scale_rows(matrix, kept) if of_neighbours else matrix for matrix, of_neighbours in each
+        )
         return replace(inputs, matrices=made[:count], skips=made[count:])
 
 
@@ -195,10 +222,17 @@ def make_link_objective(
         inputs = _with_ends(context, ends, layer, stage, own)
         hand = LabelledNodes.of(torch.arange(len(nodes) + len(ends.ids)), train.labels, inputs)
     return LinkObjective(
-        layer, stage, context.task, train, LabelledNodes.of(nothing, context.labels[:0], None), context.graph_info,
-        hand=hand, seeds=make_seeds(context, ends, layer), neighbour_dropout=context.settings.task.neighbour_dropout,
+        layer,
+        stage,
+        context.task,
+        train,
+        LabelledNodes.of(nothing, context.labels[:0], None),
+        context.graph_info,
+        hand=hand,
+        seeds=make_seeds(context, ends, layer),
+        neighbour_dropout=context.settings.task.neighbour_dropout,
         from_neighbours=_from_neighbours(context, layer, stage),
-    )  # fmt: skip
+    )
 
 
 def _input_names(stage: Stage) -> list[str]:
@@ -213,11 +247,15 @@ def _from_neighbours(context: Context, layer: int, stage: Stage) -> tuple[bool, 
     names, conv, none = _input_names(stage), stage.conv, torch.zeros(1)
     if isinstance(conv, LinearConvolution) and conv.self_loop_scale(none, none) is not None:
         return (False,) * len(names)
-    passes_sums = layer > 0 and context.settings.model.passes == "aggregate" and conv.linear_aggregation
+    passes_sums = (
+        layer > 0 and context.settings.model.passes == "aggregate" and conv.linear_aggregation
+    )
     return tuple(name != "features" and (name != "rows" or passes_sums) for name in names)
 
 
-def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inputs | None) -> Inputs | None:
+def _with_ends(
+    context: Context, ends: Ends, layer: int, stage: Stage, own: Inputs | None
+) -> Inputs | None:
     """The inputs of the inner nodes with the ends' after them; a worker without nodes exchanges, too."""
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
@@ -234,7 +272,9 @@ def _with_ends(context: Context, ends: Ends, layer: int, stage: Stage, own: Inpu
     if own is None:
         return None
     count = len(own.matrices)
-    inputs = replace(own, matrices=tuple(made[:count]), skips=tuple(made[count:]), num_rows=made[0].shape[0])
+    inputs = replace(
+        own, matrices=tuple(made[:count]), skips=tuple(made[count:]), num_rows=made[0].shape[0]
+    )
     return inputs.in_bf16() if own.bf16 else inputs
 
 
@@ -259,10 +299,14 @@ class LinkNetworkObjective(_OfPairs, NetworkObjective):
         return self.validation.counts(self.val()[0][self.validation.nodes], self.scorer)
 
 
-def network_objective(context: Context, stage: Stage, objective: NetworkObjective) -> LinkNetworkObjective:
+def network_objective(
+    context: Context, stage: Stage, objective: NetworkObjective
+) -> LinkNetworkObjective:
     """An objective for links in place of one for nodes; stage: the last. Embeddings of ends are sent in each round."""
     ends, layer = ends_of(context, linear=True), context.settings.model.num_layers - 1
-    swap = make_halo_exchange(ends.plan, layer, None, context.features.new_zeros(0, device=context.device))
+    swap = make_halo_exchange(
+        ends.plan, layer, None, context.features.new_zeros(0, device=context.device)
+    )
 
     def with_ends(run: Forward, kind: str) -> Forward:
         def forward() -> tuple[Tensor, Tensor]:
@@ -273,6 +317,9 @@ def network_objective(context: Context, stage: Stage, objective: NetworkObjectiv
         return forward
 
     kept = {each.name: getattr(objective, each.name) for each in fields(objective)}
-    kept |= {"train": with_ends(objective.train, "embeddings"), "val": with_ends(objective.val, "metrics")}
+    kept |= {
+        "train": with_ends(objective.train, "embeddings"),
+        "val": with_ends(objective.val, "metrics"),
+    }
     kept |= {"exchanges_rows": True, "seeds": make_seeds(context, ends, 0), "scorer": stage.scorer}
     return LinkNetworkObjective(**kept)

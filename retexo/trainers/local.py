@@ -29,7 +29,10 @@ class Options(Checked):
     """How sums over edges within a partition are normalised."""
 
     degrees: str = setting(
-        "local.degrees", "local", "by degrees within the partition, or in the whole graph", one_of("local", "global")
+        "local.degrees",
+        "local",
+        "by degrees within the partition, or in the whole graph",
+        one_of("local", "global"),
     )
 
 
@@ -37,16 +40,22 @@ def check(settings: TrainSettings) -> None:
     typed_options("local", settings.trainer.options, Options)
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
-        raise InputError(f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out")
+        raise InputError(
+            f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out"
+        )
     if settings.smoothing.steps:
-        raise InputError(f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no answers; leave it out")
+        raise InputError(
+            f"smoothing.steps={settings.smoothing.steps}: trainer=local sends no answers; leave it out"
+        )
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per round, from a pass that stays within the part."""
     if typed_options("local", context.settings.trainer.options, Options).degrees == "local":
         context = replace(context, edges=inner_edges(context, stages[0].conv))
-    return end_to_end.train_without_exchange(context, stages, lambda targets: local_pass(context, stages, targets))
+    return end_to_end.train_without_exchange(
+        context, stages, lambda targets: local_pass(context, stages, targets)
+    )
 
 
 def inner_edges(context: Context, conv: Convolution) -> InEdges:
@@ -58,7 +67,9 @@ def inner_edges(context: Context, conv: Convolution) -> InEdges:
     return in_edges(partition, conv, in_degree, out_degree, context.features.dtype)
 
 
-def local_pass(context: Context, stages: Sequence[Stage], targets: torch.Tensor) -> network_pass.Pass:
+def local_pass(
+    context: Context, stages: Sequence[Stage], targets: torch.Tensor
+) -> network_pass.Pass:
     """A pass for the targets, bool [I], without halo nodes."""
     required_layers, _ = network_pass.nodes_within_partition(context, targets)
     none = network_pass.no_vectors(context)

@@ -53,7 +53,9 @@ class AnyPass(Protocol):
     def first_matrices(self) -> Sequence[Matrix]:
         """What the first layer's first weights are multiplied with."""
 
-    def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]: ...
+    def run(
+        self, stages: Sequence[Stage], comm: Communicator, kind: str
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,10 @@ class Pass:
     def run(self, stages: Sequence[Stage], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
         """Logits [n, C], and the zero of the last exchange; rows and their gradients count as traffic of `kind`."""
         like = next(stages[0].parameters())
-        rows, before = like.new_zeros(0, 0), torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True)
+        rows, before = (
+            like.new_zeros(0, 0),
+            torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True),
+        )
         for layer, (step, stage) in enumerate(zip(self.steps, stages, strict=True)):
             if step.swap is not None:
                 received, before = step.swap.run(rows, before, comm, MessageTag(kind, layer))
@@ -114,7 +119,15 @@ def pass_with_exchange(
         like = context.features.new_zeros(0, device=context.device)
         swap = make_halo_exchange(plan, layer, own_scale, like, sample)
         steps.append(
-            later_step(context, context.edges, plan.required_layers, layer, swap.received, swap=swap, scale=scale)
+            later_step(
+                context,
+                context.edges,
+                plan.required_layers,
+                layer,
+                swap.received,
+                swap=swap,
+                scale=scale,
+            )
         )
     return make_pass(steps, plan.required_layers, targets)
 
@@ -130,7 +143,10 @@ def first_step(context: Context, stage: Stage, required_layers: Tensor, features
     """The first layer, for the nodes with required_layers > 0."""
     nodes = (required_layers > 0).nonzero()[:, 0]
     given = LayerInput(context.features)
-    return Step(len(nodes), layerwise.layer_inputs(context, stage, nodes, given, features) if len(nodes) else None)
+    return Step(
+        len(nodes),
+        layerwise.layer_inputs(context, stage, nodes, given, features) if len(nodes) else None,
+    )
 
 
 def later_step(
@@ -149,10 +165,21 @@ def later_step(
     """
     nodes = (required_layers > layer).nonzero()[:, 0]
     width = received.values.shape[1]
-    block = edges.block(nodes, Sources(received, HaloRows.none(len(received.halo), width, received.values.dtype)))
+    block = edges.block(
+        nodes, Sources(received, HaloRows.none(len(received.halo), width, received.values.dtype))
+    )
     before = required_layers >= layer
-    place = torch.cat((before.cumsum(0) - 1, int(before.sum()) + torch.arange(len(received.values))))
-    return Step(len(nodes), None, block.to(context.device), place[block.nodes].to(context.device), swap, scale)
+    place = torch.cat(
+        (before.cumsum(0) - 1, int(before.sum()) + torch.arange(len(received.values)))
+    )
+    return Step(
+        len(nodes),
+        None,
+        block.to(context.device),
+        place[block.nodes].to(context.device),
+        swap,
+        scale,
+    )
 
 
 def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,4 +194,6 @@ def nodes_within_partition(context: Context, targets: Tensor) -> tuple[Tensor, T
 
 def no_vectors(context: Context) -> HaloRows:
     """No vectors of any halo node."""
-    return HaloRows.none(context.partition.num_halo, context.features.shape[1], context.features.dtype)
+    return HaloRows.none(
+        context.partition.num_halo, context.features.shape[1], context.features.dtype
+    )

@@ -49,7 +49,9 @@ class Paths:
         received = torch.cat(comm.all_to_all(columns, [int(each.sum()) for each in lengths], tag))
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))
         shape = (sum(counts), self.weights.shape[1])
-        found = sp.csr_array((np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape)
+        found = sp.csr_array(
+            (np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape
+        )
         found.check_format()  # SciPy's products would read past the end by an index that is none
         return found
 
@@ -60,5 +62,7 @@ class Paths:
     def against(self, by_neighbour: sp.csr_array, own: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Of other nodes, [N, q], and own ones those that have paths: places of both, and the scores, [p] each."""
         found = (self.weights[own] @ by_neighbour).tocoo()
-        other, place, score = (torch.from_numpy(each) for each in (found.col, found.row, found.data))
+        other, place, score = (
+            torch.from_numpy(each) for each in (found.col, found.row, found.data)
+        )
         return other.long(), place.long(), score / ONE

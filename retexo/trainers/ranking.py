@@ -73,7 +73,11 @@ class Embedded:
 
     @classmethod
     def of(
-        cls, context: Context, stages: Sequence[Stage], logits: Sequence[Tensor], answers: Sequence[Answer]
+        cls,
+        context: Context,
+        stages: Sequence[Stage],
+        logits: Sequence[Tensor],
+        answers: Sequence[Answer],
     ) -> "Embedded":
         """logits: of the last stages, [I, C] each. Where rows are rounded these are, too: eight bits, a scale each."""
         last = list(stages)[len(stages) - len(logits) :]
@@ -88,11 +92,17 @@ class Embedded:
             rows = _unpacked(_packed(rows, len(scorers)), len(scorers), rows)
         weights = []
         for each in answers:
-            network, spectral = ((1 - each.paths) * share for share in (1 - each.spectral, each.spectral))
+            network, spectral = (
+                (1 - each.paths) * share for share in (1 - each.spectral, each.spectral)
+            )
             of_stages = (network * (stage in each.stages) / len(each.stages) for stage in numbers)
             weights.append((*of_stages, *(spectral for _ in scorers[len(last) :])))
         shares = rows.new_tensor([each.paths for each in answers])
-        paths = Paths.of(context.partition, int(context.graph_info.id_bounds[-1])) if shares.any() else None
+        paths = (
+            Paths.of(context.partition, int(context.graph_info.id_bounds[-1]))
+            if shares.any()
+            else None
+        )
         return cls(context, scorers, rows, weights, paths, shares)
 
     @property
@@ -100,20 +110,31 @@ class Embedded:
         return self.context.graph_info.id_bounds
 
     @torch.no_grad()
-    def _scores(self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor) -> Tensor:
+    def _scores(
+        self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor
+    ) -> Tensor:
         """[A, ...] from embeddings of sources and destinations, without paths; `score` is a method of a scorer."""
         width = src.shape[1] // len(self.scorers)
-        pieces = zip(self.scorers, torch.split(src, width, dim=1), torch.split(dst, width, dim=1), strict=True)
+        pieces = zip(
+            self.scorers,
+            torch.split(src, width, dim=1),
+            torch.split(dst, width, dim=1),
+            strict=True,
+        )
         each = [score(scorer, *ends) for scorer, *ends in pieces]
         pairs = [zip(each, answer, strict=False) for answer in self.answers]
         none = torch.zeros_like(each[0])
-        return torch.stack([sum((part * share for part, share in some if share), start=none) for some in pairs])
+        return torch.stack(
+            [sum((part * share for part, share in some if share), start=none) for some in pairs]
+        )
 
     def pairs(self, own: Tensor, destinations: Fetched) -> Tensor:
         """[A, q]; own: int64 [q] places of sources among this worker's nodes."""
         scores = self._scores(Scorer.pairs, self.rows[own], destinations.rows)
         if self.paths is not None and destinations.neighbours is not None:
-            scores += torch.outer(self.path_shares, self.paths.pairs(own, destinations.neighbours).to(scores))
+            scores += torch.outer(
+                self.path_shares, self.paths.pairs(own, destinations.neighbours).to(scores)
+            )
         return scores
 
     def against(self, sources: Fetched, own: slice) -> Tensor:
@@ -131,11 +152,16 @@ class Embedded:
         owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
         counts = torch.bincount(owner, minlength=comm.world_size)
         lists = list(torch.split(torch.from_numpy(wanted) - bounds[owner], counts.tolist()))
-        sizes = [int(each) for each in comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)]
+        sizes = [
+            int(each)
+            for each in comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)
+        ]
         asked = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
         size = self._row_bytes
         replies = [self._packed(self.rows[each.long()]) for each in asked]
-        received = comm.all_to_all(replies, [count * size for count in counts.tolist()], TAG, consume=True)
+        received = comm.all_to_all(
+            replies, [count * size for count in counts.tolist()], TAG, consume=True
+        )
         rows = self._unpacked(torch.cat(received))[torch.from_numpy(inverse)]
         if self.paths is None:
             return Fetched(rows, None)
@@ -154,18 +180,28 @@ class Embedded:
         found = [self.rows.new_zeros(0)]
         for first in range(0, most, 32 * QUERIES):
             some = rows[first : first + 32 * QUERIES]
-            found.append(self.pairs(some[:, 0] - self.context.partition.first_id, self.fetch(some[:, 1]))[0])
+            found.append(
+                self.pairs(some[:, 0] - self.context.partition.first_id, self.fetch(some[:, 1]))[0]
+            )
         return torch.cat(found)
 
     @property
     def _row_bytes(self) -> int:
         count = len(self.scorers)
         width = self.rows.shape[1]
-        return width + SCALE_BYTES * count if self.context.settings.exchange.rounded else width * self.rows.itemsize
+        return (
+            width + SCALE_BYTES * count
+            if self.context.settings.exchange.rounded
+            else width * self.rows.itemsize
+        )
 
     def _packed(self, rows: Tensor) -> Tensor:
         rounded = self.context.settings.exchange.rounded
-        return _packed(rows, len(self.scorers)) if rounded else rows.contiguous().view(-1).view(torch.uint8)
+        return (
+            _packed(rows, len(self.scorers))
+            if rounded
+            else rows.contiguous().view(-1).view(torch.uint8)
+        )
 
     def _unpacked(self, data: Tensor) -> Tensor:
         if self.context.settings.exchange.rounded:
@@ -177,7 +213,10 @@ def _packed(rows: Tensor, count: int) -> Tensor:
     """Rows [n, D] as bytes: codes, then a scale for each of `count` parts of a row."""
     width = rows.shape[1]
     codes, scales = to_int8(rows.reshape(len(rows) * count, width // count))
-    both = codes.view(len(rows), width).view(torch.uint8), scales.view(len(rows), count).view(torch.uint8)
+    both = (
+        codes.view(len(rows), width).view(torch.uint8),
+        scales.view(len(rows), count).view(torch.uint8),
+    )
     return torch.cat(both, dim=1).view(-1)
 
 
@@ -185,7 +224,11 @@ def _unpacked(data: Tensor, count: int, like: Tensor) -> Tensor:
     width, scale_bytes = like.shape[1], SCALE_BYTES * count
     codes, scales = torch.split(data.view(-1, width + scale_bytes), [width, scale_bytes], dim=1)
     values = codes.contiguous().view(torch.int8).view(len(codes) * count, width // count)
-    return (values * scales.reshape(-1).clone().view(torch.float32).view(-1, 1)).view(-1, width).to(like)
+    return (
+        (values * scales.reshape(-1).clone().view(torch.float32).view(-1, 1))
+        .view(-1, width)
+        .to(like)
+    )
 
 
 def choose_links(context: Context, stages: Sequence[Stage], logits: Sequence[Tensor]) -> Answer:
@@ -217,7 +260,11 @@ def link_scores(
     """The scores of validation and test pairs that a run reports."""
     embedded = Embedded.of(context, stages, logits, [answer])
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
-    return {part: {**ranks(embedded, part)[0], **against_fixed(embedded, part)} for part, size in sizes.items() if size}
+    return {
+        part: {**ranks(embedded, part)[0], **against_fixed(embedded, part)}
+        for part, size in sizes.items()
+        if size
+    }
 
 
 def ranks(embedded: Embedded, part: str) -> list[dict[str, float]]:
@@ -258,10 +305,16 @@ def _above(embedded: Embedded, known: "Known", rows: Tensor, own: Tensor) -> Ten
         answers.append(_count(embedded, known, fetched, score.T, ids.long(), others.long()))
     sizes = [len(rows) * 2 * len(embedded.answers)] * comm.world_size
     received = comm.all_to_all([each.flatten() for each in answers], sizes, TAG)
-    return torch.stack([each.view(len(embedded.answers), len(rows), 2) for each in received]).long().sum(dim=0)
+    return (
+        torch.stack([each.view(len(embedded.answers), len(rows), 2) for each in received])
+        .long()
+        .sum(dim=0)
+    )
 
 
-def _count(embedded: Embedded, known: "Known", source: Fetched, own: Tensor, ids: Tensor, others: Tensor) -> Tensor:
+def _count(
+    embedded: Embedded, known: "Known", source: Fetched, own: Tensor, ids: Tensor, others: Tensor
+) -> Tensor:
     """Of this worker's nodes, int32 [A, q, 2]; without those that a source, of int64 [q], has an edge to."""
     place, node = known.of_sources(ids, others)
     total = torch.zeros(len(embedded.answers), len(ids), 2, dtype=torch.int32)
@@ -308,7 +361,9 @@ class Known:
 
 def _matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Place in `wanted`, and place in `ascending`, of all equal numbers."""
-    begin, end = (torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True))
+    begin, end = (
+        torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True)
+    )
     counts = end - begin
     place = repeated(torch.arange(len(wanted)), counts)
     return place, torch.arange(len(place)) - repeated(counts.cumsum(0) - counts - begin, counts)
@@ -335,7 +390,9 @@ def against_fixed(embedded: Embedded, part: str) -> dict[str, float]:
     elif name:
         k = int(name.split("@")[1])
         best = torch.cat(embedded.everywhere(ordered.flip(0)[:k])).sort(descending=True).values
-        hits = torch.tensor([int((positive > best[k - 1]).sum()) if len(best) >= k else len(positive)])
+        hits = torch.tensor(
+            [int((positive > best[k - 1]).sum()) if len(best) >= k else len(positive)]
+        )
         comm.all_reduce([ReduceInput(hits)], MessageTag("metrics"))
         found[f"ogb {name}"] = int(hits) / max(1, len(everyone))
     return found
@@ -345,7 +402,10 @@ def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple
     """This worker's best nodes for any nodes, int64 [q]: scores [q, K] and nodes; -inf for those with an edge."""
     source = embedded.fetch(ids)
     place, node = known.of_sources(ids, torch.cat(embedded.everywhere(known.held_out(ids))))
-    best, nodes = source.rows.new_full((len(ids), top), -torch.inf), torch.zeros(len(ids), top, dtype=torch.int64)
+    best, nodes = (
+        source.rows.new_full((len(ids), top), -torch.inf),
+        torch.zeros(len(ids), top, dtype=torch.int64),
+    )
     step = max(1, CELLS // max(1, len(ids)))
     for first in range(0, len(embedded.rows), step):
         scores = embedded.against(source, slice(first, first + step))[0]
@@ -353,7 +413,9 @@ def new_scores(embedded: Embedded, known: Known, ids: Tensor, top: int) -> tuple
         scores[place[inside], node[inside] - first] = -torch.inf
         scores[:, known.others[first : first + step]] = -torch.inf
         both = torch.cat((best, scores), dim=1)
-        numbers = torch.cat((nodes, first + torch.arange(scores.shape[1]).expand(len(ids), -1)), dim=1)
+        numbers = torch.cat(
+            (nodes, first + torch.arange(scores.shape[1]).expand(len(ids), -1)), dim=1
+        )
         best, chosen = both.topk(top, dim=1)
         nodes = numbers.gather(1, chosen)
     return best, nodes

@@ -84,16 +84,28 @@ def check(settings: TrainSettings) -> None:
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     name, task = settings.trainer.name, settings.task
     if trainer not in (lazy, full_graph):
-        raise InputError(f"trainer={name}: links are learned by trainer=lazy and full_graph alone; choose one of these")
+        raise InputError(
+            f"trainer={name}: links are learned by trainer=lazy and full_graph alone; choose one of these"
+        )
     if settings.gradient.secure:
-        raise InputError("gradient.secure=true: links are ranked by embeddings that every worker gets, which no sum "
-                         "hides; set gradient.secure=false")  # fmt: skip
+        raise InputError(
+            "gradient.secure=true: links are ranked by embeddings that every worker gets, which no sum "
+            "hides; set gradient.secure=false"
+        )
     if settings.smoothing.steps:
-        raise InputError(f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
-                         "out, or choose --config-name link_prediction_gcn, sage or gat")  # fmt: skip
-    if not check_model(settings.model).fixed_inputs and task.cut_edges == "train" and trainer is lazy:
-        raise InputError(f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of an "
-                         "end, which are not sent; set task.cut_edges=skip")  # fmt: skip
+        raise InputError(
+            f"smoothing.steps={settings.smoothing.steps}: classes are smoothed, not links; leave it "
+            "out, or choose --config-name link_prediction_gcn, sage or gat"
+        )
+    if (
+        not check_model(settings.model).fixed_inputs
+        and task.cut_edges == "train"
+        and trainer is lazy
+    ):
+        raise InputError(
+            f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of an "
+            "end, which are not sent; set task.cut_edges=skip"
+        )
 
 
 def check_saves(settings: TrainSettings, trainer: Trainer) -> None:

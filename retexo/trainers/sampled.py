@@ -37,14 +37,17 @@ class Options(Checked):
     """How many neighbours are sampled, and by how many trainers; batch_size, of each of these, is 1024 there."""
 
     fanout: tuple[int, ...] = setting(
-        "sampled.fanout", [15, 10],
+        "sampled.fanout",
+        [15, 10],
         "in-edges sampled of each node, of each layer, the first one first; -1: all; the last entry goes on",
         at_least(-1),
-    )  # fmt: skip
+    )
     trainers: int = setting(
-        "sampled.trainers", 1, "trainers of each part, with batches of batch_size each; the worker is one of them",
+        "sampled.trainers",
+        1,
+        "trainers of each part, with batches of batch_size each; the worker is one of them",
         within(1, 64),
-    )  # fmt: skip
+    )
 
 
 def check(settings: TrainSettings) -> None:
@@ -52,8 +55,14 @@ def check(settings: TrainSettings) -> None:
     checks.refuse_rounding(settings)
     require_dgl(NAME)
     refused = {
-        f"gradient={settings.gradient.mode}": (settings.gradient.mode != "sync", "steps together; set gradient=sync"),
-        "gradient.secure=true": (settings.gradient.secure, "lets all workers read all rows and labels; leave it out"),
+        f"gradient={settings.gradient.mode}": (
+            settings.gradient.mode != "sync",
+            "steps together; set gradient=sync",
+        ),
+        "gradient.secure=true": (
+            settings.gradient.secure,
+            "lets all workers read all rows and labels; leave it out",
+        ),
         "distributed.backend=sockets": (
             settings.cluster.encrypted,
             "DGL sends in the clear; use gloo, or distributed.tls=false, in a network that you trust",
@@ -67,38 +76,60 @@ def check(settings: TrainSettings) -> None:
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
     """InputError unless DGL's files of this node's parts are there, whole, and nobody's own."""
     if directory.sites:
-        raise InputError(f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
-                         "choose another trainer")  # fmt: skip
+        raise InputError(
+            f"dataset_name=parts: {NAME} lets all workers read all rows and labels, which sites do not; "
+            "choose another trainer"
+        )
     if directory.of_pyg or config_file(directory.path) is None:
-        raise InputError(f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true")
+        raise InputError(
+            f"{directory.path}: {NAME} needs DGL's files; partition again with partition.dgl_files=true"
+        )
     for part in settings.cluster.local_ranks if directory.meta is not None else ():
-        path = directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl") if directory.meta else None
+        path = (
+            directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl")
+            if directory.meta
+            else None
+        )
         if path is not None:
-            raise InputError(f"{path}: missing, or its checksum is not the one in meta.json; copy it again")
+            raise InputError(
+                f"{path}: missing, or its checksum is not the one in meta.json; copy it again"
+            )
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Steps on batches to convergence, then the test on the whole graph."""
     info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
     if info.weighted or info.num_edge_features:
-        raise InputError(f"{NAME}: the edges have weights or features, which its samples do not read; choose another "
-                         "trainer")  # fmt: skip
+        raise InputError(
+            f"{NAME}: the edges have weights or features, which its samples do not read; choose another "
+            "trainer"
+        )
     from retexo.distdgl.client import Engine  # which no other trainer needs
     from retexo.trainers.batches import BatchObjective
 
-    options, fail = typed_options("sampled", settings.trainer.options, Options), context.clock.progress.fail
-    with context.phase("plan"), Engine(settings, context.directory, context.comm, fail, options.trainers) as engine:
+    options, fail = (
+        typed_options("sampled", settings.trainer.options, Options),
+        context.clock.progress.fail,
+    )
+    with (
+        context.phase("plan"),
+        Engine(settings, context.directory, context.comm, fail, options.trainers) as engine,
+    ):
         fanout = [*options.fanout, *options.fanout[-1:] * len(stages)][: len(stages)]
         objective = BatchObjective(context, stages, engine, fanout)
         with context.phase("rounds"):
             steps = objective.steps
             patience = None if stopping.patience is None else stopping.patience * steps
             limits = tuple(count * steps for count in settings.num_rounds)
-            in_steps = replace(settings, num_rounds=limits, stopping=replace(stopping, patience=patience))
+            in_steps = replace(
+                settings, num_rounds=limits, stopping=replace(stopping, patience=patience)
+            )
             rounds = run_rounds(objective, in_steps, context.comm, context.log)
     for layer, stage in enumerate(stages):
         stage.eval()
         context.save_layer(layer, stage)
     scale = context.source_scale(stages[0].conv)
-    features = end_to_end.exchange_rows(context, context.plan, 0, context.features, scale, "metrics")
+    features = end_to_end.exchange_rows(
+        context, context.plan, 0, context.features, scale, "metrics"
+    )
     return TrainResult([rounds], [end_to_end.infer(context, stages, features)], engine.memory)

@@ -58,7 +58,9 @@ class SIGN(nn.Module):
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
         hidden = relu_of_norm(self.norm, torch.cat(parts, dim=1) + self.bias)
-        return product(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
+        return product(
+            dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias
+        )
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
@@ -72,13 +74,17 @@ def fit_hops(context: RunContext, hops: list[Tensor]) -> TrainResult:
     check_same_parameters(context.comm, [network])
     partition = context.partition
     with context.phase("aggregate"):
-        inputs = [_matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)]
+        inputs = [
+            _matrices(context, hops, mask) for mask in (partition.train_mask, partition.val_mask)
+        ]
     zero = torch.zeros((), device=context.device)
     first = list(network.weights), inputs[0] if len(context.labels[partition.train_mask]) else ()
     train, val = (lambda: (network(inputs[0]), zero)), (lambda: (network(inputs[1]), zero))
     rounds = end_to_end.fit(context, network, first, train, val, exchanges_rows=False)
     context.save_layer(0, network)
-    logits = torch.full((partition.num_inner, network.head.out_features), torch.nan, dtype=hops[0].dtype)
+    logits = torch.full(
+        (partition.num_inner, network.head.out_features), torch.nan, dtype=hops[0].dtype
+    )
     used = end_to_end.nodes_in_a_split(context)
     with torch.no_grad(), context.phase("embed"):
         logits[used] = network(_matrices(context, hops, used)).cpu()
@@ -95,7 +101,9 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
         rows = torch.zeros_like(context.features)
         with context.phase("aggregate"):
             if len(nodes):
-                inputs = layerwise.layer_inputs(context, stage, nodes, LayerInput(hops[-1]), sources)
+                inputs = layerwise.layer_inputs(
+                    context, stage, nodes, LayerInput(hops[-1]), sources
+                )
                 rows[nodes] = dense(inputs.matrices[-1]).cpu()
         hops.append(rows)
     return hops
@@ -105,7 +113,9 @@ def _network(context: RunContext, hops: list[Tensor]) -> SIGN:
     """The same on every worker."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.settings.seed * 1_000)
-        return SIGN([rows.shape[1] for rows in hops], context.task.num_classes, context.settings.model)
+        return SIGN(
+            [rows.shape[1] for rows in hops], context.task.num_classes, context.settings.model
+        )
 
 
 def _matrices(context: RunContext, hops: list[Tensor], mask: Tensor) -> list[Matrix]:

@@ -13,7 +13,9 @@ class EarlyStopping:
 
     def is_better(self, metric: float) -> bool:
         """Whether the metric exceeds the best one by more than min_delta."""
-        return metric > self.best_metric + (self.min_delta if math.isfinite(self.best_metric) else 0)
+        return metric > self.best_metric + (
+            self.min_delta if math.isfinite(self.best_metric) else 0
+        )
 
     def is_best(self, number: int, metric: float) -> bool:
         """Record the metric after `number` rounds; whether it is the best so far."""

@@ -65,9 +65,14 @@ class GraphInfo:
 
 
 def agree_on_graph_info(
-    comm: Communicator, partition: Partition, directory: PartitionDirectory, settings: str, *, training: bool = True,
+    comm: Communicator,
+    partition: Partition,
+    directory: PartitionDirectory,
+    settings: str,
+    *,
+    training: bool = True,
     task: Task | None = None,
-) -> GraphInfo:  # fmt: skip
+) -> GraphInfo:
     """Compare digests over all workers and sum their counts: one all-gather of 10 int64.
 
     settings: hex digest. training: whether training nodes are needed. task: None for classes of nodes.
@@ -82,23 +87,37 @@ def agree_on_graph_info(
         num_classes(partition, directory),
         partition.num_inner,
         int(partition.multilabel),
-        int(partition.out_degree is not None) + 2 * (partition.edge_weight is not None) + 4 * edge_width,
+        int(partition.out_degree is not None)
+        + 2 * (partition.edge_weight is not None)
+        + 4 * edge_width,
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     _check_equal(everyone[:, 0], directory.remedy)
-    _check_equal(everyone[:, 1], "other settings; start every node with the same command, node_rank apart")
+    _check_equal(
+        everyone[:, 1], "other settings; start every node with the same command, node_rank apart"
+    )
     nonempty = everyone[:, 7] > 0  # an empty partition need not know the width
     widths = ", ".join(map(str, everyone[:, 5].tolist()))
-    _check_equal(everyone[:, 5], f"features of another width (by rank: {widths}); make them the same", nonempty)
+    _check_equal(
+        everyone[:, 5],
+        f"features of another width (by rank: {widths}); make them the same",
+        nonempty,
+    )
     otherwise = "multi-label labels where others have one class per node, or the reverse"
     _check_equal(everyone[:, 8], otherwise, nonempty)
     edge_widths = everyone[:, 9] >> 2
     widths = ", ".join(map(str, edge_widths.tolist()))
-    _check_equal(edge_widths, f"features of edges of another width (by rank: {widths}); make them the same", nonempty)
+    _check_equal(
+        edge_widths,
+        f"features of edges of another width (by rank: {widths}); make them the same",
+        nonempty,
+    )
     meta = directory.meta
     totals = everyone[:, 2:5].sum(dim=0).tolist()
     if training and totals[0] == 0:
-        raise InputError("the partitions hold no training nodes; choose another split and partition again")
+        raise InputError(
+            "the partitions hold no training nodes; choose another split and partition again"
+        )
     return GraphInfo(
         num_train=totals[0],
         num_val=totals[1],
@@ -137,4 +156,6 @@ def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> No
     ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:
-        raise InputError(f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {message}")
+        raise InputError(
+            f"rank(s) {', '.join(map(str, differing))} differ from rank {int(ranks[0])}: {message}"
+        )

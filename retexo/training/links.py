@@ -82,7 +82,9 @@ class LinkSeeds:
 
     def _generator(self, *key: int) -> torch.Generator:
         text = repr((self.seed, self.layer, *key)).encode()
-        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7], "little"))
+        return torch.Generator().manual_seed(
+            int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
+        )
 
     def batch(self) -> "LinkBatch":
         """What the next step reads."""
@@ -106,8 +108,12 @@ class LinkSeeds:
         places = torch.randint(max(1, len(self.drawn_from)), (count,), generator=generator)
         weight = self.weight.double()
         if count and float(weight.sum()) > 0:
-            places = torch.cat((places, torch.multinomial(weight, count, replacement=True, generator=generator)))
-        expected = count * self.share * (1 / max(1, len(weight)) + weight / weight.sum().clamp(min=1))
+            places = torch.cat(
+                (places, torch.multinomial(weight, count, replacement=True, generator=generator))
+            )
+        expected = (
+            count * self.share * (1 / max(1, len(weight)) + weight / weight.sum().clamp(min=1))
+        )
         return self.drawn_from[places], expected[places].log().to(self.weight.dtype)
 
 
@@ -137,7 +143,9 @@ class LinkBatch:
         the gradient of the embeddings is known when it is returned.
         """
         drawn, log_expected = self.drawn.to(embedded.device), self.log_expected.to(embedded.device)
-        rows = self.rows[self.rows[:, 0].argsort(stable=True)]  # a piece has few sources, which are scored once each
+        rows = self.rows[
+            self.rows[:, 0].argsort(stable=True)
+        ]  # a piece has few sources, which are scored once each
         leaf = embedded.detach().requires_grad_()
         total = leaf.new_zeros(())
         for some in torch.split(rows.to(embedded.device), max(1, CELLS // max(1, len(drawn)))):
@@ -148,7 +156,9 @@ class LinkBatch:
             # e^-80 of the largest adds nothing, and an exponential that underflows takes 60 times as long.
             others = torch.maximum(others, others.detach().amax(dim=1, keepdim=True) - 80)
             rest = torch.logsumexp(others, dim=1)[place]
-            is_drawn = torch.isin(some[:, 1], drawn).nonzero()[:, 0]  # it is no negative of its own pair
+            is_drawn = torch.isin(some[:, 1], drawn).nonzero()[
+                :, 0
+            ]  # it is no negative of its own pair
             without = others[place[is_drawn]].masked_fill(drawn == some[is_drawn, 1:], -torch.inf)
             rest = rest.index_put((is_drawn,), torch.logsumexp(without, dim=1))
             part = (torch.logaddexp(own, rest) - own).sum() * self.factor
@@ -175,7 +185,9 @@ class LinkValidation:
     def counts(self, embedded: Tensor, scorer: Scorer) -> Tensor:
         """See LinkPrediction.metric; int64 [3]. embedded: [n, D]"""
         others, total = self.others.to(embedded.device), 0
-        for some in torch.split(self.rows.to(embedded.device), max(1, CELLS // max(1, len(others)))):
+        for some in torch.split(
+            self.rows.to(embedded.device), max(1, CELLS // max(1, len(others)))
+        ):
             own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
             scores = scorer.against(embedded[some[:, 0]], embedded[others])
             scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
@@ -199,6 +211,13 @@ def num_above(own: Tensor, others: Tensor, *, ties: bool = False) -> Tensor:
 
     Scores that differ by rounding are equal: one product of two rows and a product of matrices add up in other orders.
     """
-    compare, numbers = torch.ge if ties else torch.gt, torch.empty_like(others)  # bools take six times as long to add
+    compare, numbers = (
+        torch.ge if ties else torch.gt,
+        torch.empty_like(others),
+    )  # bools take six times as long to add
     slack = own.abs() * (ROUNDING * torch.finfo(own.dtype).eps)
-    return compare(others, (own - slack if ties else own + slack)[..., None], out=numbers).sum(dim=-1).int()
+    return (
+        compare(others, (own - slack if ties else own + slack)[..., None], out=numbers)
+        .sum(dim=-1)
+        .int()
+    )

@@ -19,7 +19,11 @@ from retexo.training.update import LocalOptimizer, build_optimizer, build_update
 
 
 def run_rounds(
-    objective: Objective, settings: TrainSettings, comm: Communicator, log: RunLog, recovery: Recovery | None = None
+    objective: Objective,
+    settings: TrainSettings,
+    comm: Communicator,
+    log: RunLog,
+    recovery: Recovery | None = None,
 ) -> int:
     """Train a stage, or a network, until it converges or reaches its limit; return the number of rounds.
 
@@ -44,7 +48,9 @@ def run_rounds(
     _run_until_end(round_state, objective, settings, log, recovery)
     flat.values.copy_(round_state.best)
     if not bool(flat.values.isfinite().all()):
-        raise TrainingError(f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate")
+        raise TrainingError(
+            f"layer {layer}: its parameters are NaN or infinite in the end; lower learning_rate"
+        )
     check_same_result(comm, objective)
     if recovery:
         recovery.save_layer(layer, round_state.finished())
@@ -52,11 +58,19 @@ def run_rounds(
 
 
 def _run_until_end(
-    round_state: RoundState, objective: Objective, settings: TrainSettings, log: RunLog, recovery: Recovery | None
+    round_state: RoundState,
+    objective: Objective,
+    settings: TrainSettings,
+    log: RunLog,
+    recovery: Recovery | None,
 ) -> None:
     """Rounds from where the state stands; round_state.best ends as the parameters to use."""
     update_rule = build_update_rule(settings.gradient, round_state.local)
-    message, stopping, values = round_state.message, round_state.stopping, round_state.local.flat.values
+    message, stopping, values = (
+        round_state.message,
+        round_state.stopping,
+        round_state.local.flat.values,
+    )
     first, limit = round_state.number, settings.num_rounds[round_state.layer]
     while True:
         number = round_state.number
@@ -69,7 +83,9 @@ def _run_until_end(
         val_counts = objective.val_counts()
         loss = None
         # Where this may be the end, the counts go first, alone: an update that nobody applies is not sent.
-        ends = number >= limit or (objective.graph_info.num_val > 0 and stopping.out_of_patience(number))
+        ends = number >= limit or (
+            objective.graph_info.num_val > 0 and stopping.out_of_patience(number)
+        )
         metric = message.reduce_counts(val_counts) if ends else None
         ends = number >= limit or (ends and metric is not None and not stopping.is_better(metric))
         if not ends:

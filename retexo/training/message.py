@@ -35,7 +35,11 @@ class Message:
     TAIL = 2 + 2 * 3
 
     def __init__(
-        self, objective: Objective, comm: Communicator, reduction: GradientReduction, flat: FlatParameters
+        self,
+        objective: Objective,
+        comm: Communicator,
+        reduction: GradientReduction,
+        flat: FlatParameters,
     ) -> None:
         self._tail = flat.gradient.new_zeros(self.TAIL)
         self.reduction, self.comm = reduction, comm
@@ -57,7 +61,9 @@ class Message:
         loss, metric = self._read()
         mean_loss = loss / self._graph_info.num_train
         if not math.isfinite(mean_loss):
-            raise TrainingError(f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate")
+            raise TrainingError(
+                f"layer {self._layer}: the training loss is {mean_loss}; lower learning_rate"
+            )
         return mean_loss, metric
 
     def reduce_counts(self, val_counts: Tensor) -> float | None:
@@ -67,7 +73,11 @@ class Message:
         return self._read()[1]
 
     def _fill(self, loss: float, val_counts: Tensor) -> None:
-        self._tail.copy_(torch.tensor([loss, self.stop_requested, *to_digits(val_counts)], dtype=self._tail.dtype))
+        self._tail.copy_(
+            torch.tensor(
+                [loss, self.stop_requested, *to_digits(val_counts)], dtype=self._tail.dtype
+            )
+        )
 
     def _read(self) -> tuple[float, float | None]:
         """The sum of the losses, and the validation metric; also sets any_stop_requested."""
@@ -76,7 +86,9 @@ class Message:
         return loss, self._metric(from_digits(digits)) if self._graph_info.num_val else None
 
 
-def build_message(objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters) -> Message:
+def build_message(
+    objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters
+) -> Message:
     """The message of an objective's rounds, by gradient.precision and gradient.compression."""
     tag = MessageTag("gradients", objective.traffic_layer)
     if settings.gradient.secure:
@@ -99,4 +111,9 @@ def to_digits(counts: Tensor) -> list[int]:
 
 def from_digits(digits: Sequence[float]) -> Tensor:
     """The sum of counts, int64 [K], from the sum of their digits, 2 K."""
-    return torch.tensor([round(high) * DIGIT + round(low) for high, low in zip(digits[::2], digits[1::2], strict=True)])
+    return torch.tensor(
+        [
+            round(high) * DIGIT + round(low)
+            for high, low in zip(digits[::2], digits[1::2], strict=True)
+        ]
+    )

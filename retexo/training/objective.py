@@ -123,7 +123,9 @@ class LabelledNodes:
     """Positions that go through the network together; all chunks cover all nodes."""
 
     @classmethod
-    def of(cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None) -> Self:
+    def of(
+        cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None
+    ) -> Self:
         """With inputs that are made already; None without nodes."""
         step = batch_size or max(1, len(nodes))
         if inputs is not None and inputs.dense_on_host:

@@ -38,7 +38,9 @@ class ParameterSlice:
 class FlatParameters:
     """The parameters of a module, and their gradients, as one vector each."""
 
-    def __init__(self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None
+    ) -> None:
         """Make the module's parameters views of a new vector, and their gradients views of `gradient`, [P].
 
         used: for some parameters the rows, bool [F], that can have a gradient on any worker; the other rows' is zero.
@@ -54,7 +56,9 @@ class FlatParameters:
             parameter.grad = gradient[place].view(parameter.shape)
             rows = (used or {}).get(parameter)
             some = (
-                None if rows is None or rows.float().mean() >= NEARLY_ALL else rows.nonzero()[:, 0].to(gradient.device)
+                None
+                if rows is None or rows.float().mean() >= NEARLY_ALL
+                else rows.nonzero()[:, 0].to(gradient.device)
             )
             self.slices.append(ParameterSlice(place, parameter.shape, some, rows is not None))
             first = place.stop
@@ -68,16 +72,22 @@ class FlatParameters:
         return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
 
 
-def flatten_parameters(objective: Objective, comm: Communicator, settings: GradientSettings) -> FlatParameters:
+def flatten_parameters(
+    objective: Objective, comm: Communicator, settings: GradientSettings
+) -> FlatParameters:
     """The parameters of the module, with the rows of them that can have a gradient on any worker."""
     module, (weights, chunks) = objective.module, objective.first_inputs()
     if settings.secure:  # which inputs are zero tells which features a worker's nodes have
         used = {weight: torch.ones(weight.shape[0], dtype=torch.bool) for weight in weights}
     else:
         used = used_rows(weights, chunks, comm, MessageTag("setup", objective.traffic_layer))
-    if settings.compression != "none":  # weights of inputs that are as wide share a factor, and so their rows
+    if (
+        settings.compression != "none"
+    ):  # weights of inputs that are as wide share a factor, and so their rows
         used = {
-            weight: torch.stack([rows for rows in used.values() if len(rows) == len(own)]).any(dim=0)
+            weight: torch.stack([rows for rows in used.values() if len(rows) == len(own)]).any(
+                dim=0
+            )
             for weight, own in used.items()
         }
     size = sum(parameter.numel() for parameter in module.parameters())
@@ -85,7 +95,10 @@ def flatten_parameters(objective: Objective, comm: Communicator, settings: Gradi
 
 
 def used_rows(
-    weights: Sequence[nn.Parameter], chunks: Iterable[Sequence[Matrix]], comm: Communicator, tag: MessageTag
+    weights: Sequence[nn.Parameter],
+    chunks: Iterable[Sequence[Matrix]],
+    comm: Communicator,
+    tag: MessageTag,
 ) -> dict[nn.Parameter, Tensor]:
     """Rows, bool [F], of the first weights whose input is not zero in every training row of every worker.
 
@@ -113,7 +126,10 @@ DRAWN_DIFFERENTLY = f"drew other initial parameters than rank 0 from the same se
 
 
 def check_same_parameters(
-    comm: Communicator, modules: Sequence[nn.Module], otherwise: str = DRAWN_DIFFERENTLY, tag: MessageTag = SETUP
+    comm: Communicator,
+    modules: Sequence[nn.Module],
+    otherwise: str = DRAWN_DIFFERENTLY,
+    tag: MessageTag = SETUP,
 ) -> None:
     """TrainingError, which names ranks and says `otherwise`, unless all workers hold the same; 8 bytes per worker."""
     digest = hashlib.sha256()
@@ -129,4 +145,6 @@ def check_same_parameters(
 def check_same_result(comm: Communicator, objective: Objective) -> None:
     """The same of what rounds trained: these take the same steps everywhere, PowerSGD's QR among them."""
     otherwise = f"came to other parameters than rank 0 in layer {objective.layer}; {CODE_PATH}"
-    check_same_parameters(comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer))
+    check_same_parameters(
+        comm, [objective.module], otherwise, MessageTag("setup", objective.traffic_layer)
+    )

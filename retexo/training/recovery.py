@@ -51,13 +51,22 @@ class Recovery:
     """One worker's saved states and replay log. A resumed run calls `agree` first."""
 
     def __init__(
-        self, directory: Path, identity: str, every: int | None, stop_requested: Callable[[], bool] = lambda: False
+        self,
+        directory: Path,
+        identity: str,
+        every: int | None,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two saved states; None
         for states of finished layers only. stop_requested: whether this worker has been told to end.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.identity, self.every, self.stop_requested = directory, identity, every, stop_requested
+        self.directory, self.identity, self.every, self.stop_requested = (
+            directory,
+            identity,
+            every,
+            stop_requested,
+        )
         tape = directory / "tape"
         try:
             self.replay_log = ReplayLog(tape, identity)
@@ -69,12 +78,20 @@ class Recovery:
     def agree(self, comm: Communicator) -> tuple[int, int]:
         """The newest layer and round that every worker can continue from; one all-gather of 4 int64."""
         layers, rounds = self._intact()
-        codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[:MAX_SAVED_ROUNDS]
-        everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), MessageTag("setup"))
+        codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
+            :MAX_SAVED_ROUNDS
+        ]
+        everyone = comm.all_gather(
+            torch.tensor([len(self.replay_log), layers, *codes]), MessageTag("setup")
+        )
         self.replay_log.truncate(int(everyone[:, 0].min()))
         self._num_layers = int(everyone[:, 1].min())
         common = set.intersection(*(set(row[2:].tolist()) for row in everyone))
-        numbers = [code % ROUND_BASE for code in common if code >= 0 and code // ROUND_BASE == self._num_layers]
+        numbers = [
+            code % ROUND_BASE
+            for code in common
+            if code >= 0 and code // ROUND_BASE == self._num_layers
+        ]
         self._round = (self._num_layers, max(numbers)) if numbers else None
         return self._round or (self._num_layers, 0)
 
@@ -111,7 +128,11 @@ class Recovery:
 
     def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
         """Have `load` take the state to continue a layer from; False for one that begins with round 0."""
-        return self._round is not None and self._round[0] == layer and self._load(self._path_of(*self._round), load)
+        return (
+            self._round is not None
+            and self._round[0] == layer
+            and self._load(self._path_of(*self._round), load)
+        )
 
     def _load(self, path: Path, load: Callable[[State], None]) -> bool:
         """InputError for a state that is intact, and not one that this run can have written."""

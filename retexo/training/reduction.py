@@ -63,7 +63,9 @@ class AllReduce:
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
         """Sum over all workers in place: `update` in the type that is sent, `exact` in their own type by all ranks."""
-        self.comm.all_reduce([self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag)
+        self.comm.all_reduce(
+            [self._summand(update), *(ReduceInput(tensor) for tensor in exact)], self.tag
+        )
 
     def rounded(self, update: Tensor) -> Tensor:
         """What the other workers receive of an update."""
@@ -108,16 +110,24 @@ class PowerSGDReduction:
     def __init__(self, flat: FlatParameters, all_reduce: Summation, rank: int) -> None:
         generator = torch.Generator().manual_seed(0)  # the same start on every worker
         matrices = gradient_matrices(flat)
-        self._low = [_LowRank(matrix, rank, generator) for matrix in matrices if is_compressed(matrix.shape, rank)]
+        self._low = [
+            _LowRank(matrix, rank, generator)
+            for matrix in matrices
+            if is_compressed(matrix.shape, rank)
+        ]
         self._whole = [matrix for matrix in matrices if not is_compressed(matrix.shape, rank)]
-        self._first_sizes = [each.left_size for each in self._low] + [math.prod(each.shape) for each in self._whole]
+        self._first_sizes = [each.left_size for each in self._low] + [
+            math.prod(each.shape) for each in self._whole
+        ]
         self._first_sum = all_reduce.of(self._first_sizes)
         self._second_sum = all_reduce.of([each.right_size for each in self._low])
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.take() for matrix in self._whole]
         # Column by column: those of a factor are of unlike sizes, and values that follow each other share a scale.
-        first = torch.cat([tensor.T.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]])
+        first = torch.cat(
+            [tensor.T.flatten() for tensor in [*(matrix.left() for matrix in low), *whole]]
+        )
         self._first_sum(first, tail)
         sums = torch.split(first, self._first_sizes)
         for matrix, total in zip(self._whole, sums[len(low) :], strict=True):
@@ -163,7 +173,11 @@ class GradientMatrix:
 
     def take(self) -> Tensor:
         """[N, M], of one part with all its rows not a copy."""
-        parts = self.parts if self.used is None else [part.index_select(0, self.used) for part in self.parts]
+        parts = (
+            self.parts
+            if self.used is None
+            else [part.index_select(0, self.used) for part in self.parts]
+        )
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def add_to(self, values: Tensor) -> None:
@@ -219,7 +233,9 @@ class _LowRank:
 
     def left(self) -> Tensor:
         """The left factor, [N, R]."""
-        self._gradient.add_to(self.error)  # error feedback: what earlier rounds did not send is added
+        self._gradient.add_to(
+            self.error
+        )  # error feedback: what earlier rounds did not send is added
         return self.error @ self.right_factor
 
     def right(self, left_sum: Tensor) -> Tensor:
@@ -241,7 +257,9 @@ def is_compressed(shape: tuple[int, int], rank: int) -> bool:
     return rank * sum(shape) < shape[0] * shape[1]
 
 
-def build_reduction(settings: GradientSettings, flat: FlatParameters, all_reduce: Summation) -> GradientReduction:
+def build_reduction(
+    settings: GradientSettings, flat: FlatParameters, all_reduce: Summation
+) -> GradientReduction:
     """By gradient.compression."""
     if settings.compression == "none":
         return DenseReduction(flat, all_reduce)

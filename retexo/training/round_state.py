@@ -45,7 +45,9 @@ class RoundState:
         if saved["random_cuda"] is not None:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
         self.message.comm.meter.restore(self.layer, saved["sent"])
-        self.message.comm.meter.table(self.layer + 1)  # raises for peers and kinds that there are none of
+        self.message.comm.meter.table(
+            self.layer + 1
+        )  # raises for peers and kinds that there are none of
 
     def state_dict(self) -> dict[str, Any]:
         """What is saved between two rounds."""
@@ -61,9 +63,14 @@ class RoundState:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.load_finished(saved)
         self.best.copy_(saved["best"])
-        self.stopping.best_round, self.stopping.best_metric = operator.index(saved["best_round"]), +saved["best_metric"]
+        self.stopping.best_round, self.stopping.best_metric = (
+            operator.index(saved["best_round"]),
+            +saved["best_metric"],
+        )
         optimizer = self.local.optimizer
-        optimizer.load_state_dict({"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]})
+        optimizer.load_state_dict(
+            {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
+        )
         trial = copy.deepcopy(optimizer)  # raises what a step would
         for parameter in (each for group in trial.param_groups for each in group["params"]):
             parameter.grad = torch.zeros_like(parameter)

@@ -64,11 +64,18 @@ class SecureSum:
         self.comm.all_reduce([ReduceInput(each) for each in (words, *exact, clipped)], self.tag)
         total = words * self._units()
         update.copy_(total)
-        peaks = torch.stack([each.abs().max() if len(each) else each.sum() for each in torch.split(total, self.sizes)])
+        peaks = torch.stack(
+            [
+                each.abs().max() if len(each) else each.sum()
+                for each in torch.split(total, self.sizes)
+            ]
+        )
         # Sums may come near zero where shares do not: so it shrinks slowly, but for what is only a guess.
         least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
         wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
-        self.limits.copy_(torch.where(clipped > 0, self.limits * GROWTH, wanted).clamp(max=1 / SMALLEST))
+        self.limits.copy_(
+            torch.where(clipped > 0, self.limits * GROWTH, wanted).clamp(max=1 / SMALLEST)
+        )
 
     def rounded(self, update: Tensor) -> Tensor:
         return (self._words(update)[0] * self._units()).to(update)
@@ -83,6 +90,8 @@ class SecureSum:
 
     def _words(self, update: Tensor) -> tuple[Tensor, Tensor]:
         """A share as int32 [n], and how many entries of each matrix were clipped, int64 [matrices]."""
-        exact = torch.nan_to_num(update.detach().cpu().double() / self._units(), nan=torch.inf).round()
+        exact = torch.nan_to_num(
+            update.detach().cpu().double() / self._units(), nan=torch.inf
+        ).round()
         clipped = [(each.abs() > 2**self._bits).sum() for each in torch.split(exact, self.sizes)]
         return exact.clamp(-(2**self._bits), 2**self._bits).to(torch.int32), torch.stack(clipped)

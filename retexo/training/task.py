@@ -39,7 +39,10 @@ class NodeClassification:
     @staticmethod
     def num_seeds(partition: Partition) -> list[int]:
         """Nodes in the masks."""
-        return [int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)]
+        return [
+            int(mask.sum())
+            for mask in (partition.train_mask, partition.val_mask, partition.test_mask)
+        ]
 
     @staticmethod
     def metric(counts: Tensor) -> float:
@@ -52,7 +55,9 @@ class NodeClassification:
         logits: [N, C]. labels: int64 [N], or float [N, C] of multi-label nodes.
         """
         if self.multilabel:
-            losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, labels, reduction="none"
+            )
             return losses.mean(dim=1).sum()
         return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
 
@@ -67,7 +72,9 @@ class NodeClassification:
             hits = (predicted & actual, predicted & ~actual, ~predicted & actual)
             return torch.stack([hit.sum(dim=0) for hit in hits]).cpu()
         groups = (labels[predicted == labels], predicted, labels)
-        correct, all_predicted, all_there = (torch.bincount(group, minlength=self.num_classes) for group in groups)
+        correct, all_predicted, all_there = (
+            torch.bincount(group, minlength=self.num_classes) for group in groups
+        )
         return torch.stack([correct, all_predicted - correct, all_there - correct]).cpu()
 
     def totals(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -99,7 +106,9 @@ def score(counts: Tensor, num_nodes: int, multilabel: bool) -> Score:
     accuracy = 1 - float(fp.sum() + fn.sum()) / pairs if multilabel else float(tp.sum()) / num_nodes
     occurs = tp + fp + fn > 0
     per_class = 2 * tp[occurs] / (2 * tp + fp + fn)[occurs]
-    return Score(accuracy, micro_f1(counts.sum(dim=1)), float(per_class.mean()) if len(per_class) else 0.0)
+    return Score(
+        accuracy, micro_f1(counts.sum(dim=1)), float(per_class.mean()) if len(per_class) else 0.0
+    )
 
 
 def ogb_correct(name: str, predicted: Tensor, labels: Tensor) -> int:

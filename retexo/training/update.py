@@ -16,13 +16,20 @@ from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
 
 
-def build_optimizer(settings: OptimizerSettings, learning_rate: float, module: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    settings: OptimizerSettings, learning_rate: float, module: nn.Module
+) -> torch.optim.Optimizer:
     """The torch optimiser of the settings; fused where it can be."""
     cls = optimizer_class(settings.target)
     arguments = dict(optimizer_arguments(settings))
-    if "fused" in inspect.signature(cls).parameters and not {"foreach", "differentiable"} & arguments.keys():
+    if (
+        "fused" in inspect.signature(cls).parameters
+        and not {"foreach", "differentiable"} & arguments.keys()
+    ):
         arguments.setdefault("fused", True)  # ten times as fast on a CPU as the default
-    optimizer: torch.optim.Optimizer = uncompiled(cls)(module.parameters(), lr=learning_rate, **arguments)
+    optimizer: torch.optim.Optimizer = uncompiled(cls)(
+        module.parameters(), lr=learning_rate, **arguments
+    )
     return optimizer
 
 
@@ -108,4 +115,6 @@ class LocalSGD:
 
 def build_update_rule(settings: GradientSettings, local: LocalOptimizer) -> UpdateRule:
     """By gradient.mode."""
-    return SynchronousSGD(local) if settings.mode == "sync" else LocalSGD(local, settings.local_epochs)
+    return (
+        SynchronousSGD(local) if settings.mode == "sync" else LocalSGD(local, settings.local_epochs)
+    )

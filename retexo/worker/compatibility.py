@@ -36,9 +36,17 @@ class Shape:
         """From meta.json; without one from these parts, which are read; None if they are all empty."""
         meta = directory.meta
         if meta is not None:
-            return cls(meta.num_features, meta.num_classes, meta.task == "multilabel", bool(meta.class_names), True)
+            return cls(
+                meta.num_features,
+                meta.num_classes,
+                meta.task == "multilabel",
+                bool(meta.class_names),
+                True,
+            )
         read = (
-            of_target(directory.read_hetero(part)) if isinstance(directory, HeteroDirectory) else directory.read(part)
+            of_target(directory.read_hetero(part))
+            if isinstance(directory, HeteroDirectory)
+            else directory.read(part)
             for part in parts
         )
         held = [partition for partition in read if partition.num_inner]
@@ -53,24 +61,34 @@ class Shape:
         )
 
 
-def check_fits(checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use) -> None:
+def check_fits(
+    checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use
+) -> None:
     """InputError where the model does not fit this graph. To predict, fewer classes may occur than were trained."""
     if shape is None:
         return
     model, found = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
     if shape.num_features != model.num_features:
-        raise InputError(f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}")
+        raise InputError(
+            f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}"
+        )
     if getattr(model, "scorer", ""):
         return  # of links: labels are not read
     if shape.multilabel != checkpoint.multilabel:
         kinds = {True: "multi-label", False: "one class per node"}
-        raise InputError(f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}")
+        raise InputError(
+            f"{found} labels are {kinds[shape.multilabel]}, {trained} is {kinds[checkpoint.multilabel]}"
+        )
     if shape.named and checkpoint.class_names:
         return  # as_trained finds each class by its name
     fewer = not shape.multilabel and (use == "predict" or not shape.exact)
-    if shape.num_classes > model.num_classes or (shape.num_classes < model.num_classes and not fewer):
-        raise InputError(f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}")
+    if shape.num_classes > model.num_classes or (
+        shape.num_classes < model.num_classes and not fewer
+    ):
+        raise InputError(
+            f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
+        )
 
 
 Part = TypeVar("Part", bound=Partition | HeteroPartition)
@@ -86,6 +104,11 @@ def as_trained(partition: Part, directory: PartitionDirectory, checkpoint: Check
     labels = place[partition.labels]
     unknown = (labels < 0) & (partition.labels >= 0)
     if bool(unknown.any()):
-        log.warning("%d nodes are of classes that were not trained; they are not scored", int(unknown.sum()))
-    masks = {name: getattr(partition, name) & ~unknown for name in ("train_mask", "val_mask", "test_mask")}
+        log.warning(
+            "%d nodes are of classes that were not trained; they are not scored", int(unknown.sum())
+        )
+    masks = {
+        name: getattr(partition, name) & ~unknown
+        for name in ("train_mask", "val_mask", "test_mask")
+    }
     return replace(partition, labels=labels, **masks)

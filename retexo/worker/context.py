@@ -56,24 +56,36 @@ def make_context(
         use=use,
     )
     if graph_info.weighted:
-        plan_options = replace(plan_options, vector_bytes=_vector_bytes(settings, partition.features))
+        plan_options = replace(
+            plan_options, vector_bytes=_vector_bytes(settings, partition.features)
+        )
     if partition.unresolved_halo is not None:
         with comm.without_replay_log():  # its keys are drawn anew
-            partition = resolve_halo(partition, graph_info.part_sizes, comm, settings.max_rows_shared)
+            partition = resolve_halo(
+                partition, graph_info.part_sizes, comm, settings.max_rows_shared
+            )
     if graph_info.weighted and partition.edge_weight is None:
         partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
     if graph_info.num_edge_features and partition.edge_feat is None:  # without edges
-        partition = replace(partition, edge_feat=torch.empty(len(partition.src), graph_info.num_edge_features))
+        partition = replace(
+            partition, edge_feat=torch.empty(len(partition.src), graph_info.num_edge_features)
+        )
     plan = make_plan(partition, plan_options, comm)
-    out_degree = _out_degree(partition, graph_info, comm, used=conv.uses_out_degree or settings.smoothing.steps > 0)
+    out_degree = _out_degree(
+        partition, graph_info, comm, used=conv.uses_out_degree or settings.smoothing.steps > 0
+    )
     labels = partition.labels.to(dtype) if partition.multilabel else partition.labels
-    features = partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
+    features = (
+        partition.features if partition.num_inner else torch.empty(0, graph_info.num_features)
+    )
 
     feat = partition.edge_feat if conv.attention_heads else None
 
     return Context(
         settings=settings,
-        partition=replace(partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat),
+        partition=replace(
+            partition, features=partition.features[:0].clone(), halo_features=None, edge_feat=feat
+        ),
         features=features.to(dtype),
         labels=labels.to(device),
         edges=in_edges(partition, conv, partition.in_degree, out_degree, dtype),
@@ -86,7 +98,9 @@ def make_context(
         device=device,
         log=log or RunLog(Path(), 1, settings),
         save_layer=layer_saver(run_dir, comm, clock),
-        halo_features=None if partition.halo_features is None else partition.halo_features.to(dtype),
+        halo_features=None
+        if partition.halo_features is None
+        else partition.halo_features.to(dtype),
         recovery=recovery,
         clock=clock,
         edge_means=None if conv.attention_heads else edge_means(partition, dtype),
@@ -98,7 +112,9 @@ def task_of(settings: TrainSettings) -> LinkPrediction | None:
     return LinkPrediction(settings.task.dim) if settings.task.links else None
 
 
-def layer_saver(run_dir: Path, comm: Communicator, clock: Clock) -> Callable[[int, nn.Module], None]:
+def layer_saver(
+    run_dir: Path, comm: Communicator, clock: Clock
+) -> Callable[[int, nn.Module], None]:
     """RunContext.save_layer of a run directory."""
 
     def save(layer: int, stage: nn.Module) -> None:
@@ -116,13 +132,18 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
     precisions = [PRECISIONS[name] for name in settings.exchange.precision]
     widths = [first, *[hidden] * (len(precisions) - 1)]
     train, infer = (
-        sum(value_bytes(min(width, most), torch.float32, each) for width, each in zip(widths, precisions, strict=True))
+        sum(
+            value_bytes(min(width, most), torch.float32, each)
+            for width, each in zip(widths, precisions, strict=True)
+        )
         for most in (max(first, hidden), hidden)
     )
     return train, infer
 
 
-def _out_degree(partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool) -> Tensor:
+def _out_degree(
+    partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool
+) -> Tensor:
     """Out-degrees in the whole graph, [I + H]: stored, or asked for where they are used; else zeros."""
     if graph_info.degrees_stored:
         assert partition.out_degree is not None

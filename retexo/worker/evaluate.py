@@ -31,7 +31,12 @@ def chosen_scores(
 
 
 def inferred_scores(
-    context: Any, stages: Sequence[Stage], inferred: InferenceResult, answer: Answer, *, predict: bool
+    context: Any,
+    stages: Sequence[Stage],
+    inferred: InferenceResult,
+    answer: Answer,
+    *,
+    predict: bool,
 ) -> Scores:
     """Scores of a trained network's output; none of links that are predicted, for which more is sent."""
     if context.settings.task.links:
@@ -41,11 +46,17 @@ def inferred_scores(
 
 def final_scores(context: RunContext, logits: torch.Tensor) -> dict[str, Score]:
     """The scores that a run reports: test accuracy is the OGB evaluator's for its own graphs; logits [I, C]."""
-    predicted, partition, info = context.task.predictions(logits), context.partition, context.graph_info
+    predicted, partition, info = (
+        context.task.predictions(logits),
+        context.partition,
+        context.graph_info,
+    )
     scores = evaluate(context, predicted)
     if info.ogb_name is not None:
         mask = partition.test_mask
-        correct = torch.tensor([ogb_correct(info.ogb_name, predicted[mask], partition.labels[mask])])
+        correct = torch.tensor(
+            [ogb_correct(info.ogb_name, predicted[mask], partition.labels[mask])]
+        )
         context.comm.all_reduce([ReduceInput(correct)], MessageTag("metrics"))
         scores["test"] = replace(scores["test"], accuracy=int(correct) / max(1, info.num_test))
     return scores
@@ -55,8 +66,13 @@ def evaluate(context: RunContext, predicted: torch.Tensor) -> dict[str, Score]:
     """Scores of the whole graph's training, validation and test nodes; predicted: [I] or [I, C], of this worker's."""
     partition = context.partition
     masks = {"train": partition.train_mask, "val": partition.val_mask, "test": partition.test_mask}
-    counts = torch.stack([context.task.counts(predicted[mask], partition.labels[mask]) for mask in masks.values()])
+    counts = torch.stack(
+        [context.task.counts(predicted[mask], partition.labels[mask]) for mask in masks.values()]
+    )
     context.comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
     sizes = (context.graph_info.num_train, context.graph_info.num_val, context.graph_info.num_test)
     multilabel = context.task.multilabel
-    return {name: score(count, size, multilabel) for name, count, size in zip(masks, counts, sizes, strict=True)}
+    return {
+        name: score(count, size, multilabel)
+        for name, count, size in zip(masks, counts, sizes, strict=True)
+    }

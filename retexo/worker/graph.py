@@ -55,15 +55,25 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
     links = directory.meta is not None and bool(directory.meta.links)
     if settings.task.links != links:
         known_as = {True: "link_prediction", False: "node_classification"}
-        raise InputError(f"{directory.path}: {'pairs' if links else 'no pairs'} of nodes are split there; choose "
-                         f"task={known_as[links]}, or partition with task={known_as[not links]}")  # fmt: skip
-    if check_model(settings.model).reads_relations and not (directory.meta and directory.meta.links.get("relations")):
-        raise InputError(f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
-                         "partition a heterogeneous graph with task=link_prediction task.relation=")  # fmt: skip
+        raise InputError(
+            f"{directory.path}: {'pairs' if links else 'no pairs'} of nodes are split there; choose "
+            f"task={known_as[links]}, or partition with task={known_as[not links]}"
+        )
+    if check_model(settings.model).reads_relations and not (
+        directory.meta and directory.meta.links.get("relations")
+    ):
+        raise InputError(
+            f"model={settings.model.name}: {directory.path} has no relations; choose another model, or "
+            "partition a heterogeneous graph with task=link_prediction task.relation="
+        )
     relational, hetero = is_relational(settings), isinstance(directory, HeteroDirectory)
     if relational != hetero:
         kinds = {name: check_model(default_model(name, 1, 1)) for name in CONVOLUTIONS}
-        known = (name for name, each in kinds.items() if each.relational == hetero and not each.reads_relations)
+        known = (
+            name
+            for name, each in kinds.items()
+            if each.relational == hetero and not each.reads_relations
+        )
         kind = {True: "a heterogeneous graph", False: "a plain graph, without types"}[hetero]
         names = ", ".join(f"node_classification_{name}" for name in known)
         raise InputError(
@@ -87,12 +97,22 @@ class PlainGraph:
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         return Architecture.of(
-            settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted,
-            settings.task.scorer if settings.task.links else "", self.part.num_relations,
-        )  # fmt: skip
+            settings.model,
+            info.num_features,
+            info.num_classes,
+            info.num_edge_features,
+            info.weighted,
+            settings.task.scorer if settings.task.links else "",
+            self.part.num_relations,
+        )
 
     def make_context(
-        self, settings: TrainSettings, info: GraphInfo, comm: Communicator, conv: Convolution, **given: Any
+        self,
+        settings: TrainSettings,
+        info: GraphInfo,
+        comm: Communicator,
+        conv: Convolution,
+        **given: Any,
     ) -> RunContext:
         """given: see make_context."""
         return make_context(settings, self.part, info, comm, conv, **given)
@@ -101,7 +121,10 @@ class PlainGraph:
         """InputError where the features of edges are not those that the model reads."""
         trained, found = checkpoint.architecture, self.architecture(settings, info)
         assert isinstance(found, Architecture)
-        if isinstance(trained, Architecture) and found.num_edge_features != trained.num_edge_features:
+        if (
+            isinstance(trained, Architecture)
+            and found.num_edge_features != trained.num_edge_features
+        ):
             raise InputError(
                 f"the model of {checkpoint.directory} reads {trained.num_edge_features} features of an edge (for "
                 f"attention a weight is one), this graph has {found.num_edge_features}; give it the same"
@@ -127,7 +150,9 @@ class HeteroGraph:
         return hetero_context.of_target(self.part)
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
-        return HeteroArchitecture(settings.model, hetero_context.schema_of(self.part), info.num_classes)
+        return HeteroArchitecture(
+            settings.model, hetero_context.schema_of(self.part), info.num_classes
+        )
 
     def make_context(
         self,
@@ -144,11 +169,18 @@ class HeteroGraph:
     ) -> RunContext:
         """given: see make_hetero_context."""
         return hetero_context.make_hetero_context(
-            settings, self.part, info, comm, partial_sums=conv.linear_aggregation,
+            settings,
+            self.part,
+            info,
+            comm,
+            partial_sums=conv.linear_aggregation,
             device=choose_device(settings.cluster.device, settings.cluster.local_index(comm.rank)),
-            save_layer=layer_saver(run_dir, comm, clock), clock=clock, log=log or RunLog(Path(), 1, settings), use=use,
+            save_layer=layer_saver(run_dir, comm, clock),
+            clock=clock,
+            log=log or RunLog(Path(), 1, settings),
+            use=use,
             **given,
-        )  # fmt: skip
+        )
 
     def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
         """InputError where types, their widths or relations are not those of training."""
@@ -175,7 +207,11 @@ Part = Partition | HeteroPartition
 
 
 def read_part(directory: PartitionDirectory, rank: int) -> Part:
-    return directory.read_hetero(rank) if isinstance(directory, HeteroDirectory) else directory.read(rank)
+    return (
+        directory.read_hetero(rank)
+        if isinstance(directory, HeteroDirectory)
+        else directory.read(rank)
+    )
 
 
 def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:
@@ -190,13 +226,18 @@ def _of_links(part: Partition, task: TaskSettings) -> Partition:
     assert part.links is not None
     train = part.links["train"]
     if task.cut_edges == "skip":
-        train = train[(train[:, 1] >= part.first_id) & (train[:, 1] < part.first_id + part.num_inner)]
+        train = train[
+            (train[:, 1] >= part.first_id) & (train[:, 1] < part.first_id + part.num_inner)
+        ]
     mask = torch.ones(part.num_inner, dtype=torch.bool)
     return replace(part, links={**part.links, "train": train}, train_mask=mask)
 
 
 def read_graph(
-    directory: PartitionDirectory, rank: int, trained: Checkpoint | None = None, task: TaskSettings | None = None
+    directory: PartitionDirectory,
+    rank: int,
+    trained: Checkpoint | None = None,
+    task: TaskSettings | None = None,
 ) -> Graph:
     """This worker's part; with a checkpoint its classes are numbered as in training."""
     part = read_part(directory, rank)
@@ -220,12 +261,16 @@ def make_inference_context(
     """
     answered = checkpoint.answer
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    smoothing_now = replace(settings.smoothing, steps=answered.steps if answered.alpha < 1 else 0, reach=answered.reach)
+    smoothing_now = replace(
+        settings.smoothing, steps=answered.steps if answered.alpha < 1 else 0, reach=answered.reach
+    )
     settings = replace(settings, smoothing=smoothing_now)
     graph.check_fits(checkpoint, settings, graph_info)
     use = "train" if use == "evaluate" and settings.exchange.rounded else use
     with clock.phase("plan"):
-        context = graph.make_context(settings, graph_info, comm, stages[0].conv, clock=clock, use=use)
+        context = graph.make_context(
+            settings, graph_info, comm, stages[0].conv, clock=clock, use=use
+        )
     release_freed_memory()
     if isinstance(context, Context):
         context.make_objective = None  # nothing trains, so no ends are sent

@@ -42,10 +42,16 @@ class InferJob(Job):
 
 def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) -> None:
     """Entry point of a worker process, as in retexo.worker.train."""
-    serve(parent, job.settings.cluster.heartbeat_timeout, lambda progress: run(rank, job, streams, progress))
+    serve(
+        parent,
+        job.settings.cluster.heartbeat_timeout,
+        lambda progress: run(rank, job, streams, progress),
+    )
 
 
-def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None) -> dict[str, Any]:
+def run(
+    rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None
+) -> dict[str, Any]:
     """Load the partition and the model, join the group, infer; scores, bytes and times as in summary.json."""
     configure(rank, job.settings)
     memory = MemoryWatch()
@@ -61,7 +67,12 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
         start = time.perf_counter()
         comm = disclosure.comm
         graph_info = agree_on_graph_info(
-            comm, graph.partition, job.directory, job.settings_digest, training=False, task=task_of(job.settings)
+            comm,
+            graph.partition,
+            job.directory,
+            job.settings_digest,
+            training=False,
+            task=task_of(job.settings),
         )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         if job.settings.gradient.secure:
@@ -71,21 +82,34 @@ def run(rank: int, job: InferJob, streams: Streams | None, progress: Progress | 
             job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
         )
         disclosure.asked_for = context.rows_asked_for
-        inferred = graph.infer(context, [stage.to(context.device) for stage in stages], job.checkpoint.answer)
+        inferred = graph.infer(
+            context, [stage.to(context.device) for stage in stages], job.checkpoint.answer
+        )
         with clock.phase("evaluate"):
-            scores = inferred_scores(context, stages, inferred, job.checkpoint.answer, predict=job.predict is not None)
+            scores = inferred_scores(
+                context, stages, inferred, job.checkpoint.answer, predict=job.predict is not None
+            )
         if job.predict is not None and job.settings.task.links:
             names = job.directory.node_names(rank)
             write_links(context, stages, inferred, job, None if names is None else names.tolist())
         elif job.predict is not None:
             if not bool(inferred.logits.isfinite().all()):
-                raise TrainingError("some predictions are NaN or infinite; look for very large values in the features")
+                raise TrainingError(
+                    "some predictions are NaN or infinite; look for very large values in the features"
+                )
             found = Predictions.of(
-                graph.partition.node_ids, inferred.logits, inferred.embeddings, graph_info.multilabel
+                graph.partition.node_ids,
+                inferred.logits,
+                inferred.embeddings,
+                graph_info.multilabel,
             )
             names = job.directory.node_names(rank)
-            found = found.named(None if names is None else names.tolist(), job.checkpoint.class_names)
-            write_part(job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings)
+            found = found.named(
+                None if names is None else names.tolist(), job.checkpoint.class_names
+            )
+            write_part(
+                job.run_dir, rank, found, job.predict.format, embeddings=job.predict.embeddings
+            )
         seconds = time.perf_counter() - start
         measured = measurements(comm, clock, memory.peaks(), seconds, len(stages))
     measured["seconds"] = {"inference": seconds, "phase": measured["seconds"]["phase"]}

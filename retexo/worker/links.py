@@ -24,14 +24,20 @@ from retexo.trainers.ranking import QUERIES, TAG, Embedded, Known, new_scores
 
 
 def write_links(
-    context: Any, stages: Sequence[Stage], inferred: InferenceResult, job: Any, names: list[str] | None
+    context: Any,
+    stages: Sequence[Stage],
+    inferred: InferenceResult,
+    job: Any,
+    names: list[str] | None,
 ) -> None:
     """Write the file of this partition. names: of the inner nodes; None where ids are integers."""
     embedded = Embedded.of(context, stages, inferred.of_stages, [job.checkpoint.answer])
     wanted = job.predict
-    columns = _pairs(embedded, Path(wanted.pairs), named=names is not None) if wanted.pairs else _partners(
-        embedded, Path(wanted.nodes), wanted.top, names
-    )  # fmt: skip
+    columns = (
+        _pairs(embedded, Path(wanted.pairs), named=names is not None)
+        if wanted.pairs
+        else _partners(embedded, Path(wanted.nodes), wanted.top, names)
+    )
     write_table(job.run_dir / "predictions" / f"part{context.comm.rank}.{wanted.format}", columns)
 
 
@@ -46,7 +52,9 @@ def _numbers(context: Context, ids: NDArray[Any], where: str, *, named: bool) ->
     return known - 1
 
 
-def own_scores(embedded: Embedded, ids: NDArray[Any], where: str, *, named: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def own_scores(
+    embedded: Embedded, ids: NDArray[Any], where: str, *, named: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of pairs of ids, [n, 2], which have their source here, bool [n], and the scores of these."""
     part, numbers = embedded.context.partition, _numbers(embedded.context, ids, where, named=named)
     own = (numbers[:, 0] >= part.first_id) & (numbers[:, 0] < part.first_id + part.num_inner)
@@ -68,7 +76,9 @@ def _partners(embedded: Embedded, path: Path, top: int, names: list[str] | None)
     for first in range(0, len(numbers), QUERIES):
         some = numbers[first : first + QUERIES]
         scores, nodes = new_scores(embedded, known, some, min(top, part.num_inner))  # [q, K]
-        everyone = torch.cat(embedded.everywhere(scores.T.contiguous()))  # of all workers, one after the other
+        everyone = torch.cat(
+            embedded.everywhere(scores.T.contiguous())
+        )  # of all workers, one after the other
         least = everyone.topk(min(top, len(everyone)), dim=0).values[-1]
         place, at = ((scores >= least[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
         found.append((first + place, nodes[place, at], scores[place, at]))

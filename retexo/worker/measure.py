@@ -20,7 +20,9 @@ def measurements(
     of_workers = comm.gather(phases, MessageTag("metrics"))
     numbers = comm.gather(torch.tensor([*peaks, comm.sent_again]), MessageTag("metrics"))
     # The mean, because who is done first waits for the others in the next phase: of the slowest that counts twice.
-    phase = dict(zip(PHASES, of_workers.mean(dim=0).tolist(), strict=True)) if len(of_workers) else {}
+    phase = (
+        dict(zip(PHASES, of_workers.mean(dim=0).tolist(), strict=True)) if len(of_workers) else {}
+    )
     return {
         "seconds": {"train": seconds, "phase": phase},
         "peak_memory_bytes": numbers[:, 0].tolist(),
@@ -42,7 +44,9 @@ def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | Non
         "by_kind": dict(zip(KINDS, by_kind, strict=True)),
         "by_layer": by_layer[:-1],
         "outside_layers": by_layer[-1],
-        "by_layer_and_kind": [dict(zip(KINDS, row, strict=True)) for row in table.sum(dim=(0, 3)).T.tolist()],
+        "by_layer_and_kind": [
+            dict(zip(KINDS, row, strict=True)) for row in table.sum(dim=(0, 3)).T.tolist()
+        ],
         "by_peer": table.sum(dim=(1, 2)).tolist(),
     }
 

@@ -51,21 +51,36 @@ class Job:
         return Communicator(transport, self.settings.sleep_time, between_nodes=several)
 
 
-def serve(parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]) -> None:
+def serve(
+    parent: Connection, heartbeat_timeout: float, work: Callable[[Progress], dict[str, Any]]
+) -> None:
     """Run `work`; send the parent heartbeats, then the result, or the error with its kind before exit status 1."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends the workers
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole terminal; the parent ends the workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = ParentPipe(parent)
     try:
         pipe.send({"result": work(pipe.start_heartbeat(heartbeat_timeout))})
     except Exception as error:
-        kinds = {InputError: "input", TrainingError: "failure", PeerLost: "peer", Stopped: "stopped"}
+        kinds = {
+            InputError: "input",
+            TrainingError: "failure",
+            PeerLost: "peer",
+            Stopped: "stopped",
+        }
         kind = kinds.get(type(error), "error")
         message = str(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             kind = "disk"
-        elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in message:
-            kind, message = "failure", f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}"
+        elif (
+            isinstance(error, MemoryError | torch.OutOfMemoryError)
+            or "DefaultCPUAllocator" in message
+        ):
+            kind, message = (
+                "failure",
+                f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}",
+            )
         report = {"kind": kind, "message": message, "traceback": traceback.format_exc()}
         pipe.send({"error": report})
         sys.exit(1)
@@ -81,7 +96,9 @@ def _die_with_parent() -> None:
 
 def configure(rank: int, settings: TrainSettings) -> None:
     """Logging, threads and randomness of a worker process."""
-    logging.basicConfig(format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO)
+    logging.basicConfig(
+        format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
+    )
     keep_freed_memory()
     torch.set_num_threads(num_threads(settings.cluster))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
@@ -91,7 +108,9 @@ def keep_freed_memory() -> None:
     """Let glibc keep up to KEPT bytes of freed memory, which the kernel would have to clear page by page again."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)  # where glibc moves it to by itself, until the other is set
+        mallopt(
+            M_MMAP_THRESHOLD, LARGEST_IN_HEAP
+        )  # where glibc moves it to by itself, until the other is set
         mallopt(M_TRIM_THRESHOLD, KEPT)
         mallopt(M_ARENA_MAX, 1)  # other threads' arenas keep nothing
 

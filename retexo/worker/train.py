@@ -44,7 +44,9 @@ class TrainJob(Job):
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())  # ends after a round, once its state is saved
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: stop.set()
+    )  # ends after a round, once its state is saved
     timeout = job.settings.cluster.heartbeat_timeout
     serve(parent, timeout, lambda progress: run(rank, job, streams, stop.is_set, progress))
 
@@ -83,16 +85,25 @@ def run(
         log.resume_from(layer, number)
         with clock.phase("plan"):
             context = graph.make_context(
-                settings, graph_info, comm, stages[0].conv,
-                clock=clock, log=log, run_dir=job.run_dir, use=trainer.USE, recovery=recovery,
-            )  # fmt: skip
+                settings,
+                graph_info,
+                comm,
+                stages[0].conv,
+                clock=clock,
+                log=log,
+                run_dir=job.run_dir,
+                use=trainer.USE,
+                recovery=recovery,
+            )
         release_freed_memory()
         context.directory = job.directory.path
         disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)
         del graph  # the context has all of it, and may release the features
         if rank == 0 and graph_info.num_val == 0 and settings.best_val_model:
-            logger.warning("no validation nodes: every layer keeps its last round, and the last layer answers")
+            logger.warning(
+                "no validation nodes: every layer keeps its last round, and the last layer answers"
+            )
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         with clock.phase("evaluate"):
             answer, scores = chosen_scores(context, stages, trained.logits, powers_of)
@@ -118,7 +129,9 @@ def _open_recovery(
         return None, (0, 0)
     if not trainer.RESUMES:
         if settings.resume and comm.rank == 0:
-            logger.warning("trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name)
+            logger.warning(
+                "trainer=%s keeps no state to go on from: it begins anew", settings.trainer.name
+            )
         return None, (0, 0)
     directory = state_dir(job.run_dir, comm.rank)
     recovery = Recovery(directory, job.identity, settings.checkpoint.every, stop_requested)
@@ -128,7 +141,12 @@ def _open_recovery(
 
 
 def _save_model(
-    job: TrainJob, architecture: AnyArchitecture, trainer: Trainer, answer: Answer, *, multilabel: bool
+    job: TrainJob,
+    architecture: AnyArchitecture,
+    trainer: Trainer,
+    answer: Answer,
+    *,
+    multilabel: bool,
 ) -> None:
     """Write what the checkpoint says beside the layers that are there already."""
     about = {"partition_digest": job.directory.digest(), "multilabel": multilabel}

@@ -26,7 +26,9 @@ def arguments(path: Path) -> tuple[str, list[str]]:
 
 def settings_of(*more: str) -> Settings:
     name, overrides = arguments(BEFORE / "interrupted" / "arguments.txt")
-    return compose([*DEFAULTS_THEN, *overrides, f"partition_dir={BEFORE / 'partitions'}", *more], name)
+    return compose(
+        [*DEFAULTS_THEN, *overrides, f"partition_dir={BEFORE / 'partitions'}", *more], name
+    )
 
 
 def summary(folder: Path) -> dict:
@@ -39,7 +41,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.copytree(BEFORE / "interrupted", run_dir)
     made_with = json.loads((run_dir / "state" / "run.json").read_text())["run"]
     here = train.versions()
-    monkeypatch.setattr(train, "versions", lambda: {**here, **{name: made_with[name] for name in ("retexo", "torch")}})
+    monkeypatch.setattr(
+        train,
+        "versions",
+        lambda: {**here, **{name: made_with[name] for name in ("retexo", "torch")}},
+    )
     resumed = train.run(settings_of("resume=auto"), run_dir)
     whole = summary(BEFORE / "whole")
     assert resumed["resumed"]["layer"] == 1
@@ -49,7 +55,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert resumed["bytes"]["by_kind"]["features"] == whole["bytes"]["by_kind"]["features"]
     for layer in range(2):
         found, expected = (
-            load_file(folder / "checkpoint" / f"layer{layer}.safetensors") for folder in (run_dir, BEFORE / "whole")
+            load_file(folder / "checkpoint" / f"layer{layer}.safetensors")
+            for folder in (run_dir, BEFORE / "whole")
         )
         for name in expected:
             torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-3)
@@ -58,7 +65,9 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
 def test_a_checkpoint_is_evaluated(model: str, tmp_path: Path) -> None:
     checkpoint = BEFORE / f"run-{model}"
-    settings = settings_of("app=evaluate", f"checkpoint_dir={checkpoint}", f"model={model}", "hidden_dim=8", "heads=2")
+    settings = settings_of(
+        "app=evaluate", f"checkpoint_dir={checkpoint}", f"model={model}", "hidden_dim=8", "heads=2"
+    )
     scores = evaluate.run(settings, tmp_path / "evaluation")
     for name in ("train", "val", "test"):
         assert scores[name] == pytest.approx(summary(checkpoint)[name], abs=1e-6)

@@ -21,11 +21,22 @@ WORLD, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirectory, dict[str, Any]]:
     folder = Path(tmp_path_factory.mktemp("bytes"))
     file = save_npz(folder / "toy.npz", random_graph(), thirds(40))
-    settings = compose([
-        f"partition_dir={folder}", "dataset_name=file", f"dataset_file={file}", f"num_partitions={WORLD}", "device=cpu",
-        f"num_rounds=[{ROUNDS}]", f"hidden_dim={HIDDEN}", "stopping=none", "cluster.threads=1", "sleep_time=0.001",
-        "base=published", "exchange=plain",
-    ])  # fmt: skip
+    settings = compose(
+        [
+            f"partition_dir={folder}",
+            "dataset_name=file",
+            f"dataset_file={file}",
+            f"num_partitions={WORLD}",
+            "device=cpu",
+            f"num_rounds=[{ROUNDS}]",
+            f"hidden_dim={HIDDEN}",
+            "stopping=none",
+            "cluster.threads=1",
+            "sleep_time=0.001",
+            "base=published",
+            "exchange=plain",
+        ]
+    )
     partition_data.run(settings.partition)
     directory = find([folder / f"toy-random-vol-{WORLD}"], WORLD)
     summary = train.run(settings, folder / "run")
@@ -50,16 +61,22 @@ def test_rows_and_gradients(trained: Any) -> None:
     assert halo > 0
     assert by_kind["features"] == halo * WIDTH * 4
     assert by_kind["embeddings"] == halo * HIDDEN * 4
-    assert by_kind["gradients"] == sum((parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1))
+    assert by_kind["gradients"] == sum(
+        (parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)
+    )
     assert by_kind["parameters"] == 0
 
 
 def test_layers(trained: Any) -> None:
     directory, summary = trained
     halo = sum(part.halo for part in directory.meta.parts)
-    last_metrics = 8 * 4 * 2 * (WORLD - 1)  # loss and counts, without a gradient, once the last round is over
+    last_metrics = (
+        8 * 4 * 2 * (WORLD - 1)
+    )  # loss and counts, without a gradient, once the last round is over
     rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
-    columns = [WORLD * (WORLD - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)]  # which of them are used, in bits
+    columns = [
+        WORLD * (WORLD - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)
+    ]  # which of them are used, in bits
     gradients = [(parameters(layer) + 8) * 4 * 2 * (WORLD - 1) * ROUNDS for layer in (0, 1)]
     digest = WORLD * (WORLD - 1) * 8  # of the parameters in the end
     assert summary["bytes"]["by_layer"] == [
@@ -74,19 +91,29 @@ def test_every_sum_is_the_total(trained: Any) -> None:
     assert counted["total"] == sum(map(sum, counted["by_peer"]))
     assert [counted["by_peer"][rank][rank] for rank in range(WORLD)] == [0] * WORLD
     crossed = counted["by_layer_and_kind"]
-    assert [sum(entry.values()) for entry in crossed] == [*counted["by_layer"], counted["outside_layers"]]
-    assert {kind: sum(entry[kind] for entry in crossed) for kind in counted["by_kind"]} == counted["by_kind"]
+    assert [sum(entry.values()) for entry in crossed] == [
+        *counted["by_layer"],
+        counted["outside_layers"],
+    ]
+    assert {kind: sum(entry[kind] for entry in crossed) for kind in counted["by_kind"]} == counted[
+        "by_kind"
+    ]
 
 
 def test_setup_is_small(trained: Any) -> None:
     """Facts, digests of the parameters; for the plan two counts, a code of the rows and a need; used columns."""
     directory, summary = trained
     each_pair = (10 + 1 + 2 + 2) * 8 + 1 + sum(-(-width // 8) for width in (WIDTH, HIDDEN))
-    codes = sum(code_size(count, directory.meta.parts[owner].nodes) for owner, count in boundary_rows(directory))
+    codes = sum(
+        code_size(count, directory.meta.parts[owner].nodes)
+        for owner, count in boundary_rows(directory)
+    )
     assert summary["bytes"]["by_kind"]["setup"] == WORLD * (WORLD - 1) * each_pair + codes
 
 
 def boundary_rows(directory: PartitionDirectory) -> list[tuple[int, int]]:
     """Owner and number of the rows of every ordered pair of parts."""
-    owners = [directory.read(rank).halo_owner.bincount(minlength=WORLD).tolist() for rank in range(WORLD)]
+    owners = [
+        directory.read(rank).halo_owner.bincount(minlength=WORLD).tolist() for rank in range(WORLD)
+    ]
     return [(owner, count) for wanted in owners for owner, count in enumerate(wanted)]

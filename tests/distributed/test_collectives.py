@@ -15,7 +15,13 @@ from retexo.comm.transport import PeerLost, Transport
 
 WORLD = 4
 SETUP, GRADIENTS = MessageTag("setup"), MessageTag("gradients", 1)
-ROUNDED = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
+ROUNDED = [
+    1.0,
+    1 + 2.0**-7,
+    -1 - 2.0**-7,
+    3.0,
+    0.0,
+]  # in bfloat16 exact, and so is 2, 4 or 8 times; 3 times is not
 EXACT = [1 / 3, 2.0**-40]
 MANY = 1 << 14
 """Copies of a few values, which are more bytes than one worker adds up for all."""
@@ -35,14 +41,18 @@ def collectives(transport: Transport) -> dict[str, Any]:
         value = call(comm)
         found[name] = (value, comm.meter.table(2))
 
-    def all_reduce(comm: Communicator, dtype: torch.dtype = torch.float32, copies: int = 1) -> list[list[float]]:
+    def all_reduce(
+        comm: Communicator, dtype: torch.dtype = torch.float32, copies: int = 1
+    ) -> list[list[float]]:
         tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype).repeat(copies)
         comm.all_reduce([ReduceInput(tensor)], GRADIENTS)
         return distinct(tensor, copies)
 
     def exchange(comm: Communicator) -> list[list[int]]:
         # rank r sends p values (10 r + p) to peer p, also to itself
-        to_peers = [torch.full((peer,), 10 * rank + peer, dtype=torch.int32) for peer in range(world_size)]
+        to_peers = [
+            torch.full((peer,), 10 * rank + peer, dtype=torch.int32) for peer in range(world_size)
+        ]
         return [part.tolist() for part in comm.all_to_all(to_peers, [rank] * world_size, SETUP)]
 
     def nothing(comm: Communicator) -> list[list[int]]:
@@ -53,23 +63,42 @@ def collectives(transport: Transport) -> dict[str, Any]:
         comm.all_reduce([ReduceInput(torch.zeros(5))], GRADIENTS)
         return comm.gather_traffic(2)
 
-    def several(comm: Communicator, zero_ranks: frozenset[int], copies: int) -> list[list[list[float]]]:
+    def several(
+        comm: Communicator, zero_ranks: frozenset[int], copies: int
+    ) -> list[list[list[float]]]:
         """Three tensors in one message; the first travels as bfloat16, the last may have fewer values than workers."""
         scale = 0.0 if rank in zero_ranks else 2.0**rank
-        tensors = [scale * torch.tensor(ROUNDED), torch.tensor(EXACT, dtype=torch.float64), torch.tensor([3])]
+        tensors = [
+            scale * torch.tensor(ROUNDED),
+            torch.tensor(EXACT, dtype=torch.float64),
+            torch.tensor([3]),
+        ]
         tensors = [tensor.repeat(copies) for tensor in tensors]
         comm.all_reduce(
-            [ReduceInput(tensors[0], torch.bfloat16, zero_ranks), ReduceInput(tensors[1]), ReduceInput(tensors[2])],
+            [
+                ReduceInput(tensors[0], torch.bfloat16, zero_ranks),
+                ReduceInput(tensors[1]),
+                ReduceInput(tensors[2]),
+            ],
             GRADIENTS,
         )
         return [distinct(tensor, copies) for tensor in tensors]
 
     everyone = frozenset(range(world_size))
     for copies in (1, MANY):
-        for name, zero_ranks in (("none", frozenset()), ("first", frozenset({0})), ("all", everyone)):
-            noted(f"{copies} silent {name}", lambda comm, zero=zero_ranks, times=copies: several(comm, zero, times))
+        for name, zero_ranks in (
+            ("none", frozenset()),
+            ("first", frozenset({0})),
+            ("all", everyone),
+        ):
+            noted(
+                f"{copies} silent {name}",
+                lambda comm, zero=zero_ranks, times=copies: several(comm, zero, times),
+            )
         noted(f"{copies} all_reduce", lambda comm, times=copies: all_reduce(comm, copies=times))
-    noted("nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS))
+    noted(
+        "nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS)
+    )
     noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
     noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))
     noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
@@ -79,8 +108,13 @@ def collectives(transport: Transport) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[("gloo", 1), ("gloo", 2), ("gloo", WORLD), ("sockets", 1), ("sockets", WORLD)])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture(
+    scope="module",
+    params=[("gloo", 1), ("gloo", 2), ("gloo", WORLD), ("sockets", 1), ("sockets", WORLD)],
+)
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     backend, world = request.param
     if backend == "gloo":
         return run_workers(world, over_gloo, Path(tmp_path_factory.mktemp("collectives")))
@@ -107,9 +141,15 @@ def test_all_reduce_adds_up(found: list[dict[str, Any]], name: str) -> None:
 @pytest.mark.parametrize(("name", "size"), [("1 all_reduce", 4), ("all_reduce float64", 8)])
 def test_one_worker_adds_up_small_sums(found: list[dict[str, Any]], name: str, size: int) -> None:
     others = range(1, len(found))
-    assert sent(found, name) == [[0, *(3 * size for _ in others)], *([3 * size, *(0 for _ in others)] for _ in others)]
+    assert sent(found, name) == [
+        [0, *(3 * size for _ in others)],
+        *([3 * size, *(0 for _ in others)] for _ in others),
+    ]
     tables = [worker[name][1] for worker in found]
-    assert sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables) == 2 * len(others) * 3 * size
+    assert (
+        sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables)
+        == 2 * len(others) * 3 * size
+    )
 
 
 def test_all_reduce_in_chunks_by_bytes(found: list[dict[str, Any]]) -> None:
@@ -127,12 +167,16 @@ SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
 
 @pytest.mark.parametrize("name", SILENT)
 @pytest.mark.parametrize("copies", [1, MANY])
-def test_several_tensors_in_one_message(found: list[dict[str, Any]], name: str, copies: int) -> None:
+def test_several_tensors_in_one_message(
+    found: list[dict[str, Any]], name: str, copies: int
+) -> None:
     world = len(found)
     factor = sum(2.0**rank for rank in range(world) if rank not in SILENT[name])
     rounded = (torch.tensor(ROUNDED) * factor).to(torch.bfloat16).tolist()
     exact = torch.tensor(EXACT, dtype=torch.float64).expand(world, 2).sum(dim=0).tolist()
-    assert [worker[f"{copies} silent {name}"][0] for worker in found] == [[[rounded], [exact], [[3 * world]]]] * world
+    assert [worker[f"{copies} silent {name}"][0] for worker in found] == [
+        [[rounded], [exact], [[3 * world]]]
+    ] * world
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -146,7 +190,8 @@ def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies
     ranks = range(world)
     root = min(set(ranks) - SILENT[name], default=0)
     rounded, exact, small = (
-        [n * (rank == root) if copies == 1 else n * copies // world for rank in ranks] for n in (5, 2, 1)
+        [n * (rank == root) if copies == 1 else n * copies // world for rank in ranks]
+        for n in (5, 2, 1)
     )
     for rank, row in enumerate(sent(found, f"{copies} silent {name}")):
         loud = rank not in SILENT[name]
@@ -169,7 +214,9 @@ def test_gather(found: list[dict[str, Any]]) -> None:
 
 def test_all_gather(found: list[dict[str, Any]]) -> None:
     world = len(found)
-    assert [worker["all_gather"][0] for worker in found] == [[[rank, -rank] for rank in range(world)]] * world
+    assert [worker["all_gather"][0] for worker in found] == [
+        [[rank, -rank] for rank in range(world)]
+    ] * world
     assert [sum(row) for row in sent(found, "all_gather")] == [(world - 1) * 2 * 8] * world
 
 
@@ -194,7 +241,9 @@ def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
     by_kind = dict(zip(KINDS, first.sum(dim=(0, 2, 3)).tolist(), strict=True))
     assert by_kind["gradients"] == 2 * (world - 1) * 5 * 4
     assert by_kind["metrics"] == (world - 1) * len(KINDS) * 3 * world * 8
-    after = torch.stack([worker["account"][1] for worker in found])  # what the meters say once it was sent
+    after = torch.stack(
+        [worker["account"][1] for worker in found]
+    )  # what the meters say once it was sent
     assert torch.equal(after, first)
 
 
@@ -222,13 +271,17 @@ OF_THIS_WORKER = (
 
 
 @pytest.mark.parametrize("text", OF_A_PEER)
-def test_a_peer_that_is_gone_is_named_as_the_reason(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_gone_is_named_as_the_reason(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(PeerLost, match="lost a peer while sending"):
         gather_failing_with(text, monkeypatch)
 
 
 @pytest.mark.parametrize("text", OF_THIS_WORKER)
-def test_a_failure_of_this_worker_is_not_a_lost_peer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_this_worker_is_not_a_lost_peer(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         gather_failing_with(text, monkeypatch)
     assert str(caught.value) == text

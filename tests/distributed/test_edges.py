@@ -57,7 +57,11 @@ def graph_of(kind: str) -> GraphData:
         "integers": rng.integers(0, 4, graph.num_edges).astype(np.float32),
     }
     weight = known["few"] if kind == "features" else known.get(kind)
-    feat = rng.standard_normal((graph.num_edges, 3)).astype(np.float32) if kind.startswith("features") else None
+    feat = (
+        rng.standard_normal((graph.num_edges, 3)).astype(np.float32)
+        if kind.startswith("features")
+        else None
+    )
     return replace(graph, edge_weight=weight, edge_feat=feat)
 
 
@@ -69,12 +73,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         graph = graph_of(kind)
         if parallel:
             assert graph.edge_weight is not None
-            src, dst = (np.repeat(ends, graph.edge_weight.astype(int)) for ends in (graph.src, graph.dst))
+            src, dst = (
+                np.repeat(ends, graph.edge_weight.astype(int)) for ends in (graph.src, graph.dst)
+            )
             graph = replace(graph, src=src, dst=dst, edge_weight=None)
         folder = tmp_path_factory.mktemp("edges")
-        directory = write_partitions(folder, graph, oracle_masks(), assignment(num_parts), num_parts)
+        directory = write_partitions(
+            folder, graph, oracle_masks(), assignment(num_parts), num_parts
+        )
         return joined(
-            train_as_threads(num_parts, (directory, settings_of(num_parts, *settings, "num_rounds=[3]"), 1 << 18))
+            train_as_threads(
+                num_parts, (directory, settings_of(num_parts, *settings, "num_rounds=[3]"), 1 << 18)
+            )
         )
 
     return of
@@ -100,8 +110,16 @@ def test_weights_of_two_change_no_mean(trained: Any, tmp_path: Path) -> None:
         for name, weight in (("plain", None), ("twos", np.full(graph.num_edges, 2, np.float32))):
             given = replace(graph, edge_weight=weight)
             parts = assignment(num_parts)
-            directory = write_partitions(tmp_path / f"{name}{num_parts}", given, oracle_masks(), parts, num_parts)
-            results.append(joined(train_as_threads(num_parts, (directory, settings_of(num_parts, *settings), 1 << 18))))
+            directory = write_partitions(
+                tmp_path / f"{name}{num_parts}", given, oracle_masks(), parts, num_parts
+            )
+            results.append(
+                joined(
+                    train_as_threads(
+                        num_parts, (directory, settings_of(num_parts, *settings), 1 << 18)
+                    )
+                )
+            )
         assert_same(*results)
         if num_parts == 1:
             for own, other in zip(results[0][1], results[1][1], strict=True):
@@ -111,7 +129,12 @@ def test_weights_of_two_change_no_mean(trained: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])
 def test_edges_make_a_difference(trained: Any, case: str) -> None:
     """Else the tests above would show nothing."""
-    plain = {"gcn": "gcn-spread", "gat": "gat-features", "gcn-features": "gcn-skips", "gat-features": "gat"}[case]
+    plain = {
+        "gcn": "gcn-spread",
+        "gat": "gat-features",
+        "gcn-features": "gcn-skips",
+        "gat-features": "gat",
+    }[case]
     assert not np.allclose(trained(1, case)[1][0][:, :4], trained(1, plain)[1][0][:, :4])
 
 
@@ -136,13 +159,18 @@ def test_parts_hold_what_the_graph_has(tmp_path: Path) -> None:
             into = held.node_ids[held.dst.long()] - 1000
             found += [
                 (int(v), *f, w)
-                for v, f, w in zip(into, held.edge_feat.tolist(), held.edge_weight.tolist(), strict=True)
+                for v, f, w in zip(
+                    into, held.edge_feat.tolist(), held.edge_weight.tolist(), strict=True
+                )
             ]
         assert graph.edge_weight is not None
         assert graph.edge_feat is not None
         between = graph.src != graph.dst
         wanted = zip(
-            graph.dst[between], graph.edge_feat[between].tolist(), graph.edge_weight[between].tolist(), strict=True
+            graph.dst[between],
+            graph.edge_feat[between].tolist(),
+            graph.edge_weight[between].tolist(),
+            strict=True,
         )
         assert sorted(found) == sorted((int(v), *f, w) for v, f, w in wanted)
 
@@ -158,14 +186,18 @@ def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
         into = (graph.dst == node) & between
         total = graph.edge_weight[into].astype(float).sum()
         wanted = (
-            graph.edge_weight[into].astype(float) @ graph.edge_feat[into].astype(float) / total if total else [0] * 3
+            graph.edge_weight[into].astype(float) @ graph.edge_feat[into].astype(float) / total
+            if total
+            else [0] * 3
         )
         np.testing.assert_allclose(got[node], wanted, rtol=1e-12)  # type: ignore[index]
 
 
 def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> list[Any]:
     sizes = tuple(directory.read(part).num_inner for part in range(num_parts))
-    options = PlanOptions(2, sizes, True, True, False, vector_bytes=(vector_bytes, vector_bytes // 100))
+    options = PlanOptions(
+        2, sizes, True, True, False, vector_bytes=(vector_bytes, vector_bytes // 100)
+    )
 
     def work(comm: Communicator) -> Any:
         return make_plan(directory.read(comm.rank), options, comm), int(comm.meter.table(2).sum())
@@ -186,18 +218,25 @@ def test_weights_are_told_where_they_pay(tmp_path: Path) -> None:
     untold = plans(directory, 2, 0)
     for plan, _ in untold:
         assert all(np.isnan(boundary.weight).all() for boundary in (*plan.incoming, *plan.outgoing))
-    told = [int((~np.isnan(plan.incoming[1 - rank].weight)).sum()) for rank, (plan, _) in enumerate(made)]
+    told = [
+        int((~np.isnan(plan.incoming[1 - rank].weight)).sum())
+        for rank, (plan, _) in enumerate(made)
+    ]
     more = sum(sent for _, sent in made) - sum(sent for _, sent in untold)
-    assert more == sum(2 + 4 * 4 + (2 * count + 7) // 8 for count in told)  # two bits for one of four values
+    assert more == sum(
+        2 + 4 * 4 + (2 * count + 7) // 8 for count in told
+    )  # two bits for one of four values
 
 
 def test_a_maximum_takes_no_weights(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(1), 1)
-    with pytest.raises(InputError, match=r"model.aggregator=pool: the edges have weights, .* model.aggregator=mean"):
+    with pytest.raises(
+        InputError, match=r"model.aggregator=pool: the edges have weights, .* model.aggregator=mean"
+    ):
         train_as_threads(1, (directory, settings_of(1, *MODELS["sage-pool"]), 1 << 18))
 
 
-# --- other trainers ----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- other trainers ----------------------------------------------------------------------------------------------------
 
 TRAINERS = {
     "full_graph": ("few", "gcn", "num_layers=3", "trainer=full_graph"),
@@ -208,10 +247,14 @@ TRAINERS = {
 }
 
 
-def answers(folder: Path, num_parts: int, graph: GraphData, model: str, *settings: str) -> np.ndarray:
+def answers(
+    folder: Path, num_parts: int, graph: GraphData, model: str, *settings: str
+) -> np.ndarray:
     directory = write_partitions(folder, graph, oracle_masks(), assignment(num_parts), num_parts)
     return test_trainers.joined_logits(
-        test_trainers.trained(directory, settings_of(num_parts, *MODELS[model], "num_rounds=[3]", *settings))
+        test_trainers.trained(
+            directory, settings_of(num_parts, *MODELS[model], "num_rounds=[3]", *settings)
+        )
     )
 
 
@@ -219,8 +262,12 @@ def answers(folder: Path, num_parts: int, graph: GraphData, model: str, *setting
 def test_other_trainers_take_weights(case: str, tmp_path: Path) -> None:
     kind, *settings = TRAINERS[case]
     wanted = answers(tmp_path / "1", 1, graph_of(kind), *settings)
-    np.testing.assert_allclose(answers(tmp_path / "4", 4, graph_of(kind), *settings), wanted, rtol=1e-8, atol=1e-11)
-    assert not np.allclose(answers(tmp_path / "0", 1, oracle_graph("dense"), *settings), wanted, rtol=1e-3)
+    np.testing.assert_allclose(
+        answers(tmp_path / "4", 4, graph_of(kind), *settings), wanted, rtol=1e-8, atol=1e-11
+    )
+    assert not np.allclose(
+        answers(tmp_path / "0", 1, oracle_graph("dense"), *settings), wanted, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("model", ["gcn", "gat-mean"])
@@ -243,4 +290,7 @@ def test_sites_equal_a_directory(trained: Any, tmp_path: Path) -> None:
     graph, parts = graph_of("features"), assignment(4)
     write_sites(tmp_path, graph, oracle_masks(), parts, ["a", "b", "c", "d"])
     settings = settings_of(4, *CASES["gcn-features"][1], "num_rounds=[3]")
-    assert_same(joined(train_as_threads(4, (find_sites(tmp_path, 4), settings, 1 << 18))), trained(1, "gcn-features"))
+    assert_same(
+        joined(train_as_threads(4, (find_sites(tmp_path, 4), settings, 1 << 18))),
+        trained(1, "gcn-features"),
+    )

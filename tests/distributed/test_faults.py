@@ -42,10 +42,14 @@ WRITING = ("exchange", "round", "checkpoint")
 """Phases that write more than fits in what the disk has given them already."""
 BACKENDS = ("gloo", "sockets", "tls")
 USUAL = {
-    ("kill", "rendezvous", "tls"), ("stop", "plan", "sockets"), ("full disk", "exchange", "tls"),
-    ("terminate", "round", "gloo"), ("kill", "evaluation", "sockets"), ("full disk", "checkpoint", "gloo"),
+    ("kill", "rendezvous", "tls"),
+    ("stop", "plan", "sockets"),
+    ("full disk", "exchange", "tls"),
+    ("terminate", "round", "gloo"),
+    ("kill", "evaluation", "sockets"),
+    ("full disk", "checkpoint", "gloo"),
     ("kill", "embedding", "tls"),
-}  # fmt: skip
+}
 
 
 def kill(disk: Path) -> None:
@@ -75,7 +79,12 @@ def full_disk(disk: Path) -> None:
             file.write(bytes(4096))
 
 
-FAULTS: dict[str, Callable[[Path], None]] = {"kill": kill, "stop": stop, "terminate": terminate, "full disk": full_disk}
+FAULTS: dict[str, Callable[[Path], None]] = {
+    "kill": kill,
+    "stop": stop,
+    "terminate": terminate,
+    "full disk": full_disk,
+}
 
 
 def victim(phase: str) -> int:
@@ -114,7 +123,9 @@ def struck(
         Progress.enter, Progress.at = enters, is_at  # type: ignore[method-assign]
     if keys:  # as if each worker were a node
         credentials = read_credentials(keys[rank], rank, WORLD)
-        job = replace(job, rendezvous=replace(job.rendezvous, credentials=credentials, parts_per_node=1))
+        job = replace(
+            job, rendezvous=replace(job.rendezvous, credentials=credentials, parts_per_node=1)
+        )
     train_worker.main(rank, job, parent, streams)
 
 
@@ -127,9 +138,29 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(parts: Path, *more: str) -> Settings:
-    small = "hidden_dim=6", "num_rounds=[5,6]", "stopping=none", "learning_rate=[0.05]", "cluster.threads=1"
-    kept = "exchange.precision=fp32", "checkpoint.every=2", "distributed.heartbeat_timeout=3", "num_partitions=3"
-    return compose([*small, *kept, *more, "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+    small = (
+        "hidden_dim=6",
+        "num_rounds=[5,6]",
+        "stopping=none",
+        "learning_rate=[0.05]",
+        "cluster.threads=1",
+    )
+    kept = (
+        "exchange.precision=fp32",
+        "checkpoint.every=2",
+        "distributed.heartbeat_timeout=3",
+        "num_partitions=3",
+    )
+    return compose(
+        [
+            *small,
+            *kept,
+            *more,
+            "dataset_name=file",
+            "dataset_file=toy.npz",
+            f"partition_dir={parts}",
+        ]
+    )
 
 
 def layers(run_dir: Path) -> list[bytes]:
@@ -150,7 +181,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here ({mounted.stderr.strip()}); that needs root")
+        pytest.skip(
+            f"no file system can be mounted here ({mounted.stderr.strip()}); that needs root"
+        )
     yield tmp_path
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
@@ -201,9 +234,15 @@ def test_a_fault_in_a_phase(
     if fault == "terminate":
         assert raised.value.args == (143,)
     else:
-        says = {"kill": "was killed by SIGKILL", "stop": "was stopped", "full disk": "cannot be written"}[fault]
+        says = {
+            "kill": "was killed by SIGKILL",
+            "stop": "was stopped",
+            "full disk": "cannot be written",
+        }[fault]
         message = str(raised.value)
-        who = r"rank \d" if fault == "full disk" else f"rank {victim(phase)}"  # a disk is full for all
+        who = (
+            r"rank \d" if fault == "full disk" else f"rank {victim(phase)}"
+        )  # a disk is full for all
         assert re.match(rf"{who} \(node 0\)", message)
         assert says in message
         assert f"phase: {phase}" in message
@@ -232,8 +271,11 @@ def test_fifty_runs_in_a_row_leave_nothing_behind(
         train.run(settings(parts), tmp_path / str(number))
         assert layers(tmp_path / str(number)) == whole
         assert {path.name for path in (tmp_path / str(number)).iterdir()} == {
-            "config.json", "metrics.jsonl", "summary.json", "checkpoint",
-        }  # fmt: skip
+            "config.json",
+            "metrics.jsonl",
+            "summary.json",
+            "checkpoint",
+        }
         assert left(temporary) == before, f"after {number + 1} runs"
     print(f"50 runs left nothing behind: {before}")
 
@@ -243,9 +285,13 @@ def left(temporary: Path) -> dict[str, Any]:
     me = psutil.Process()
     shared = re.findall(r"torch_(\d+)_", " ".join(path.name for path in Path("/dev/shm").iterdir()))
     return {
-        "processes": sorted(child.pid for child in me.children(recursive=True)),  # the fork server stays
+        "processes": sorted(
+            child.pid for child in me.children(recursive=True)
+        ),  # the fork server stays
         "file descriptors": me.num_fds(),
-        "shared memory": sorted(pid for pid in shared if not psutil.pid_exists(int(pid))),  # of processes that ended
+        "shared memory": sorted(
+            pid for pid in shared if not psutil.pid_exists(int(pid))
+        ),  # of processes that ended
         "temporary files": sorted(path.name for path in temporary.rglob("*")),
         "threads": me.num_threads(),
     }

@@ -25,9 +25,17 @@ from retexo.trainers.context import Clock
 pytestmark = pytest.mark.timeout(120)
 EPOCHS = 4
 COMMON = (
-    "hidden_dim=8", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.1]", "optimizer._target_=torch.optim.SGD",
-    "stopping=none", "best_val_model=false", "device=cpu", "base=published", "weight_decay=0",
-)  # fmt: skip
+    "hidden_dim=8",
+    "dropout=0",
+    f"num_rounds=[{EPOCHS}]",
+    "learning_rate=[0.1]",
+    "optimizer._target_=torch.optim.SGD",
+    "stopping=none",
+    "best_val_model=false",
+    "device=cpu",
+    "base=published",
+    "weight_decay=0",
+)
 MODELS = {
     "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3"),
     "sage": ("model=hetero_sage", "num_layers=2"),
@@ -45,20 +53,37 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
     num_parts, trainer = settings.cluster.num_partitions, registry.find(settings.trainer.name)
     registry.check(settings)
     parts = hetero_parts(GRAPH, num_parts)
-    layers: list[Any] = [each.double() for each in build_network(HeteroArchitecture(
-        settings.model, schema_of(parts[0]), 3), seed=1)]  # fmt: skip
+    layers: list[Any] = [
+        each.double()
+        for each in build_network(
+            HeteroArchitecture(settings.model, schema_of(parts[0]), 3), seed=1
+        )
+    ]
     sizes = known_sizes(parts)
 
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
         context = make_hetero_context(
-            settings, parts[comm.rank], sizes, comm, device=torch.device("cpu"), use=trainer.USE,
-            partial_sums=layers[0].conv.linear_aggregation, clock=Clock(), log=log, dtype=torch.float64,
-        )  # fmt: skip
+            settings,
+            parts[comm.rank],
+            sizes,
+            comm,
+            device=torch.device("cpu"),
+            use=trainer.USE,
+            partial_sums=layers[0].conv.linear_aggregation,
+            clock=Clock(),
+            log=log,
+            dtype=torch.float64,
+        )
         with LOCK:
             trained = copy.deepcopy(layers)
         result = trainer.train(context, trained)
-        return log.rounds, result.logits[0].detach(), trained, comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist()
+        return (
+            log.rounds,
+            result.logits[0].detach(),
+            trained,
+            comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist(),
+        )
 
     found = run_threads(num_parts, worker)
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
@@ -72,13 +97,18 @@ def outcome(settings: TrainSettings) -> dict[str, Any]:
 
 def dense_network(layers: list[Any], kept: dict[Any, Tensor], degrees: dict[Any, Tensor]) -> Tensor:
     """Logits of all movies; kept: [to, from] edges by relation that are used, and what divides the mean of each."""
-    rows = {name: torch.from_numpy(np.asarray(table.features)).double() for name, table in GRAPH.nodes.items()}
+    rows = {
+        name: torch.from_numpy(np.asarray(table.features)).double()
+        for name, table in GRAPH.nodes.items()
+    }
     rows = {name: each for name, each in rows.items() if each.shape[1]}
     for layer in layers:
         made = {}
         for name, stage in layer.by_type():
             conv, total = stage.conv, stage.conv.bias
-            for place, each in enumerate(each for each in RELATIONS if each[2] == name and each[0] in rows):
+            for place, each in enumerate(
+                each for each in RELATIONS if each[2] == name and each[0] in rows
+            ):
                 z = rows[each[0]] @ conv.weight_of(0, place)
                 if conv.linear_aggregation:
                     total = total + kept[each] / degrees[each].clamp(min=1e-9) @ z
@@ -88,7 +118,10 @@ def dense_network(layers: list[Any], kept: dict[Any, Tensor], degrees: dict[Any,
                     score = (rows[name] @ conv.attention_dst[place])[:, None]
                 score = score + (heads * conv.attention_src[place]).sum(-1)[None]
                 power = kept[each][:, :, None] * nn.functional.leaky_relu(score, 0.2).exp()
-                mixed = [divided(power[:, :, head]) @ heads[:, head] for head in range(conv.attention_heads)]
+                mixed = [
+                    divided(power[:, :, head]) @ heads[:, head]
+                    for head in range(conv.attention_heads)
+                ]
                 total = total + torch.cat(mixed, dim=1)
             if name in rows:
                 total = total + rows[name] @ stage.skips["rows"]
@@ -98,14 +131,21 @@ def dense_network(layers: list[Any], kept: dict[Any, Tensor], degrees: dict[Any,
     return rows["movie"]
 
 
-def by_hand(settings: TrainSettings, kept: dict[Any, Tensor], degrees: dict[Any, Tensor]) -> tuple[list[float], Tensor]:
+def by_hand(
+    settings: TrainSettings, kept: dict[Any, Tensor], degrees: dict[Any, Tensor]
+) -> tuple[list[float], Tensor]:
     """Losses and logits of gradient descent on the whole graph, with autograd on dense matrices."""
     schema = schema_of(hetero_parts(GRAPH, 1)[0])
-    layers: list[Any] = [each.double() for each in build_network(HeteroArchitecture(settings.model, schema, 3), seed=1)]
+    layers: list[Any] = [
+        each.double()
+        for each in build_network(HeteroArchitecture(settings.model, schema, 3), seed=1)
+    ]
     labels, train, losses = torch.from_numpy(GRAPH.labels), torch.arange(40) % 3 == 0, []
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     for _ in range(EPOCHS):
-        loss = nn.functional.cross_entropy(dense_network(layers, kept, degrees)[train], labels[train])
+        loss = nn.functional.cross_entropy(
+            dense_network(layers, kept, degrees)[train], labels[train]
+        )
         losses.append(float(loss))
         for parameter, gradient in zip(
             parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
@@ -141,10 +181,14 @@ def test_full_graph_equals_one_process(model: str, num_parts: int) -> None:
 def test_local_equals_one_process_without_the_cut_edges(model: str, degrees: str) -> None:
     settings = settings_of(model, 4, "trainer=local", f"local.degrees={degrees}")
     parts = random_assignment(GRAPH, 4)
-    kept = {name: matrix * torch.from_numpy(parts[name[2]][:, None] == parts[name[0]])
-            for name, matrix in adjacencies().items()}  # fmt: skip
+    kept = {
+        name: matrix * torch.from_numpy(parts[name[2]][:, None] == parts[name[0]])
+        for name, matrix in adjacencies().items()
+    }
     found = outcome(settings)
-    assert_equal(found, by_hand(settings, kept, totals(kept if degrees == "local" else adjacencies())))
+    assert_equal(
+        found, by_hand(settings, kept, totals(kept if degrees == "local" else adjacencies()))
+    )
     assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
 
 
@@ -153,12 +197,22 @@ def test_plain_bytes_are_those_by_hand() -> None:
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
     found = outcome(settings)
     assert_equal(found, whole("sage"))
-    halo = {name: sum(part.nodes[name].num_halo for part in hetero_parts(GRAPH, 2)) for name in SIZES}
+    halo = {
+        name: sum(part.nodes[name].num_halo for part in hetero_parts(GRAPH, 2)) for name in SIZES
+    }
     one_pass = 8 * 8 * sum(halo[name] for name in found["layers"][0].types)  # float64
-    parameters = sum(parameter.numel() for layer in found["layers"] for parameter in layer.parameters())
-    parameters -= 2 * 8  # of the relation without edges the weight in the first layer has no gradient
-    assert found["sent"]["features"] == 8 * sum(halo[name] * width for name, (_, width) in SIZES.items())
-    assert found["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass  # the last: the final test
+    parameters = sum(
+        parameter.numel() for layer in found["layers"] for parameter in layer.parameters()
+    )
+    parameters -= (
+        2 * 8
+    )  # of the relation without edges the weight in the first layer has no gradient
+    assert found["sent"]["features"] == 8 * sum(
+        halo[name] * width for name, (_, width) in SIZES.items()
+    )
+    assert (
+        found["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass
+    )  # the last: the final test
     assert found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 64  # the last counts go alone
     assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 8)
     exact = outcome(settings_of("sage", 2, "trainer=full_graph"))

@@ -41,12 +41,25 @@ RELATIONS = {
 GRAPH = random_hetero(SIZES, RELATIONS, weighted=[("person", "directs", "movie")])
 ROUNDS = 3
 COMMON = (
-    "hidden_dim=12", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.1]", "optimizer._target_=torch.optim.SGD",
-    "stopping=none", "best_val_model=false", "device=cpu", "smoothing.steps=3",
-)  # fmt: skip
+    "hidden_dim=12",
+    "dropout=0",
+    f"num_rounds=[{ROUNDS}]",
+    "learning_rate=[0.1]",
+    "optimizer._target_=torch.optim.SGD",
+    "stopping=none",
+    "best_val_model=false",
+    "device=cpu",
+    "smoothing.steps=3",
+)
 CASES = {
     "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3", "+experiment=exact"),
-    "sage": ("model=hetero_sage", "model.norm=none", "num_layers=2", "+experiment=exact", "smoothing.reach=hops"),
+    "sage": (
+        "model=hetero_sage",
+        "model.norm=none",
+        "num_layers=2",
+        "+experiment=exact",
+        "smoothing.reach=hops",
+    ),
     "rgat": ("model=rgat", "heads=2", "num_layers=3", "+experiment=exact", "batch_size=60"),
     "plain": ("model=rgcn", "num_layers=2", "+experiment=exact", "exchange=plain"),
 }
@@ -65,19 +78,27 @@ class Losses:
 
 def known_sizes(parts: list[HeteroPartition]) -> Any:
     number = {
-        name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts) for name in ("train", "val", "test")
+        name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts)
+        for name in ("train", "val", "test")
     }
     untrained = frozenset(part.rank for part in parts if not part.train_mask.any())
     return graph_info(
-        **{f"num_{name}": count for name, count in number.items()}, num_classes=3, untrained_ranks=untrained
+        **{f"num_{name}": count for name, count in number.items()},
+        num_classes=3,
+        untrained_ranks=untrained,
     )
 
 
 def network(settings: TrainSettings, part: HeteroPartition) -> list[Stage]:
-    return [stage.double() for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)]
+    return [
+        stage.double()
+        for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)
+    ]
 
 
-def outcome(case: str, num_parts: int, parts: list[HeteroPartition] | None = None) -> dict[str, Any]:
+def outcome(
+    case: str, num_parts: int, parts: list[HeteroPartition] | None = None
+) -> dict[str, Any]:
     """Losses of every round, logits of each layer and smoothed answers of all movies; parts: others than usual."""
     settings = train_settings(*COMMON, *(CASES | ROUNDED)[case], f"num_partitions={num_parts}")
     parts = parts or hetero_parts(GRAPH, num_parts)
@@ -86,13 +107,26 @@ def outcome(case: str, num_parts: int, parts: list[HeteroPartition] | None = Non
     def worker(comm: Communicator) -> Any:
         log: Any = Losses()
         context = make_hetero_context(
-            settings, parts[comm.rank], sizes, comm, device=torch.device("cpu"),
-            partial_sums=stages[0].conv.linear_aggregation, clock=Clock(), log=log, dtype=torch.float64,
-        )  # fmt: skip
+            settings,
+            parts[comm.rank],
+            sizes,
+            comm,
+            device=torch.device("cpu"),
+            partial_sums=stages[0].conv.linear_aggregation,
+            clock=Clock(),
+            log=log,
+            dtype=torch.float64,
+        )
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
         answer = choose_answer(context, result.logits, functools.partial(propagate, context))
-        return log.rounds, result.logits, answer[1], list(propagate(context, result.logits[-1], 3)), trained
+        return (
+            log.rounds,
+            result.logits,
+            answer[1],
+            list(propagate(context, result.logits[-1], 3)),
+            trained,
+        )
 
     found = run_threads(num_parts, worker)
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
@@ -101,7 +135,9 @@ def outcome(case: str, num_parts: int, parts: list[HeteroPartition] | None = Non
         return torch.cat(pieces)[order]
 
     return {
-        "losses": np.array(found[0][0][:: ROUNDS + 1] and [each[0] for each in found[0][0] if each[0] is not None]),
+        "losses": np.array(
+            found[0][0][:: ROUNDS + 1] and [each[0] for each in found[0][0] if each[0] is not None]
+        ),
         "logits": [joined(list(each)) for each in zip(*(one[1] for one in found), strict=True)],
         "answer": joined([one[2] for one in found]),
         "powers": [joined(list(each)) for each in zip(*(one[3] for one in found), strict=True)],
@@ -122,7 +158,9 @@ def test_parts_equal_one(case: str, num_parts: int) -> None:
     for name in ("logits", "powers"):
         for own, other in zip(several[name], one[name], strict=True):
             torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
-    torch.testing.assert_close(several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True)
+    torch.testing.assert_close(
+        several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True
+    )
 
 
 def test_rounded_rows() -> None:
@@ -140,7 +178,10 @@ def test_sites_train_to_what_their_parts_do(case: str, tmp_path: Path) -> None:
     write_hetero_sites(tmp_path, GRAPH, thirds(40), random_assignment(GRAPH, 4), names)
     folders = find_sites(tmp_path, 4)
     assert isinstance(folders, HeteroDirectory)
-    found, wanted = outcome(case, 4, [folders.read_hetero(rank) for rank in range(4)]), outcome(case, 4)
+    found, wanted = (
+        outcome(case, 4, [folders.read_hetero(rank) for rank in range(4)]),
+        outcome(case, 4),
+    )
     np.testing.assert_array_equal(found["losses"], wanted["losses"])
     assert torch.equal(found["answer"].nan_to_num(7), wanted["answer"].nan_to_num(7))
     for one, other in zip(found["stages"], wanted["stages"], strict=True):
@@ -153,7 +194,9 @@ def adjacencies() -> dict[Any, Tensor]:
     for name, relation in GRAPH.relations.items():
         matrix = torch.zeros(SIZES[name[2]][0], SIZES[name[0]][0], dtype=torch.float64)
         weight = (
-            torch.ones(relation.num_edges) if relation.edge_weight is None else torch.from_numpy(relation.edge_weight)
+            torch.ones(relation.num_edges)
+            if relation.edge_weight is None
+            else torch.from_numpy(relation.edge_weight)
         )
         ends = torch.from_numpy(relation.dst), torch.from_numpy(relation.src)
         matrix.index_put_(ends, weight.double(), accumulate=True)
@@ -175,9 +218,14 @@ def means() -> dict[Any, Tensor]:
 def attended(conv: Any, place: int, name: Any, rows: Tensor, own: Tensor, weight: Tensor) -> Tensor:
     """The heads of one relation, side by side."""
     z = (rows @ weight).view(len(rows), conv.attention_heads, -1)
-    score = (z * conv.attention_src[place]).sum(-1)[None] + (own @ conv.attention_dst[place])[:, None]
+    score = (z * conv.attention_src[place]).sum(-1)[None] + (own @ conv.attention_dst[place])[
+        :, None
+    ]
     power = torch.nn.functional.leaky_relu(score, 0.2).exp()
-    heads = [divided(adjacencies()[name] * power[:, :, head]) @ z[:, head] for head in range(conv.attention_heads)]
+    heads = [
+        divided(adjacencies()[name] * power[:, :, head]) @ z[:, head]
+        for head in range(conv.attention_heads)
+    ]
     return torch.cat(heads, dim=1)
 
 
@@ -185,22 +233,39 @@ def attended(conv: Any, place: int, name: Any, rows: Tensor, own: Tensor, weight
 def test_closed_form(case: str) -> None:
     """Stage by stage with the trained parameters, and one step of smoothing."""
     found, mean = alone(case), means()
-    x = {name: torch.from_numpy(np.asarray(table.features)).double() for name, table in GRAPH.nodes.items()}
+    x = {
+        name: torch.from_numpy(np.asarray(table.features)).double()
+        for name, table in GRAPH.nodes.items()
+    }
     part = hetero_parts(GRAPH, 1)[0]
     schema, rows = schema_of(part), x
-    raw = [mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]]
+    raw = [
+        mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]
+    ]
     stages = found["stages"]
     for layer, stage in enumerate(stages):
-        inputs = raw if layer == 0 else [*raw, *(mean[name] @ rows[name[0]] for name in schema.inputs(layer))]
-        weights = [stage.conv.weight_of(g, p) for g, group in enumerate(stage.conv.groups) for p in range(len(group))]
+        inputs = (
+            raw
+            if layer == 0
+            else [*raw, *(mean[name] @ rows[name[0]] for name in schema.inputs(layer))]
+        )
+        weights = [
+            stage.conv.weight_of(g, p)
+            for g, group in enumerate(stage.conv.groups)
+            for p in range(len(group))
+        ]
         products = [matrix @ weight for matrix, weight in zip(inputs, weights, strict=True)]
         if case == "rgat":
             last = schema.inputs(layer)
             for place, name in enumerate(last):
                 number = place + len(products) - len(last)
-                products[number] = attended(stage.conv, place, name, rows[name[0]], x["movie"], weights[number])
+                products[number] = attended(
+                    stage.conv, place, name, rows[name[0]], x["movie"], weights[number]
+                )
         groups = [sum(products[: len(raw)]), *([sum(products[len(raw) :])] if layer else [])]
-        hidden = torch.cat((x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1)
+        hidden = torch.cat(
+            (x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1
+        )
         hidden = torch.relu(stage.norm(hidden))
         known = ~found["logits"][layer].isnan().any(1)
         torch.testing.assert_close(
@@ -211,7 +276,9 @@ def test_closed_form(case: str) -> None:
         passed = {}
         for to in schema.sources(layer + 1):
             into = [name for name in schema.into(to) if name[0] in rows]
-            near = [mean[name] @ rows[name[0]] @ weight[name[0]] for name in into if name[0] in weight]
+            near = [
+                mean[name] @ rows[name[0]] @ weight[name[0]] for name in into if name[0] in weight
+            ]
             far = [mean[name] @ rows[name[0]] for name in into if name[0] not in weight]
             passed[to] = torch.cat([*([sum(near)] if near else []), *far], dim=1)
         rows = passed
@@ -225,30 +292,51 @@ def test_smoothing() -> None:
     reached = {name: (matrix.sum(1, keepdim=True) > 0).double() for name, matrix in mean.items()}
     persons = mean["movie", "rev_acts_in", "person"] @ before
     studios = mean["movie", "rev_makes", "studio"] @ before
-    brought = {("person", "acts_in", "movie"): persons, ("person", "directs", "movie"): persons,
-               ("studio", "makes", "movie"): studios, ("movie", "sequel_of", "movie"): before}  # fmt: skip
+    brought = {
+        ("person", "acts_in", "movie"): persons,
+        ("person", "directs", "movie"): persons,
+        ("studio", "makes", "movie"): studios,
+        ("movie", "sequel_of", "movie"): before,
+    }
     total = sum(mean[name] @ rows for name, rows in brought.items())
     count = sum(reached[name] for name in brought)
-    torch.testing.assert_close(after, torch.where(count > 0, total / count.clamp(min=1), before), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        after, torch.where(count > 0, total / count.clamp(min=1), before), rtol=1e-8, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("num_parts", [1, 4])
 def test_hops(num_parts: int) -> None:
     """Two hops of trainer=sign, by the type that the features are of."""
-    settings = train_settings(*COMMON, "model=rgcn", "num_layers=2", "+experiment=exact", f"num_partitions={num_parts}")
+    settings = train_settings(
+        *COMMON, "model=rgcn", "num_layers=2", "+experiment=exact", f"num_partitions={num_parts}"
+    )
     parts, mean = hetero_parts(GRAPH, num_parts), means()
     sizes = known_sizes(parts)
 
     def worker(comm: Communicator) -> list[Tensor]:
         context = make_hetero_context(
-            settings, parts[comm.rank], sizes, comm, partial_sums=True, device=torch.device("cpu"), clock=Clock(),
-            log=Losses(), dtype=torch.float64, use="evaluate",
-        )  # type: ignore[arg-type]  # fmt: skip
+            settings,
+            parts[comm.rank],
+            sizes,
+            comm,
+            partial_sums=True,
+            device=torch.device("cpu"),
+            clock=Clock(),
+            log=Losses(),
+            dtype=torch.float64,
+            use="evaluate",
+        )  # type: ignore[arg-type]
         return sign.make_hops(context, 2)
 
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
-    hops = [torch.cat(list(each))[order] for each in zip(*run_threads(num_parts, worker), strict=True)]
-    state = {name: {name: torch.from_numpy(np.asarray(table.features)).double()} for name, table in GRAPH.nodes.items()}
+    hops = [
+        torch.cat(list(each))[order] for each in zip(*run_threads(num_parts, worker), strict=True)
+    ]
+    state = {
+        name: {name: torch.from_numpy(np.asarray(table.features)).double()}
+        for name, table in GRAPH.nodes.items()
+    }
     wanted = [state["movie"]["movie"]]
     for _ in range(2):
         brought: dict[str, dict[str, list[Tensor]]] = {}
@@ -256,11 +344,18 @@ def test_hops(num_parts: int) -> None:
             for origin, rows in state[name[0]].items():
                 if rows.shape[1]:
                     brought.setdefault(name[2], {}).setdefault(origin, []).append(matrix @ rows)
-        state = {name: {of: torch.stack(each).mean(0) for of, each in brought.get(name, {}).items()} for name in state}
+        state = {
+            name: {of: torch.stack(each).mean(0) for of, each in brought.get(name, {}).items()}
+            for name in state
+        }
         wanted += state["movie"].values()
     assert len(hops) == len(wanted)
     left = list(wanted)
     for own in hops:
-        fits = [each for each in left if each.shape == own.shape and torch.allclose(each, own, rtol=1e-8, atol=1e-10)]
+        fits = [
+            each
+            for each in left
+            if each.shape == own.shape and torch.allclose(each, own, rtol=1e-8, atol=1e-10)
+        ]
         assert fits
         left = [each for each in left if each is not fits[0]]

@@ -53,11 +53,22 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(parts: Path, app: str, *more: str) -> Settings:
-    return compose([*SMALL, *more, f"app={app}", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+    return compose(
+        [
+            *SMALL,
+            *more,
+            f"app={app}",
+            "dataset_name=file",
+            "dataset_file=toy.npz",
+            f"partition_dir={parts}",
+        ]
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_what_was_sent_is_what_was_planned(case: tuple[str, ...], parts: Path, tmp_path: Path) -> None:
+def test_what_was_sent_is_what_was_planned(
+    case: tuple[str, ...], parts: Path, tmp_path: Path
+) -> None:
     """By layer and kind; of what training makes, at most so much."""
     summary = train.run(settings(parts, "train", *case), tmp_path / "train")
     planned: Counter[tuple[int, str]] = Counter()
@@ -69,7 +80,11 @@ def test_what_was_sent_is_what_was_planned(case: tuple[str, ...], parts: Path, t
         )
         bounded |= set() if entry["exact"] else {(layer, entry["kind"])}
     table = summary["bytes"]["by_layer_and_kind"]
-    sent = {(layer, kind): count for layer in (*range(len(table) - 1), -1) for kind, count in table[layer].items()}
+    sent = {
+        (layer, kind): count
+        for layer in (*range(len(table) - 1), -1)
+        for kind, count in table[layer].items()
+    }
     assert sent[0, "features"] > 0
     for place, count in sent.items():
         if place in bounded and place[1] != "gradients":
@@ -79,7 +94,9 @@ def test_what_was_sent_is_what_was_planned(case: tuple[str, ...], parts: Path, t
 
 
 @pytest.mark.parametrize("message", [14, 40])
-def test_a_death_changes_nothing(message: int, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_changes_nothing(
+    message: int, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train.run(settings(parts, "train", *EXACT), tmp_path / "whole")
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(dies_at, message))
@@ -98,7 +115,9 @@ def test_inference(model: str, parts: Path, tmp_path: Path) -> None:
     assert result["test"] == summary["test"]
     predict.run(settings(parts, "predict", trained, "predict.format=csv"), tmp_path / "predict")
     rows = (tmp_path / "predict" / "predictions.csv").read_text().splitlines()[1:]
-    assert sorted(int(row.split(",")[0]) for row in rows) == sorted(GRAPH.nodes["movie"].node_ids.tolist())
+    assert sorted(int(row.split(",")[0]) for row in rows) == sorted(
+        GRAPH.nodes["movie"].node_ids.tolist()
+    )
 
 
 def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
@@ -113,7 +132,10 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(logits.softmax(1).numpy(), table.probabilities)
     some = run.predict(directory, node_ids=[1007, 1002])
     np.testing.assert_allclose(some.probabilities, table.probabilities[[7, 2]], rtol=1e-5)
-    predict.run(settings(parts, "predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true"), tmp_path / "p")
+    predict.run(
+        settings(parts, "predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true"),
+        tmp_path / "p",
+    )
     written = np.stack(list(read_table(tmp_path / "p" / "embeddings.parquet").values())[1:], axis=1)
     np.testing.assert_allclose(written, table.embeddings, rtol=1e-4, atol=1e-6)
     write_partitions(tmp_path / "plain", random_graph(30, 90), thirds(30), np.arange(30) % 3, 3)
@@ -124,7 +146,11 @@ def test_a_loaded_run(parts: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("trainer", ["full_graph", "local"])
 def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
     """A run, what app=plan says of it, its scores again, and its predictions from Python and by the command."""
-    given = "model=rgcn", f"trainer={trainer}", "exchange=plain" if trainer == "full_graph" else "exchange=exact"
+    given = (
+        "model=rgcn",
+        f"trainer={trainer}",
+        "exchange=plain" if trainer == "full_graph" else "exchange=exact",
+    )
     given = (*given, "stopping=none", "num_layers=3")
     summary = train.run(settings(parts, "train", *given), tmp_path / "run")
     trained, kinds = f"checkpoint_dir={tmp_path}/run", summary["bytes"]["by_kind"]
@@ -139,19 +165,27 @@ def test_end_to_end(trainer: str, parts: Path, tmp_path: Path) -> None:
         assert kinds["features"] == kinds["embeddings"] == 0
         return
     assert again["test"] == summary["test"]
-    assert float((table.classes == GRAPH.labels)[2::3].mean()) == pytest.approx(summary["test"]["accuracy"])
-    planned = plan.run(settings(parts, "plan", *given[2:], "model=rgcn", "gradient=sync"), tmp_path / "plan")
+    assert float((table.classes == GRAPH.labels)[2::3].mean()) == pytest.approx(
+        summary["test"]["accuracy"]
+    )
+    planned = plan.run(
+        settings(parts, "plan", *given[2:], "model=rgcn", "gradient=sync"), tmp_path / "plan"
+    )
     predicted = planned["baselines"]["limit"]["full graph, end to end"]
     one_pass = kinds["embeddings"] // (2 * 5 + 1)  # five epochs forth and back, and the final test
     tail = 5 * 2 * 2 * 4 * 8  # the last floats of a round's message
-    assert kinds["features"] + kinds["embeddings"] + kinds["gradients"] == predicted + one_pass + tail
+    assert (
+        kinds["features"] + kinds["embeddings"] + kinds["gradients"] == predicted + one_pass + tail
+    )
 
 
 def test_sign(parts: Path, tmp_path: Path) -> None:
     summary = train.run(settings(parts, "train", "model=rgcn", "trainer=sign"), tmp_path / "run")
     assert len(summary["rounds"]) == 1
     assert summary["bytes"]["by_kind"]["features"] > 0
-    assert "rgcn" in refused(parts, "train", "model=rgat", "heads=2", "trainer=sign", folder=tmp_path)
+    assert "rgcn" in refused(
+        parts, "train", "model=rgat", "heads=2", "trainer=sign", folder=tmp_path
+    )
 
 
 def refused(*given: Any, folder: Path) -> str:
@@ -167,39 +201,68 @@ def test_refusals(parts: Path, tmp_path: Path) -> None:
     assert "node_classification_gcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
     assert "model=rgcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
     assert "lazy" in refused(parts, "train", "model=rgcn", "trainer=bns", folder=tmp_path)
-    assert "model.own_half" in refused(parts, "train", "model=rgcn", "+experiment=retexo", folder=tmp_path)
+    assert "model.own_half" in refused(
+        parts, "train", "model=rgcn", "+experiment=retexo", folder=tmp_path
+    )
     checkpoint = tmp_path / "run"
     train.run(settings(parts, "train", "model=rgcn"), checkpoint)
     other = random_hetero({"movie": (40, 6), "person": (25, 3), "studio": (5, 0)})
     write_hetero(tmp_path / "other", other, 3)
     with pytest.raises((InputError, TrainingError), match="person"):
-        evaluate.run(settings(tmp_path / "other", "evaluate", f"checkpoint_dir={checkpoint}"), tmp_path / "evaluate")
-    assert json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"] == "movie"
+        evaluate.run(
+            settings(tmp_path / "other", "evaluate", f"checkpoint_dir={checkpoint}"),
+            tmp_path / "evaluate",
+        )
+    assert (
+        json.loads((checkpoint / "checkpoint" / "model.json").read_text())["architecture"]["target"]
+        == "movie"
+    )
 
 
 @pytest.mark.skipif(find_spec("cryptography") is None, reason="needs the extra sites")
 def test_masks_change_no_bit(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = "model=rgcn", "gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"
+    given = (
+        "model=rgcn",
+        "gradient.secure=true",
+        "gradient.precision=fp32",
+        "distributed.backend=sockets",
+    )
     secure = train.run(settings(parts, "train", *given), tmp_path / "secure")
     monkeypatch.setattr(train, "main", in_the_open)
     in_open = train.run(settings(parts, "train", *given), tmp_path / "open")
     for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
-        assert len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")}) == 1
+        assert (
+            len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")})
+            == 1
+        )
     assert secure["bytes"]["by_kind"] == in_open["bytes"]["by_kind"]
 
 
 def test_on_parts_that_dgl_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scores again by app=evaluate."""
     need_dgl()
-    partitioned_by_dgl(tmp_path / "dgl" / "toy-random-vol-3", random_hetero(weighted=[WEIGHTED]), monkeypatch)
-    summary = train.run(settings(tmp_path / "dgl", "train", "model=rgcn", "+experiment=exact"), tmp_path / "run")
+    partitioned_by_dgl(
+        tmp_path / "dgl" / "toy-random-vol-3", random_hetero(weighted=[WEIGHTED]), monkeypatch
+    )
+    summary = train.run(
+        settings(tmp_path / "dgl", "train", "model=rgcn", "+experiment=exact"), tmp_path / "run"
+    )
     given = f"checkpoint_dir={tmp_path}/run", "+experiment=exact"
-    assert evaluate.run(settings(tmp_path / "dgl", "evaluate", *given), tmp_path / "again")["test"] == summary["test"]
+    assert (
+        evaluate.run(settings(tmp_path / "dgl", "evaluate", *given), tmp_path / "again")["test"]
+        == summary["test"]
+    )
 
 
 def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command: what the directory of the same assignment gives, rows to those who asked, and scores again."""
-    write_hetero_sites(tmp_path / "sites", GRAPH, thirds(40), random_assignment(GRAPH, 3), ["north", "east", "south"])
+    write_hetero_sites(
+        tmp_path / "sites",
+        GRAPH,
+        thirds(40),
+        random_assignment(GRAPH, 3),
+        ["north", "east", "south"],
+    )
 
     def of_sites(app: str, *more: str) -> Settings:
         sites = "dataset_name=parts", f"dataset_file={tmp_path}/sites"
@@ -207,21 +270,28 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     summary = train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "run")
     wanted = train.run(settings(parts, "train", *EXACT), tmp_path / "wanted")
-    assert [summary[each] for each in ("test", "rounds")] == [wanted[each] for each in ("test", "rounds")]
+    assert [summary[each] for each in ("test", "rounds")] == [
+        wanted[each] for each in ("test", "rounds")
+    ]
     assert summary["bytes"]["by_kind"]["features"] == wanted["bytes"]["by_kind"]["features"]
     told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
     part = find([*parts.iterdir()], 3).read_hetero(0)
     asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
     assert told["north"]["nodes_with_rows"] == asked > 0
     assert (tmp_path / "sites/east/asked-person.npz").is_file()
-    again = evaluate.run(of_sites("evaluate", f"checkpoint_dir={tmp_path}/run"), tmp_path / "evaluate")
+    again = evaluate.run(
+        of_sites("evaluate", f"checkpoint_dir={tmp_path}/run"), tmp_path / "evaluate"
+    )
     assert again["test"] == summary["test"]
     planned = plan.run(of_sites("plan"), tmp_path / "plan")["entries"]
     assert (
         sum(entry["num_bytes"] for entry in planned if entry["kind"] == "setup")
         == (summary["bytes"]["by_kind"]["setup"])
     )
-    predict.run(of_sites("predict", f"checkpoint_dir={tmp_path}/run", "predict.format=npy"), tmp_path / "predict")
+    predict.run(
+        of_sites("predict", f"checkpoint_dir={tmp_path}/run", "predict.format=npy"),
+        tmp_path / "predict",
+    )
     table = load_run(tmp_path / "wanted").predict(next(parts.iterdir()))
     written = read_table(tmp_path / "predict" / "predictions.npy")
     np.testing.assert_array_equal(written["id"], table.ids)
@@ -230,10 +300,15 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         patched.setattr(train, "main", partial(dies_at, 60))
         with pytest.raises(TrainingError, match="was killed by SIGKILL"):
             train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "died")
-    resumed = train.run(of_sites("train", "sites.max_rows_shared=100", "resume=auto"), tmp_path / "died")
+    resumed = train.run(
+        of_sites("train", "sites.max_rows_shared=100", "resume=auto"), tmp_path / "died"
+    )
     assert resumed["test"] == summary["test"]
     for name in ("layer0.safetensors", "layer1.safetensors"):
-        assert len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("died", "run")}) == 1
+        assert (
+            len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("died", "run")})
+            == 1
+        )
     with pytest.raises(TrainingError, match=r"sites\.max_rows_shared=1\S*: .* asks for"):
         train.run(of_sites("train", "sites.max_rows_shared=1"), tmp_path / "few")
     for name in ("north", "south"):
@@ -255,6 +330,11 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         wanted["nodes"] += len(asked)
         wanted["features"] += len(asked) * nodes.features.shape[1] * 4
     told = alone["to"]["north"]
-    found = [told["ids_asked_for"], told["edges_told"], told["own_nodes_with_rows"], told["bytes_at_most"]["features"]]
+    found = [
+        told["ids_asked_for"],
+        told["edges_told"],
+        told["own_nodes_with_rows"],
+        told["bytes_at_most"]["features"],
+    ]
     assert found == list(wanted.values())
     assert told["bytes_at_most"]["embeddings"] > 0

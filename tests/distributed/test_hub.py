@@ -94,7 +94,10 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(hub, "_pump", noted)
     monkeypatch.setattr(places, "listen", refuse)
     ended = threading.Event()
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener, ThreadPoolExecutor(1) as pool:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=64) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
         there = Served(folder, listener.getsockname()[1], seen)
         server = HubServer(listener, there.tls(3))
 
@@ -146,7 +149,9 @@ def met(clusters: list[Any]) -> list[dict[int, str]]:
             ports = {peer: each.getpeername()[1] for peer, each in here.streams[node].items()}
             ports |= {~peer: each.getsockname()[1] for peer, each in here.streams[node].items()}
             with connected(here.rendezvous, node, here.streams[node]) as transport:
-                received = swap(transport, [torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3)
+                received = swap(
+                    transport, [torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3
+                )
                 assert [int(each) for each in received] == [10 * peer + node for peer in range(3)]
             return ports
 
@@ -159,9 +164,16 @@ def test_two_nodes_of_which_one_can_be_reached_need_no_hub(
     reachable: int, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others meet by it; who cannot be reached opens the stream, whatever its number."""
-    monkeypatch.setattr(places, "listen", lambda address, port: socket.create_server((address, port)))
+    monkeypatch.setattr(
+        places, "listen", lambda address, port: socket.create_server((address, port))
+    )
     port = free_port()
-    ports = met([served.cluster(node, inbound_port=port if node == reachable else None) for node in range(3)])
+    ports = met(
+        [
+            served.cluster(node, inbound_port=port if node == reachable else None)
+            for node in range(3)
+        ]
+    )
     other = 3 - reachable
     assert ports[0][reachable] == ports[other][reachable] == port
     assert ports[0][other] == ports[other][0] == served.port
@@ -197,7 +209,10 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
         with stream_to(served.port) as stream:
             stream.sendall(json.dumps({"listen": True}).encode() + b"\n")
             assert b"not a node of this hub" in stream.recv(1000)
-        with contextlib.suppress(OSError), client_context(None).wrap_socket(stream_to(served.port)) as stream:
+        with (
+            contextlib.suppress(OSError),
+            client_context(None).wrap_socket(stream_to(served.port)) as stream,
+        ):
             stream.sendall(b'{"reach": 0}\n')
             assert b"token" not in stream.recv(1000)
         link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
@@ -250,22 +265,47 @@ def test_a_hub_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     """All connections break with it while nodes train: they are taken up by the next one, with the same result."""
     graph = random_graph(60, 240, width=30)
     write_partitions(tmp_path, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
-    common = ["app=train", "dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[30]",
-              "stopping=none", "hidden_dim=8", "cluster.threads=1", "device=cpu", "parts_per_node=1",
-              "distributed.backend=sockets", f"partition_dir={tmp_path}"]  # fmt: skip
+    common = [
+        "app=train",
+        "dataset_name=file",
+        "dataset_file=toy.npz",
+        "num_partitions=3",
+        "num_rounds=[30]",
+        "stopping=none",
+        "hidden_dim=8",
+        "cluster.threads=1",
+        "device=cpu",
+        "parts_per_node=1",
+        "distributed.backend=sockets",
+        f"partition_dir={tmp_path}",
+    ]
     alone = train.run(compose([*common, "parts_per_node=null"]), tmp_path / "alone")
     keys = make_credentials(tmp_path / "keys", *SITES, "hub")
     where = f"distributed.hub=127.0.0.1:{free_port()}"
 
     def start_hub() -> subprocess.Popen[str]:
-        own = ("app=hub", "num_partitions=3", "parts_per_node=1", "distributed.backend=sockets", where)
+        own = (
+            "app=hub",
+            "num_partitions=3",
+            "parts_per_node=1",
+            "distributed.backend=sockets",
+            where,
+        )
         return start_cli(*own, f"distributed.credentials={keys[3]}", cwd=tmp_path)
 
     nodes = [
-        start_cli(*common, where, f"distributed.credentials={keys[node]}", f"node_rank={node}", "sleep_time=0.05",
-                  "log_every=1", f"hydra.run.dir={tmp_path}/run{node}", cwd=tmp_path)
+        start_cli(
+            *common,
+            where,
+            f"distributed.credentials={keys[node]}",
+            f"node_rank={node}",
+            "sleep_time=0.05",
+            "log_every=1",
+            f"hydra.run.dir={tmp_path}/run{node}",
+            cwd=tmp_path,
+        )
         for node in range(3)
-    ]  # fmt: skip
+    ]
     server = start_hub()
     try:
         assert nodes[0].stdout is not None
@@ -283,12 +323,16 @@ def test_a_hub_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     assert any("was taken up again" in each.output for each in ended)
     assert json.loads((tmp_path / "run0" / "summary.json").read_text())["bytes"] == alone["bytes"]
     for layer in ("layer0.safetensors", "layer1.safetensors"):
-        one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone"))
+        one, other = (
+            (tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone")
+        )
         assert one == other
 
 
 def test_settings_of_a_hub(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"node 0 is reached at distributed\.master_port, or at the hub"):
+    with pytest.raises(
+        InputError, match=r"node 0 is reached at distributed\.master_port, or at the hub"
+    ):
         cluster(0, 1, inbound_port=5)
     with pytest.raises(InputError, match="a hub joins encrypted connections only"):
         cluster(0, 1, hub="a:1")

@@ -43,9 +43,21 @@ from retexo.training.graph_info import agree_on_graph_info
 from retexo.worker.context import task_of
 from retexo.worker.graph import PlainGraph, read_graph
 
-COMMON = ("task=link_prediction", "+experiment=exact", "num_layers=2", "hidden_dim=12", "task.dim=6", "dropout=0",
-          "task.neighbour_dropout=0", "task.ranked=70", "stopping=none", "num_rounds=6", "learning_rate=0.05",
-          "task.negatives=16", "device=cpu")  # fmt: skip
+COMMON = (
+    "task=link_prediction",
+    "+experiment=exact",
+    "num_layers=2",
+    "hidden_dim=12",
+    "task.dim=6",
+    "dropout=0",
+    "task.neighbour_dropout=0",
+    "task.ranked=70",
+    "stopping=none",
+    "num_rounds=6",
+    "learning_rate=0.05",
+    "task.negatives=16",
+    "device=cpu",
+)
 EDGES = ("src", "dst", "edge_weight", "edge_feat", "edge_relation")
 WIDTH = 28
 """Of spectral embeddings; a quarter of it is more than a network's 6, too."""
@@ -72,21 +84,40 @@ def with_relations() -> Any:
     number = np.random.default_rng(9).integers(3, size=whole.num_edges)
     every = np.ones(NODES, bool)
     return dataclasses.replace(
-        whole, edge_feat=number[:, None].astype(np.float32),
-        relation={"edges": number == 0, "sources": every, "destinations": every, "names": ["a", "b", "c"]},
-    )  # fmt: skip
+        whole,
+        edge_feat=number[:, None].astype(np.float32),
+        relation={
+            "edges": number == 0,
+            "sources": every,
+            "destinations": every,
+            "names": ["a", "b", "c"],
+        },
+    )
 
 
 def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDirectory:
-    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True)
+    split = split_links(
+        whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True
+    )
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
-    made_by = {"request": {"partition_method": "random"}, "split": {}, "versions": {}, "links": split.description}
+    made_by = {
+        "request": {"partition_method": "random"},
+        "split": {},
+        "versions": {},
+        "links": split.description,
+    }
     masks = dict.fromkeys(MASKS, np.zeros(NODES, bool))
     write(
-        folder / f"toy-{num_parts}", split.graph, masks, parts, num_parts=num_parts, provenance=made_by,
-        overwrite=True, links=split.arrays,
-    )  # fmt: skip
+        folder / f"toy-{num_parts}",
+        split.graph,
+        masks,
+        parts,
+        num_parts=num_parts,
+        provenance=made_by,
+        overwrite=True,
+        links=split.arrays,
+    )
     return find([folder / f"toy-{num_parts}"], num_parts)
 
 
@@ -96,25 +127,38 @@ class Losses(RunLog):
     def __init__(self) -> None:
         self.lines: list[Any] = []
 
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
         self.lines.append((train_loss, val_metric))
 
 
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
     settings = train_settings(*COMMON, *overrides, f"num_partitions={directory.num_parts}")
-    graphs = [read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)]
+    graphs = [
+        read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)
+    ]
     first = graphs[0]
     assert isinstance(first, PlainGraph)
     info = dataclasses.replace(agree(directory, graphs, settings)[0], num_classes=settings.task.dim)
-    stages = [stage.double() for stage in build_network(first.architecture(settings, info), settings.seed)]
+    stages = [
+        stage.double() for stage in build_network(first.architecture(settings, info), settings.seed)
+    ]
     trainer = registry.find(settings.trainer.name)
     registry.check(settings)
 
     def worker(comm: Communicator) -> Any:
         own, log = copy.deepcopy(stages), Losses()
         context = graphs[comm.rank].make_context(
-            settings, info, comm, own[0].conv, clock=Clock(), log=log, dtype=torch.float64, use=trainer.USE
+            settings,
+            info,
+            comm,
+            own[0].conv,
+            clock=Clock(),
+            log=log,
+            dtype=torch.float64,
+            use=trainer.USE,
         )
         context.save_layer = lambda layer, stage: None
         result = trainer.train(context, own)
@@ -133,14 +177,20 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
 
 
 def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> list[Any]:
-    return run_threads(directory.num_parts, lambda comm: agree_on_graph_info(
-        comm, graphs[comm.rank].partition, directory, "0" * 64, task=task_of(settings)))  # fmt: skip
+    return run_threads(
+        directory.num_parts,
+        lambda comm: agree_on_graph_info(
+            comm, graphs[comm.rank].partition, directory, "0" * 64, task=task_of(settings)
+        ),
+    )
 
 
 def joined(workers: list[Any]) -> tuple[Any, list[np.ndarray], Any]:
     order = np.concatenate([ids for ids, *_ in workers]).argsort()
     stages = zip(*(logits for _, _, logits, _ in workers), strict=True)
-    assert all(each[1] == workers[0][1] and each[3] == workers[0][3] for each in workers)  # the same on all
+    assert all(
+        each[1] == workers[0][1] and each[3] == workers[0][3] for each in workers
+    )  # the same on all
     return workers[0][1], [np.concatenate(each)[order] for each in stages], workers[0][3]
 
 
@@ -156,7 +206,9 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
     for name, overrides in CASES.items():
         if num_parts == 4 or name == "gcn":
             lines, embedded, scores = joined(trained(directory, overrides))
-            np.testing.assert_allclose(np.array(lines, float), np.array(alone[name][0], float), rtol=1e-8, err_msg=name)
+            np.testing.assert_allclose(
+                np.array(lines, float), np.array(alone[name][0], float), rtol=1e-8, err_msg=name
+            )
             for own, one in zip(embedded, alone[name][1], strict=True):
                 np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8, err_msg=name)
             for part, found in scores.items():
@@ -166,20 +218,24 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
 def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
     for overrides in (("model=rgcn_union",), ("model=rgcn_union", "trainer=full_graph")):
         alone, several = (
-            joined(trained(directory_of(tmp_path / str(parts), parts, with_relations()), overrides)) for parts in (1, 3)
+            joined(trained(directory_of(tmp_path / str(parts), parts, with_relations()), overrides))
+            for parts in (1, 3)
         )
         for own, one in zip(several[1], alone[1], strict=True):
             np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8)
         assert several[2]["test"] == pytest.approx(alone[2]["test"], rel=1e-9)
 
 
-@pytest.mark.parametrize(("overrides", "passed"), [
-    (("model=sage",), None),
-    (("model=sage", "model.own_half=false"), None),
-    (("model=sage", "model.inputs=previous"), None),
-    (("model=sage", "base=published"), 0),
-    (("model=rgcn_union",), -1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overrides", "passed"),
+    [
+        (("model=sage",), None),
+        (("model=sage", "model.own_half=false"), None),
+        (("model=sage", "model.inputs=previous"), None),
+        (("model=sage", "base=published"), 0),
+        (("model=rgcn_union",), -1),
+    ],
+)
 def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     overrides: tuple[str, ...], passed: int | None, tmp_path: Path
 ) -> None:
@@ -190,7 +246,9 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         settings = train_settings(*COMMON, *overrides, "num_partitions=1")
         found = read_graph(directory, 0, task=settings.task)
         assert isinstance(found, PlainGraph)
-        info = dataclasses.replace(agree(directory, [found], settings)[0], num_classes=settings.task.dim)
+        info = dataclasses.replace(
+            agree(directory, [found], settings)[0], num_classes=settings.task.dim
+        )
         stages = build_network(found.architecture(settings, info), settings.seed)
         if not edges:
             of_edges = {name: getattr(found.part, name) for name in EDGES}
@@ -205,14 +263,25 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
 
         def worker(comm: Communicator) -> None:
             context = found.make_context(
-                settings, info, comm, stages[0].conv, clock=Clock(), log=Losses(), dtype=torch.float32, use="train"
+                settings,
+                info,
+                comm,
+                stages[0].conv,
+                clock=Clock(),
+                log=Losses(),
+                dtype=torch.float32,
+                use="train",
             )
             list(each_layer(context, stages, LAYERS, fit))
 
         run_threads(1, worker)
         return layers
 
-    dropped, without, whole = inputs(1.0, edges=True), inputs(0.0, edges=False), inputs(0.0, edges=True)
+    dropped, without, whole = (
+        inputs(1.0, edges=True),
+        inputs(0.0, edges=False),
+        inputs(0.0, edges=True),
+    )
     for layer, (own, wanted, given) in enumerate(zip(dropped, without, whole, strict=True)):
         assert any(not torch.equal(*both) for both in zip(wanted, given, strict=True))
         if layer and passed is not None:
@@ -230,7 +299,9 @@ def test_rgcn_means_are_those_of_each_relation() -> None:
     edges = InEdges.build(src, dst, degree, degree, torch.float64, edge_feat=kind)
     none = HaloRows.none(0, 4, torch.float64)
     conv = UnionRGCN(((RelationInput("rows", 4),) * 3,), 5, 0.0, 8).double()
-    inputs = conv.prepare(edges.block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0))
+    inputs = conv.prepare(
+        edges.block(torch.arange(NODES), Sources(none, none)), rows, torch.zeros(0, 0)
+    )
     for relation, found in enumerate(inputs.matrices):
         matrix, kept = np.zeros((NODES, NODES)), kind[:, relation] > 0
         np.add.at(matrix, (dst[kept].numpy(), src[kept].numpy()), 1)
@@ -250,7 +321,9 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def ranks_of(matrix: np.ndarray, part: str) -> np.ndarray:
         ranks = []
         for u, v in split.rows[part].tolist():
-            others = np.array([matrix[u, w] for w in range(NODES) if w != u and (u, w) not in known])
+            others = np.array(
+                [matrix[u, w] for w in range(NODES) if w != u and (u, w) not in known]
+            )
             ranks.append(1 + (others > matrix[u, v]).sum() + (others == matrix[u, v]).sum() / 2)
         return np.array(ranks)
 
@@ -264,7 +337,12 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     matrix = mixed[best(mixed)]
     weight = {z: w for _, z, w in split.neighbours.tolist()}
     near = [{z for node, z, _ in split.neighbours.tolist() if node == v} for v in range(NODES)]
-    paths = np.array([[sum(weight[z] for z in near[u] & near[v]) / 2**16 for v in range(NODES)] for u in range(NODES)])
+    paths = np.array(
+        [
+            [sum(weight[z] for z in near[u] & near[v]) / 2**16 for v in range(NODES)]
+            for u in range(NODES)
+        ]
+    )
     mixed = [(1 - share) * matrix + share * paths for share in ranking.SHARES]
     matrix = mixed[best(mixed)]
     for part in ("val", "test"):
@@ -312,15 +390,20 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         )
         part = context.partition
         own = rows[part.first_id : part.first_id + part.num_inner]
-        return ranking.against_fixed(ranking.Embedded.of(context, stages, [own], [Answer((1,))]), "test")
+        return ranking.against_fixed(
+            ranking.Embedded.of(context, stages, [own], [Answer((1,))]), "test"
+        )
 
     found = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
-        score(torch.cat([each.partition.links[name] for each in graphs])) for name in ("test", "test_neg")
+        score(torch.cat([each.partition.links[name] for each in graphs]))
+        for name in ("test", "test_neg")
     )
     if evaluator == "mrr":
-        answer = ogb.Evaluator("ogbl-citation2").eval({"y_pred_pos": positive, "y_pred_neg": negative.view(-1, 3)})
+        answer = ogb.Evaluator("ogbl-citation2").eval(
+            {"y_pred_pos": positive, "y_pred_neg": negative.view(-1, 3)}
+        )
         assert found["ogb mrr"] == pytest.approx(float(answer["mrr_list"].mean()), abs=1e-6)
     else:
         judge = ogb.Evaluator("ogbl-collab")
@@ -331,7 +414,14 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
 
-LEAN = ("hidden_dim=12", "task.dim=6", "num_rounds=4", "device=cpu", "cluster.threads=1", "num_partitions=3")
+LEAN = (
+    "hidden_dim=12",
+    "task.dim=6",
+    "num_rounds=4",
+    "device=cpu",
+    "cluster.threads=1",
+    "num_partitions=3",
+)
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +431,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     split = graph()
     names = np.array([f"node {number}" for number in range(NODES)])
     np.savez(folder / "g.npz", src=split.src, dst=split.dst, feat=split.features, node_id=names)
-    data = ("dataset_name=file", f"dataset_file={folder / 'g.npz'}", f"partition_dir={folder}", *LEAN)
+    data = (
+        "dataset_name=file",
+        f"dataset_file={folder / 'g.npz'}",
+        f"partition_dir={folder}",
+        *LEAN,
+    )
     assert run_main("app=partition_data", "task=link_prediction", *data, cwd=folder).rc == 0
     common = ("--config-name", "link_prediction_gcn", "task.scorer=distmult", *data)
     ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
@@ -357,7 +452,9 @@ def summary_of(folder: Path, name: str) -> Any:
 def test_rounds_send_no_rows_and_the_plan_has_every_byte(run: Any) -> None:
     folder, common = run
     summary = summary_of(folder / "run", "summary.json")
-    ended = run_main(*common, "app=plan", "plan.rounds=[4,4]", f"hydra.run.dir={folder / 'plan'}", cwd=folder)
+    ended = run_main(
+        *common, "app=plan", "plan.rounds=[4,4]", f"hydra.run.dir={folder / 'plan'}", cwd=folder
+    )
     assert ended.rc == 0, ended.output
     planned = summary_of(folder / "plan", "plan.json")
     assert summary["rounds"] == [4, 4]
@@ -374,10 +471,17 @@ def test_rounds_send_no_rows_and_the_plan_has_every_byte(run: Any) -> None:
 
 def test_a_trained_model_is_evaluated_as_training_did(run: Any) -> None:
     folder, common = run
-    arguments = ("app=evaluate", f"checkpoint_dir={folder / 'run'}", f"hydra.run.dir={folder / 'evaluate'}")
+    arguments = (
+        "app=evaluate",
+        f"checkpoint_dir={folder / 'run'}",
+        f"hydra.run.dir={folder / 'evaluate'}",
+    )
     ended = run_main(*common, *arguments, cwd=folder)
     assert ended.rc == 0, ended.output
-    found, summary = summary_of(folder / "evaluate", "evaluation.json"), summary_of(folder / "run", "summary.json")
+    found, summary = (
+        summary_of(folder / "evaluate", "evaluation.json"),
+        summary_of(folder / "run", "summary.json"),
+    )
     assert found["test"] == summary["test"]
     assert found["baselines"] == summary["baselines"]
 
@@ -393,21 +497,34 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     (answered / "checkpoint/model.json").write_text(json.dumps(content))
     split = split_links(graph(), split_settings(seed=42))
     (tmp_path / "none.csv").write_text("id\n")
-    nobody = ("predict.top=5", f"predict.nodes={tmp_path / 'none.csv'}", f"checkpoint_dir={answered}")
-    refused = run_main(*common, "app=predict", *nobody, f"hydra.run.dir={tmp_path / 'nobody'}", cwd=folder)
+    nobody = (
+        "predict.top=5",
+        f"predict.nodes={tmp_path / 'none.csv'}",
+        f"checkpoint_dir={answered}",
+    )
+    refused = run_main(
+        *common, "app=predict", *nobody, f"hydra.run.dir={tmp_path / 'nobody'}", cwd=folder
+    )
     assert (refused.rc, "has no ids" in refused.output) == (2, True)
     wanted = [3, 17, 55]
     (tmp_path / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in wanted))
     every = [(u, v) for u in wanted for v in range(NODES)]
-    (tmp_path / "pairs.csv").write_text("src,dst\n" + "".join(f"node {u},node {v}\n" for u, v in every))
-    for name, asked in (("top", ("predict.top=5", f"predict.nodes={tmp_path / 'nodes.csv'}")),
-                        ("pairs", (f"predict.pairs={tmp_path / 'pairs.csv'}",))):  # fmt: skip
+    (tmp_path / "pairs.csv").write_text(
+        "src,dst\n" + "".join(f"node {u},node {v}\n" for u, v in every)
+    )
+    for name, asked in (
+        ("top", ("predict.top=5", f"predict.nodes={tmp_path / 'nodes.csv'}")),
+        ("pairs", (f"predict.pairs={tmp_path / 'pairs.csv'}",)),
+    ):
         arguments = ("app=predict", "predict.format=csv", f"checkpoint_dir={answered}", *asked)
         ended = run_main(*common, *arguments, f"hydra.run.dir={tmp_path / name}", cwd=folder)
         assert ended.rc == 0, ended.output
 
     def lines(name: str) -> list[Any]:
-        rows = [line.split(",") for line in (tmp_path / name / "predictions.csv").read_text().splitlines()]
+        rows = [
+            line.split(",")
+            for line in (tmp_path / name / "predictions.csv").read_text().splitlines()
+        ]
         assert rows[0] == ["id", "partner", "score"]
         return [(int(src[5:]), int(dst[5:]), float(score)) for src, dst, score in rows[1:]]
 
@@ -415,7 +532,9 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     assert scores.keys() == set(every)
     loaded, directory = load_run(answered), next(folder.glob("g-links-*-3"))
     named = [(f"node {u}", f"node {v}") for u, v in every]
-    assert loaded.score(directory, named) == pytest.approx([scores[pair] for pair in every], rel=1e-5)
+    assert loaded.score(directory, named) == pytest.approx(
+        [scores[pair] for pair in every], rel=1e-5
+    )
     with pytest.raises(InputError, match="pairs: the id node 99 is no node's"):
         loaded.score(directory, [("node 99", "node 1")])
     with pytest.raises(InputError, match="its model is for links; call score"):
@@ -425,7 +544,9 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
         new = [v for v in range(NODES) if v != node and (node, v) not in known]
         best = sorted(new, key=lambda v: -scores[node, v])[:5]
         found = [(v, score) for u, v, score in lines("top") if u == node]
-        assert [score for _, score in found[:5]] == pytest.approx([scores[node, v] for v in best], rel=1e-5)
+        assert [score for _, score in found[:5]] == pytest.approx(
+            [scores[node, v] for v in best], rel=1e-5
+        )
         if paths < 1:  # else many are equal
             assert [v for v, _ in found] == best
 
@@ -437,8 +558,10 @@ def test_a_report_compares_links_by_their_mrr(run: Any) -> None:
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     test = summary_of(folder / "run", "summary.json")["test"]
     assert (data.headline, cells["test MRR"], cells["test hits@20"]) == (
-        "test MRR", f"{test['mrr']:.4f}", f"{test['hits@20']:.4f}"
-    )  # fmt: skip
+        "test MRR",
+        f"{test['mrr']:.4f}",
+        f"{test['hits@20']:.4f}",
+    )
     assert "test accuracy" not in cells
 
 
@@ -446,12 +569,32 @@ def test_a_report_compares_links_by_their_mrr(run: Any) -> None:
     ("file", "damage", "named"),
     [
         ("links_train", lambda path: path.write_bytes(path.read_bytes()[:-5]), "links_train.npy"),
-        ("links_val", lambda path: np.save(path, np.load(path).astype(float) + 0.5), "links_val.npy"),
-        ("links_test", lambda path: np.save(path, np.load(path)[:, :1]), "links_test.npy: has the shape"),
+        (
+            "links_val",
+            lambda path: np.save(path, np.load(path).astype(float) + 0.5),
+            "links_val.npy",
+        ),
+        (
+            "links_test",
+            lambda path: np.save(path, np.load(path)[:, :1]),
+            "links_test.npy: has the shape",
+        ),
         ("links_pool", lambda path: np.save(path, np.load(path) + NODES), "links_pool.npy"),
-        ("links_spectral", lambda path: np.save(path, np.load(path)[:, 1:]), "links_spectral.npy: has the shape"),
-        ("links_neighbours", lambda path: np.save(path, np.load(path)[:, :2]), "links_neighbours.npy: has the shape"),
-        ("links_neighbours", lambda path: np.save(path, np.load(path) + NODES), "links_neighbours.npy"),
+        (
+            "links_spectral",
+            lambda path: np.save(path, np.load(path)[:, 1:]),
+            "links_spectral.npy: has the shape",
+        ),
+        (
+            "links_neighbours",
+            lambda path: np.save(path, np.load(path)[:, :2]),
+            "links_neighbours.npy: has the shape",
+        ),
+        (
+            "links_neighbours",
+            lambda path: np.save(path, np.load(path) + NODES),
+            "links_neighbours.npy",
+        ),
         ("links_val_neg", lambda path: path.unlink(), "links_val_neg.npy"),
     ],
 )
@@ -465,15 +608,26 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("app=train", "gradient=sync", "exchange=exact", "gradient.secure=true"), "gradient.secure=true"),
         (
-            ("app=partition_data", "task=link_prediction", "task.relation=a__b__c", "overwrite=true"),
+            ("app=train", "gradient=sync", "exchange=exact", "gradient.secure=true"),
+            "gradient.secure=true",
+        ),
+        (
+            (
+                "app=partition_data",
+                "task=link_prediction",
+                "task.relation=a__b__c",
+                "overwrite=true",
+            ),
             "has one type of nodes",
         ),
         (("app=predict", "predict.top=5"), "predict.nodes"),
         (("app=predict", "predict.pairs=unknown.csv"), "the id node 99 is no node's"),
         (("app=predict", "predict.pairs=none.csv"), "predict.pairs=none.csv: expected"),
-        (("app=evaluate", "task=node_classification", "smoothing.steps=0"), "task=node_classification"),
+        (
+            ("app=evaluate", "task=node_classification", "smoothing.steps=0"),
+            "task=node_classification",
+        ),
         (("app=train", "trainer=sign"), "trainer=sign: links"),
         (("app=train", "smoothing.steps=2"), "smoothing.steps=2"),
         (("app=train", "model=gat", "heads=2"), "task.cut_edges=skip"),
@@ -502,19 +656,31 @@ def test_pairs_between_parts_are_left_out_and_attention_learns_the_others(run: A
     arguments = ("--config-name", "link_prediction_gat", *common[2:], "app=train", "heads=2")
     ended = run_main(*arguments, f"hydra.run.dir={folder / 'gat'}", cwd=folder)
     assert ended.rc == 0, ended.output
-    skipped = run_main(*common, "app=train", "task.cut_edges=skip", f"hydra.run.dir={folder / 'skip'}", cwd=folder)
+    skipped = run_main(
+        *common, "app=train", "task.cut_edges=skip", f"hydra.run.dir={folder / 'skip'}", cwd=folder
+    )
     assert skipped.rc == 0, skipped.output
-    rows = {name: summary_of(folder / name, "summary.json")["bytes"]["by_kind"] for name in ("run", "skip")}
+    rows = {
+        name: summary_of(folder / name, "summary.json")["bytes"]["by_kind"]
+        for name in ("run", "skip")
+    }
     assert rows["skip"]["features"] < rows["run"]["features"]
 
 
-@pytest.mark.parametrize(("model", "message"), [("gcn", 30), ("rgcn", 45)])  # which more is sent of before rounds
+@pytest.mark.parametrize(
+    ("model", "message"), [("gcn", 30), ("rgcn", 45)]
+)  # which more is sent of before rounds
 def test_a_death_changes_nothing(
     model: str, message: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = run[1][2:]
     if model == "rgcn":
-        drawn = ("dataset_name=synthetic_hetero", "synthetic.nodes=300", "synthetic.edges=1500", "synthetic.types=2")
+        drawn = (
+            "dataset_name=synthetic_hetero",
+            "synthetic.nodes=300",
+            "synthetic.edges=1500",
+            "synthetic.types=2",
+        )
         relation = ("task.relation=type1__relation0__target", "split.by=source")
         data = (*data, *drawn, *relation, "dataset_file=null", f"partition_dir={tmp_path}")
         assert run_main("app=partition_data", "task=link_prediction", *data, cwd=tmp_path).rc == 0

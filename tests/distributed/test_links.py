@@ -19,7 +19,15 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import finish, make_credentials, random_graph, start_cli, swap, thirds, write_partitions
+from support import (
+    finish,
+    make_credentials,
+    random_graph,
+    start_cli,
+    swap,
+    thirds,
+    write_partitions,
+)
 from test_rendezvous import free_port
 
 from retexo.apps import train
@@ -69,7 +77,9 @@ class Wire:
         self.ends, self.links = [], [Link(1 - rank, stream) for rank, stream in enumerate(first)]
         for rank, link in enumerate(self.links):
             own = {1 - rank: link}
-            repairs = Repairs(rank, own, doors[rank][1], SECRET, self.timeout, partial(self.secure, rank))
+            repairs = Repairs(
+                rank, own, doors[rank][1], SECRET, self.timeout, partial(self.secure, rank)
+            )
             self.ends.append(SocketTransport(rank, {}, self.patience, own, repairs))
         threading.Thread(target=self._parents, daemon=True).start()
         return self
@@ -85,13 +95,20 @@ class Wire:
         self.made += 1
         left, lock = [limit], threading.Lock()
         for pair in ((first, second), (second, first)):
-            threading.Thread(target=self._pump, args=(*pair, left, lock, silent), daemon=True).start()
+            threading.Thread(
+                target=self._pump, args=(*pair, left, lock, silent), daemon=True
+            ).start()
         for each in (first, second):
             self.stack.callback(each.close)
         return near, far
 
     def _pump(
-        self, source: socket.socket, target: socket.socket, left: list[int], lock: threading.Lock, silent: bool
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        left: list[int],
+        lock: threading.Lock,
+        silent: bool,
     ) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
@@ -153,7 +170,9 @@ def whole() -> Iterator[Wire]:
 
 
 def test_without_a_cut_nothing_is_sent_again(whole: Wire) -> None:
-    assert whole.run(swaps([(0, 5), (70_000, 0), (links.WINDOW + 4_000_000, 1_000_000), (1, 1)])) == [True, True]
+    assert whole.run(
+        swaps([(0, 5), (70_000, 0), (links.WINDOW + 4_000_000, 1_000_000), (1, 1)])
+    ) == [True, True]
     assert whole.made == 1
     assert [end.sent_again for end in whole.ends] == [0, 0]
 
@@ -162,9 +181,14 @@ SIZES = st.tuples(st.sampled_from([0, 1, 3000, 400_000]), st.sampled_from([0, 1,
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(SIZES, min_size=1, max_size=5), st.lists(st.integers(0, 600_000), min_size=1, max_size=4))
+@given(
+    st.lists(SIZES, min_size=1, max_size=5),
+    st.lists(st.integers(0, 600_000), min_size=1, max_size=4),
+)
 @example([(1, 1)], [0])  # the first byte
-@example([(1, 1)] * 3, [FRAME.size, 0, 2 * NONCE_BYTES, 4 * NONCE_BYTES + 5])  # in what is said at the taking up
+@example(
+    [(1, 1)] * 3, [FRAME.size, 0, 2 * NONCE_BYTES, 4 * NONCE_BYTES + 5]
+)  # in what is said at the taking up
 @example([(400_000, 400_000)] * 3, [100_000] * 4)
 def test_wherever_it_is_cut(sizes: list[tuple[int, int]], cuts: list[int]) -> None:
     with Wire([(limit, False) for limit in cuts]) as wire:
@@ -205,7 +229,10 @@ def test_what_is_sent_again_is_what_was_sent() -> None:
 
 
 def test_who_takes_up_every_connection_but_sends_nothing_is_lost() -> None:
-    with Wire([], timeout=0.4, patience=2.0) as wire, pytest.raises(PeerLost, match="no byte from rank 0 for 2 s"):
+    with (
+        Wire([], timeout=0.4, patience=2.0) as wire,
+        pytest.raises(PeerLost, match="no byte from rank 0 for 2 s"),
+    ):
         swap(wire.ends[1], [torch.ones(5)] * 2, [5] * 2)
     assert wire.made > 2
 
@@ -238,7 +265,9 @@ def test_a_cut_for_ever_ends_both(silent: bool) -> None:
     assert "was not taken up again within distributed.heartbeat_timeout=0.8 s" in said
 
 
-def test_who_does_not_know_the_run_takes_nothing_up(whole: Wire, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_does_not_know_the_run_takes_nothing_up(
+    whole: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
     """With the proof of another run, one that was heard before, its own echo, and garbage; the link goes on."""
 
     def strange(content: Callable[[bytes], bytes]) -> bytes:
@@ -268,7 +297,9 @@ def test_who_does_not_know_the_run_takes_nothing_up(whole: Wire, caplog: pytest.
     assert "it does not know this run, or is not rank 1" in caplog.text
 
 
-def test_a_member_does_not_take_up_the_link_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_does_not_take_up_the_link_of_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Though it knows the run; whose link it is takes it up with its own certificate."""
     pytest.importorskip("cryptography")
     from retexo.comm.credentials import read_credentials
@@ -277,7 +308,9 @@ def test_a_member_does_not_take_up_the_link_of_another(tmp_path: Path, caplog: p
     keys = make_credentials(tmp_path / "keys", "north", "east", "south")
     tls = [Tls(read_credentials(folder, node, 3)) for node, folder in enumerate(keys)]
 
-    def secure(rank: int, peer: int, stream: socket.socket, timeout: float, accepted: bool) -> socket.socket:
+    def secure(
+        rank: int, peer: int, stream: socket.socket, timeout: float, accepted: bool
+    ) -> socket.socket:
         return secure_stream(stream, tls[rank], peer, timeout, accepted=accepted)
 
     with Wire([(1000, False)], secure=secure) as wire:
@@ -341,7 +374,9 @@ class Proxy:
                     if self.cuts_left and self._passed > self._every:
                         self._passed, self.cuts_left = 0, self.cuts_left - 1
                         for end in self._ends:
-                            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                            end.setsockopt(
+                                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                            )
                             end.shutdown(socket.SHUT_RDWR)
                             end.close()
                         self._ends = []
@@ -351,15 +386,28 @@ class Proxy:
 
 
 @pytest.mark.parametrize(
-    "secure", [True, pytest.param(False, marks=pytest.mark.long("what is secured has the same way"))]
+    "secure",
+    [True, pytest.param(False, marks=pytest.mark.long("what is secured has the same way"))],
 )
 def test_a_run_whose_connections_are_cut(secure: bool, tmp_path: Path) -> None:
     """All of them, three times: those of the parents and of the workers. Result and counted bytes are the same."""
     graph = random_graph(60, 240, width=300)
     write_partitions(tmp_path, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
-    common = ["app=train", "dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[30]",
-              "stopping=none", "exchange.precision=fp32", "gradient.compression=none", "gradient.precision=fp32",
-              "hidden_dim=8", "cluster.threads=1", "device=cpu", f"partition_dir={tmp_path}"]  # fmt: skip
+    common = [
+        "app=train",
+        "dataset_name=file",
+        "dataset_file=toy.npz",
+        "num_partitions=3",
+        "num_rounds=[30]",
+        "stopping=none",
+        "exchange.precision=fp32",
+        "gradient.compression=none",
+        "gradient.precision=fp32",
+        "hidden_dim=8",
+        "cluster.threads=1",
+        "device=cpu",
+        f"partition_dir={tmp_path}",
+    ]
     alone = train.run(compose([*common, "distributed.backend=sockets"]), tmp_path / "alone")
     nodes = ["parts_per_node=2", "distributed.backend=sockets", "distributed.interface=lo"]
     if secure:
@@ -370,10 +418,16 @@ def test_a_run_whose_connections_are_cut(secure: bool, tmp_path: Path) -> None:
     port = free_port()
     proxy = Proxy(port, 60_000, 3)
     processes = [
-        start_cli(*common, *own[node], f"node_rank={node}", f"distributed.master_port={(port, proxy.port)[node]}",
-                  f"hydra.run.dir={tmp_path}/run{node}", cwd=tmp_path)
+        start_cli(
+            *common,
+            *own[node],
+            f"node_rank={node}",
+            f"distributed.master_port={(port, proxy.port)[node]}",
+            f"hydra.run.dir={tmp_path}/run{node}",
+            cwd=tmp_path,
+        )
         for node in (0, 1)
-    ]  # fmt: skip
+    ]
     ended = [finish(process) for process in processes]
     proxy.listener.close()
     assert [each.rc for each in ended] == [0, 0], ended[0].output + ended[1].output
@@ -383,5 +437,7 @@ def test_a_run_whose_connections_are_cut(secure: bool, tmp_path: Path) -> None:
     assert "was taken up again" in ended[0].output
     assert summary["bytes"] == alone["bytes"]
     for layer in ("layer0.safetensors", "layer1.safetensors"):
-        first, second = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone"))
+        first, second = (
+            (tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone")
+        )
         assert first == second

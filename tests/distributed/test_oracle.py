@@ -35,17 +35,32 @@ from retexo.worker.context import make_context
 pytestmark = pytest.mark.timeout(300)  # the first test of a number of parts trains all its cases
 ROUNDS = 4
 COMMON = (
-    "num_layers=3", "hidden_dim=8", "heads=2", "dropout=0", f"num_rounds=[{ROUNDS}]", "learning_rate=[0.2,0.1]",
-    "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
+    "num_layers=3",
+    "hidden_dim=8",
+    "heads=2",
+    "dropout=0",
+    f"num_rounds=[{ROUNDS}]",
+    "learning_rate=[0.2,0.1]",
+    "weight_decay=0.01",
+    "optimizer._target_=torch.optim.SGD",
+    "stopping=none",
+    "best_val_model=false",
+    "device=cpu",
     "base=published",
-)  # fmt: skip
+)
 SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]
 MARKED = [pytest.param(case, id="-".join(case)) for case in CASES]
 LOCAL = ("gradient=local", "local_epochs=1")
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 POWERSGD = "gradient.compression=powersgd"
-SKIPS = ("model.own_half=true", "model.inputs=all", "model.passes=aggregate", "readout=validation", "smoothing.steps=3")
+SKIPS = (
+    "model.own_half=true",
+    "model.inputs=all",
+    "model.passes=aggregate",
+    "readout=validation",
+    "smoothing.steps=3",
+)
 FEW_ROUNDS = 3
 # The graph, and settings besides those above; of FEW_ROUNDS each.
 FEW: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -75,7 +90,10 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "gcn-own-half": ("dense", (*MODELS["gcn"], "model.own_half=true")),
     "gcn-columns": ("columns", MODELS["gcn"]),
     "gcn-columns-local": ("columns", (*MODELS["gcn"], *LOCAL_3)),
-    "gcn-powersgd-whole": ("dense", (*MODELS["gcn"], POWERSGD, "gradient.rank=8")),  # no matrix has more columns
+    "gcn-powersgd-whole": (
+        "dense",
+        (*MODELS["gcn"], POWERSGD, "gradient.rank=8"),
+    ),  # no matrix has more columns
     "gcn-local-powersgd": ("dense", (*MODELS["gcn"], *LOCAL_3, POWERSGD, "gradient.rank=1")),
 }
 CHUNK = 16
@@ -95,7 +113,9 @@ def oracle_graph(kind: str) -> GraphData:
     Of the kind "columns" some columns are zero at the training nodes and where these have an edge from.
     """
     rng = np.random.default_rng(7)
-    edges = np.concatenate([rng.integers(50, size=(220, 2)), rng.integers(50, 58, size=(16, 2)), [[3, 3], [41, 41]]])
+    edges = np.concatenate(
+        [rng.integers(50, size=(220, 2)), rng.integers(50, 58, size=(16, 2)), [[3, 3], [41, 41]]]
+    )
     edges = np.concatenate([edges, edges[:5]])  # some occur twice
     labels = np.arange(60) % 4
     features = rng.standard_normal((60, 30)) + np.eye(4, 30)[labels]
@@ -112,7 +132,11 @@ def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
     node = np.arange(60)
     train, val = (node % 3 == 0) & (node // 10 != 4), (node % 3 == 1) & (node // 10 != 3)
     known = ~np.isin(node % 9, (2, 4, 6)) | (kind != "third")
-    return {"train_mask": train & known, "val_mask": val & known, "test_mask": ~train & ~val & known}
+    return {
+        "train_mask": train & known,
+        "val_mask": val & known,
+        "test_mask": ~train & ~val & known,
+    }
 
 
 def assignment(num_parts: int) -> np.ndarray:
@@ -171,25 +195,40 @@ def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarr
     """Of a worker: its node ids, rounds, embeddings [I, D] of every layer, and parameters, or its error."""
     try:
         return _train(comm, case[0], case[1], embeddings)
-    except TrainingError as error:  # all workers have it at the same place, so the next case can go on
+    except (
+        TrainingError
+    ) as error:  # all workers have it at the same place, so the next case can go on
         return str(error)
 
 
 def _train(
-    comm: Communicator, directory: PartitionDirectory, settings: TrainSettings, noted: dict[int, list[np.ndarray]]
+    comm: Communicator,
+    directory: PartitionDirectory,
+    settings: TrainSettings,
+    noted: dict[int, list[np.ndarray]],
 ) -> Any:
     partition, recorder = directory.read(comm.rank), Recorder()
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
     architecture = Architecture.of(
-        settings.model, graph_info.num_features, graph_info.num_classes, graph_info.num_edge_features,
+        settings.model,
+        graph_info.num_features,
+        graph_info.num_classes,
+        graph_info.num_edge_features,
         graph_info.weighted,
-    )  # fmt: skip
+    )
     with LOCK:
         stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
     context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv,
-        clock=Clock(), log=recorder, run_dir=Path("nowhere"), dtype=torch.float64,
-    )  # fmt: skip
+        settings,
+        partition,
+        graph_info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        log=recorder,
+        run_dir=Path("nowhere"),
+        dtype=torch.float64,
+    )
     context = dataclasses.replace(context, save_layer=lambda layer, stage: None)
     trained = lazy.train(context, stages)
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
@@ -198,7 +237,9 @@ def _train(
     if settings.smoothing.steps:
         answer = choose_answer(context, trained.logits, partial(propagate, context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
-    parameters = [parameter.detach().numpy() for stage in stages for parameter in stage.parameters()]
+    parameters = [
+        parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
+    ]
     return partition.node_ids.numpy(), recorder.rounds, embeddings, parameters
 
 
@@ -234,21 +275,40 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _train_all(folder: Path, num_parts: int, few: bool) -> dict[Any, Any]:
     parts = assignment(num_parts)
     directories = {
-        kind: write_partitions(folder / kind, oracle_graph(kind), oracle_masks(kind), parts, num_parts)
+        kind: write_partitions(
+            folder / kind, oracle_graph(kind), oracle_masks(kind), parts, num_parts
+        )
         for kind in (("dense", "sparse", "third", "columns") if few else ("dense", "sparse"))
     }
     cases: dict[Any, tuple[PartitionDirectory, TrainSettings]] = {}
     if few:
         for name in FEW if num_parts == 1 else [name for name in FEW if name not in ALONE]:
             kind, settings = FEW[name]
-            cases[name] = directories[kind], settings_of(num_parts, *settings, f"num_rounds=[{FEW_ROUNDS}]")
+            cases[name] = (
+                directories[kind],
+                settings_of(num_parts, *settings, f"num_rounds=[{FEW_ROUNDS}]"),
+            )
     else:
-        cases = {(name, kind): (directories[kind], settings_of(num_parts, *MODELS[name])) for name, kind in CASES}
-        cases[("gcn", "local")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL))
-        cases[("gcn", "local-3")] = (directories["dense"], settings_of(num_parts, "model=gcn", *LOCAL_3))
-    jobs = [(*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP) for name, case in cases.items()]
+        cases = {
+            (name, kind): (directories[kind], settings_of(num_parts, *MODELS[name]))
+            for name, kind in CASES
+        }
+        cases[("gcn", "local")] = (
+            directories["dense"],
+            settings_of(num_parts, "model=gcn", *LOCAL),
+        )
+        cases[("gcn", "local-3")] = (
+            directories["dense"],
+            settings_of(num_parts, "model=gcn", *LOCAL_3),
+        )
+    jobs = [
+        (*case, CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP)
+        for name, case in cases.items()
+    ]
     if few or num_parts != 4:
-        return {name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)}
+        return {
+            name: train_as_threads(num_parts, job) for name, job in zip(cases, jobs, strict=True)
+        }
     results = run_workers(num_parts, train_as_processes, folder, jobs, timeout=280.0)
     return {case: [result[place] for result in results] for place, case in enumerate(cases)}
 
@@ -267,14 +327,19 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.nda
     ids = np.concatenate([worker[0] for worker in workers])
     assert sorted(ids.tolist()) == list(range(1000, 1060))
     layers = range(len(workers[0][2]))
-    embeddings = [np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)] for layer in layers]
+    embeddings = [
+        np.concatenate([worker[2][layer] for worker in workers])[np.argsort(ids)]
+        for layer in layers
+    ]
     return workers[0][1], embeddings, workers[0][3]
 
 
 def assert_same(got: Any, wanted: Any) -> None:
     """Also NaN in the same embeddings."""
     assert [line[:2] for line in got[0]] == [line[:2] for line in wanted[0]]
-    losses = [np.array([line[2] for line in rounds], float) for rounds in (got[0], wanted[0])]  # None becomes NaN
+    losses = [
+        np.array([line[2] for line in rounds], float) for rounds in (got[0], wanted[0])
+    ]  # None becomes NaN
     np.testing.assert_allclose(*losses, rtol=1e-8)
     assert [line[3] for line in got[0]] == [line[3] for line in wanted[0]]
     for layer, (rows, expected) in enumerate(zip(got[1], wanted[1], strict=True)):
@@ -294,7 +359,9 @@ def test_the_oracle_trains(trained: Any, case: tuple[str, str]) -> None:
     rounds, embeddings, _ = trained(1, case)
     losses = [line[2] for line in rounds if line[0] == 0]
     assert len(losses) == ROUNDS + 1
-    assert losses[ROUNDS - 1] < losses[0] - 0.05  # the last entry is after the last step: no loss is computed
+    assert (
+        losses[ROUNDS - 1] < losses[0] - 0.05
+    )  # the last entry is after the last step: no loss is computed
     assert all(np.isfinite(rows).all() and rows.std() > 0 for rows in embeddings)
 
 
@@ -314,15 +381,29 @@ def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: 
 
 def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> list[np.ndarray]:
     """Local SGD of a GCN over parts, written with one dense normalised adjacency; embeddings of every layer."""
-    settings, graph, train = settings_of(num_parts, "model=gcn"), oracle_graph(kind), oracle_masks(kind)["train_mask"]
-    adjacency, parts, rows = normalised(graph), assignment(num_parts), torch.from_numpy(graph.features).double()
+    settings, graph, train = (
+        settings_of(num_parts, "model=gcn"),
+        oracle_graph(kind),
+        oracle_masks(kind)["train_mask"],
+    )
+    adjacency, parts, rows = (
+        normalised(graph),
+        assignment(num_parts),
+        torch.from_numpy(graph.features).double(),
+    )
     groups = [np.flatnonzero(train & (parts == part)) for part in range(num_parts)]
     embeddings = []
     for layer in range(3):
         stage = build_stages(_architecture(settings), settings.seed)[layer].double()
         total = adjacency @ rows
         for _ in range(rounds):
-            _average(stage, [_after_steps(stage, total, graph, group, settings, layer, steps) for group in groups])
+            _average(
+                stage,
+                [
+                    _after_steps(stage, total, graph, group, settings, layer, steps)
+                    for group in groups
+                ],
+            )
         rows = stage.embed(Inputs((total,), 60, NOT_PROJECTED)).detach()
         embeddings.append(rows.numpy())
     return embeddings
@@ -371,7 +452,7 @@ def _average(stage: Stage, shares: list[tuple[int, list[torch.Tensor]]]) -> None
             parameter.copy_(sum(count * values[place] for count, values in shares) / total)  # type: ignore[arg-type]
 
 
-# --- few rounds of other exchanges, nodes and sums ---------------------------------------------------------------------  # noqa: E501
+# --- few rounds of other exchanges, nodes and sums ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
@@ -403,7 +484,10 @@ def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, ca
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
 def test_a_plain_exchange_embeds_all_nodes(trained: Any, num_parts: int) -> None:
-    (_, exact, wanted), (_, plain, parameters) = trained(1, "gcn-third"), trained(num_parts, "gcn-third-plain")
+    (_, exact, wanted), (_, plain, parameters) = (
+        trained(1, "gcn-third"),
+        trained(num_parts, "gcn-third-plain"),
+    )
     for own, other in zip(parameters, wanted, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-8, atol=1e-11)
     for rows, some in zip(plain, exact, strict=True):
@@ -423,8 +507,12 @@ def test_columns_that_no_training_node_has() -> None:
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
-@pytest.mark.parametrize("name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"])
-def test_nodes_that_go_through_piece_by_piece_make_the_same_step(trained: Any, num_parts: int, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["gat-chunks", "gat-batch-of-all", "sage-pool-chunks", "gcn-batch-of-all"]
+)
+def test_nodes_that_go_through_piece_by_piece_make_the_same_step(
+    trained: Any, num_parts: int, name: str
+) -> None:
     whole = name.removesuffix("-chunks").removesuffix("-batch-of-all")
     assert_same(trained(num_parts, name), trained(1, whole))
 
@@ -459,8 +547,12 @@ def test_compressed_local_steps_train_and_all_workers_agree(trained: Any, num_pa
 
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)
-@pytest.mark.parametrize("case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"])
-def test_skips_and_answers_of_parts_equal_those_of_one(trained: Any, num_parts: int, case: str) -> None:
+@pytest.mark.parametrize(
+    "case", [name for name in FEW if "-skips" in name or name == "gcn-own-half"]
+)
+def test_skips_and_answers_of_parts_equal_those_of_one(
+    trained: Any, num_parts: int, case: str
+) -> None:
     wanted = trained(1, case.removesuffix("-plain"))
     assert_same(trained(num_parts, case), wanted)
     assert np.isfinite(wanted[1][-1]).any()
@@ -489,8 +581,12 @@ def test_smoothing_is_the_power_of_the_adjacency(
         partition = directory.read(comm.rank)
         info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         with LOCK:
-            conv = build_stages(Architecture(settings.model, info.num_features, info.num_classes), 0)[0].conv
-        context = make_context(settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64)
+            conv = build_stages(
+                Architecture(settings.model, info.num_features, info.num_classes), 0
+            )[0].conv
+        context = make_context(
+            settings, partition, info, comm, conv, clock=Clock(), dtype=torch.float64
+        )
         rows = torch.from_numpy(start[partition.node_ids.numpy() - 1000])
         rows[context.plan.required_layers < 1] = torch.nan
         return partition.node_ids.numpy(), [each.numpy() for each in propagate(context, rows, 3)]
@@ -504,7 +600,9 @@ def test_smoothing_is_the_power_of_the_adjacency(
         got = np.concatenate([powers[step] for _, powers in found])[order]
         np.testing.assert_allclose(got[in_split], expected[in_split], rtol=1e-9, atol=1e-12)
         if whole and "exchange=plain" not in more:
-            reached = np.linalg.matrix_power(normalised(graph).numpy(), 3 - step)[in_split].any(axis=0)
+            reached = np.linalg.matrix_power(normalised(graph).numpy(), 3 - step)[in_split].any(
+                axis=0
+            )
             assert np.isfinite(got).all(axis=1).tolist() == reached.tolist()
             assert step == 0 or not reached.all()
         expected = adjacency @ expected

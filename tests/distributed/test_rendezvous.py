@@ -35,8 +35,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "START_MARGIN", 5.0)
 
 
-def cluster(node: int, port: int, parts: int = 2, per_node: int = 1, **fields: Any) -> ClusterSettings:
-    there = {"num_partitions": parts, "parts_per_node": per_node, "node_rank": node, "master_port": port}
+def cluster(
+    node: int, port: int, parts: int = 2, per_node: int = 1, **fields: Any
+) -> ClusterSettings:
+    there = {
+        "num_partitions": parts,
+        "parts_per_node": per_node,
+        "node_rank": node,
+        "master_port": port,
+    }
     return replace(DEFAULT, **{**there, "interface": "lo", "init_timeout": 20.0, **fields})
 
 
@@ -44,7 +51,9 @@ Outcome = tuple[str, str]
 """run id and store's port, or the kind of error and its message"""
 
 
-def attend(settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partition: str = "abc") -> Outcome:
+def attend(
+    settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partition: str = "abc"
+) -> Outcome:
     """What a node comes out of the meeting with. Leaving it at once is no matter here."""
     try:
         with rendezvous.connect_nodes(settings, shared, partition) as node:
@@ -56,12 +65,16 @@ def attend(settings: ClusterSettings, shared: dict[str, Any] = SETTINGS, partiti
 
 def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
     with ThreadPoolExecutor(len(attendances)) as pool:
-        return [future.result(30) for future in [pool.submit(attendance) for attendance in attendances]]
+        return [
+            future.result(30) for future in [pool.submit(attendance) for attendance in attendances]
+        ]
 
 
 def test_three_nodes_agree_on_one_run() -> None:
     port = free_port()
-    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=5, per_node=2)) for node in (2, 0, 1)))
+    outcomes = together(
+        *(lambda node=node: attend(cluster(node, port, parts=5, per_node=2)) for node in (2, 0, 1))
+    )
     run_id, store = outcomes[0]
     assert len(run_id) == 16, outcomes
     assert outcomes == [(run_id, store)] * 3
@@ -83,7 +96,9 @@ def test_every_node_hears_every_other() -> None:
     with ThreadPoolExecutor(4) as pool:
         heard = list(pool.map(links, range(4)))
     for node, messages in enumerate(heard):
-        assert messages == {other: {"from": other, "to": node} for other in range(4) if other != node}
+        assert messages == {
+            other: {"from": other, "to": node} for other in range(4) if other != node
+        }
 
 
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +110,9 @@ def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.Monkey
         return reach(address, to if to == port else 1, timeout, *tls)
 
     monkeypatch.setattr(rendezvous, "connect", connect)
-    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in range(3)))
+    outcomes = together(
+        *(lambda node=node: attend(cluster(node, port, parts=3)) for node in range(3))
+    )
     assert len(set(outcomes)) == 1
     kind, message = outcomes[0]
     assert kind == "TrainingError"
@@ -111,7 +128,12 @@ def test_every_run_has_its_own_id() -> None:
 MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
     "world size": ({"parts": 3}, SETTINGS, "abc", ("num_partitions=3", "num_partitions=2")),
     "settings": ({}, {**SETTINGS, "seed": 2}, "abc", ("other settings", "seed=2 instead of 1")),
-    "nested": ({}, {**SETTINGS, "model": {"name": "gat"}}, "abc", ("model.name=gat instead of gcn",)),
+    "nested": (
+        {},
+        {**SETTINGS, "model": {"name": "gat"}},
+        "abc",
+        ("model.name=gat instead of gcn",),
+    ),
     "partition": ({}, SETTINGS, "abd", ("another partitioning",)),
 }
 
@@ -121,7 +143,8 @@ def test_a_misfit_ends_all_nodes_with_the_same_sentence(name: str) -> None:
     fields, shared, partition, words = MISFITS[name]
     port = free_port()
     first, second = together(
-        lambda: attend(cluster(0, port)), lambda: attend(cluster(1, port, **fields), shared, partition)
+        lambda: attend(cluster(0, port)),
+        lambda: attend(cluster(1, port, **fields), shared, partition),
     )
     assert first == second
     assert first[0] == "InputError"
@@ -141,11 +164,15 @@ def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "source bb" in first[1]
 
 
-def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_code_version_changes_with_the_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     for package in ("retexo", "partitioning"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "module.py").write_text("a = 1\n")
-    monkeypatch.setattr(handshake, "__file__", str(tmp_path / "retexo" / "cluster" / "handshake.py"))
+    monkeypatch.setattr(
+        handshake, "__file__", str(tmp_path / "retexo" / "cluster" / "handshake.py")
+    )
     before = handshake.code_version()
     assert before == handshake.code_version()
     (tmp_path / "partitioning" / "inner" / "module.py").write_text("a = 2\n")
@@ -155,7 +182,9 @@ def test_the_code_version_changes_with_the_source(monkeypatch: pytest.MonkeyPatc
 def test_nodes_that_send_by_other_ways_are_refused() -> None:
     port = free_port()
     ways: tuple[dict[str, Any], ...] = ({"backend": "gloo"}, {"backend": "sockets", "tls": False})
-    outcomes = together(*(lambda n=n, way=way: attend(cluster(n, port, **way)) for n, way in enumerate(ways)))
+    outcomes = together(
+        *(lambda n=n, way=way: attend(cluster(n, port, **way)) for n, way in enumerate(ways))
+    )
     message = "node 1 (rank 1) has distributed.backend=sockets, node 0 has distributed.backend=gloo"
     assert outcomes == [("InputError", message)] * 2
 
@@ -169,7 +198,10 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
         with rendezvous.connect_nodes(settings, SETTINGS, "abc") as met:
             streams = met.streams or {}
             assert {(own, other) for own in streams for other in streams[own]} == {
-                (own, other) for own in settings.local_ranks for other in range(6) if other not in settings.local_ranks
+                (own, other)
+                for own in settings.local_ranks
+                for other in range(6)
+                if other not in settings.local_ranks
             }
             for own, streams_of_own in streams.items():
                 for other, stream in streams_of_own.items():
@@ -186,15 +218,23 @@ def test_three_nodes_get_a_stream_for_every_two_workers() -> None:
 
 def test_a_rank_taken_twice_ends_all() -> None:
     port = free_port()
-    outcomes = together(*(lambda node=node: attend(cluster(node, port, parts=3)) for node in (0, 1, 1)))
+    outcomes = together(
+        *(lambda node=node: attend(cluster(node, port, parts=3)) for node in (0, 1, 1))
+    )
     assert len(set(outcomes)) == 1
-    assert outcomes[0] == ("InputError", "node 1 (rank 1) is there twice; give every node its own node_rank")
+    assert outcomes[0] == (
+        "InputError",
+        "node 1 (rank 1) is there twice; give every node its own node_rank",
+    )
 
 
 def test_who_is_missing_is_named_by_node_and_rank() -> None:
     port = free_port()
     outcomes = together(
-        *(lambda node=node: attend(cluster(node, port, parts=7, per_node=2, init_timeout=2.0)) for node in (0, 2))
+        *(
+            lambda node=node: attend(cluster(node, port, parts=7, per_node=2, init_timeout=2.0))
+            for node in (0, 2)
+        )
     )
     kind, message = outcomes[0]
     assert outcomes == [(kind, message)] * 2
@@ -227,7 +267,7 @@ def test_something_else_listens_at_the_master() -> None:
     assert "not a message of retexo" in message
 
 
-# --- who does not belong there -----------------------------------------------------------------------------------------  # noqa: E501
+# --- who does not belong there -----------------------------------------------------------------------------------------
 
 
 def visit(port: int, content: bytes) -> bytes:
@@ -251,9 +291,17 @@ def visit(port: int, content: bytes) -> bytes:
 
 
 def node_info(**fields: Any) -> bytes:
-    content = {"run_key": "", "node": 1, "ranks": [1], "world_size": 2, "code": "", "settings": {}, "partition": "",
-               "backend": "gloo",
-               "address": "127.0.0.1:1"}  # fmt: skip
+    content = {
+        "run_key": "",
+        "node": 1,
+        "ranks": [1],
+        "world_size": 2,
+        "code": "",
+        "settings": {},
+        "partition": "",
+        "backend": "gloo",
+        "address": "127.0.0.1:1",
+    }
     return json.dumps({"retexo": 1, "node": {**content, **fields}}).encode() + b"\n"
 
 
@@ -316,7 +364,9 @@ def test_connections_that_are_held_keep_no_node_out() -> None:
         first = pool.submit(attend, cluster(0, port, parts=3))
         strangers = held(wait_for(port), 300)
         second = pool.submit(attend, cluster(1, port, parts=3))
-        others = wait_until(lambda: listening() - before - {f"127.0.0.1:{port}"}, 20, "node 1 listens")
+        others = wait_until(
+            lambda: listening() - before - {f"127.0.0.1:{port}"}, 20, "node 1 listens"
+        )
         strangers += held(int(others.pop().rpartition(":")[2]), 100)
         outcome = attend(cluster(2, port, parts=3))
         assert len(outcome[0]) == 16, outcome
@@ -377,7 +427,8 @@ def test_a_node_whose_connection_is_closed_tries_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("refused", "InputError"), ("mistake", "InputError"), ("problem", "TrainingError")]
+    ("name", "kind"),
+    [("refused", "InputError"), ("mistake", "InputError"), ("problem", "TrainingError")],
 )
 def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind: str) -> None:
     text = "\x1b]0;title\x07\x1b[2Jünï" + "x" * 100_000
@@ -390,16 +441,23 @@ def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind:
 
 @pytest.mark.parametrize(
     "reply",
-    [{"run": "a"}, {"run": "a", "store": "x", "nodes": {}}, {"run": "a", "store": 3, "nodes": {}},
-     {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}}, {"run": "a", "store": "127.0.0.1:1", "nodes": [1]}],
-)  # fmt: skip
+    [
+        {"run": "a"},
+        {"run": "a", "store": "x", "nodes": {}},
+        {"run": "a", "store": 3, "nodes": {}},
+        {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}},
+        {"run": "a", "store": "127.0.0.1:1", "nodes": [1]},
+    ],
+)
 def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:
     kind, message = answering(json.dumps(reply).encode() + b"\n")
     assert kind == "TrainingError"
     assert "not a reply of node 0" in message
 
 
-def test_what_a_stranger_says_is_logged_without_terminal_escapes(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_stranger_says_is_logged_without_terminal_escapes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
@@ -422,7 +480,9 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     port = free_port()
-    own = handshake.NodeInfo("", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "gloo", "")
+    own = handshake.NodeInfo(
+        "", 1, [1], 3, handshake.code_version(), flatten(SETTINGS), "abc", "gloo", ""
+    )
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
         gone = channel.connect("127.0.0.1", port, 10)
@@ -459,10 +519,14 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
 def listening() -> set[str]:
     """Addresses that this process listens on."""
     found = psutil.Process().net_connections("tcp")
-    return {f"{entry.laddr.ip}:{entry.laddr.port}" for entry in found if entry.status == psutil.CONN_LISTEN}
+    return {
+        f"{entry.laddr.ip}:{entry.laddr.port}"
+        for entry in found
+        if entry.status == psutil.CONN_LISTEN
+    }
 
 
-# --- addresses ---------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- addresses ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:

@@ -28,11 +28,22 @@ WORLD = 3
 AGREEMENT = 4 * 8 * WORLD * (WORLD - 1)
 """Bytes that a resumed run sends to agree on where to go on."""
 SYNC = ("base=published", "checkpoint.every=2", "stopping.patience=3")
-LOCAL = ("checkpoint.every=1", "gradient=local", "local_epochs=2", "gradient.rank=1", "hidden_dim=8")
+LOCAL = (
+    "checkpoint.every=1",
+    "gradient=local",
+    "local_epochs=2",
+    "gradient.rank=1",
+    "hidden_dim=8",
+)
 MOMENTUM = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9")
 DEFAULTS = ("checkpoint.every=1", "smoothing.steps=2", "stopping=none")
 LONG = pytest.mark.long("another message of a layer, of which one is tried")
-SECURE = ("base=published", "checkpoint.every=1", "gradient.secure=true", "gradient.compression=powersgd")
+SECURE = (
+    "base=published",
+    "checkpoint.every=1",
+    "gradient.secure=true",
+    "gradient.compression=powersgd",
+)
 HAS_KEYS = importlib.util.find_spec("cryptography") is not None
 OPTIMIZER = ("base=published", "checkpoint.every=1", *MOMENTUM, "model=gat", "heads=2")
 
@@ -47,8 +58,23 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(parts: Path, *more: str) -> Settings:
-    small = "hidden_dim=6", "num_rounds=[5,4]", "learning_rate=[0.05]", "cluster.threads=1", "num_partitions=3"
-    return compose([*small, *more, "app=train", "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}"])
+    small = (
+        "hidden_dim=6",
+        "num_rounds=[5,4]",
+        "learning_rate=[0.05]",
+        "cluster.threads=1",
+        "num_partitions=3",
+    )
+    return compose(
+        [
+            *small,
+            *more,
+            "app=train",
+            "dataset_name=file",
+            "dataset_file=toy.npz",
+            f"partition_dir={parts}",
+        ]
+    )
 
 
 def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
@@ -66,7 +92,9 @@ def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Stre
     train_worker.main(rank, job, parent, streams)
 
 
-def disk_is_full(size: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
+def disk_is_full(
+    size: int, rank: int, job: Any, parent: Connection, streams: Streams | None
+) -> None:
     """A worker, of which rank 1 can write no file beyond `size` bytes."""
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -81,7 +109,9 @@ def lines(run_dir: Path) -> list[dict[str, Any]]:
 
 def assert_same_run(resumed: Path, whole: Path) -> None:
     for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
-        assert (resumed / "checkpoint" / name).read_bytes() == (whole / "checkpoint" / name).read_bytes()
+        assert (resumed / "checkpoint" / name).read_bytes() == (
+            whole / "checkpoint" / name
+        ).read_bytes()
     here, there = (json.loads((path / "summary.json").read_text()) for path in (resumed, whole))
     for name in ("test", "val", "rounds"):
         assert here[name] == there[name]
@@ -92,7 +122,9 @@ def assert_same_run(resumed: Path, whole: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+def whole_runs(
+    parts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, ...], Path]:
     """Runs that nothing happened to."""
     runs = {}
     for options in (SYNC, LOCAL, OPTIMIZER, DEFAULTS, *([SECURE] if HAS_KEYS else [])):
@@ -108,7 +140,11 @@ def whole_runs(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
         (LOCAL, 18),
         (OPTIMIZER, 17),
         (DEFAULTS, 38),
-        pytest.param(SECURE, 30, marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed")),
+        pytest.param(
+            SECURE,
+            30,
+            marks=pytest.mark.skipif(not HAS_KEYS, reason="cryptography is not installed"),
+        ),
         *(pytest.param(SYNC, message, marks=LONG) for message in (3, 6, 14, 24, 27, 36)),
         *(pytest.param(LOCAL, message, marks=LONG) for message in (13, 31)),
     ],
@@ -132,7 +168,10 @@ def test_a_death_at_any_message_changes_nothing(
 
 
 def test_two_deaths(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Path,
+    whole_runs: dict[tuple[str, ...], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A resumed run can be resumed; another directory is left as it was."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -157,7 +196,10 @@ def interrupted_once(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         patched.setattr(train, "main", partial(dies_at, 16))
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC), run_dir)
-    assert {path.name for path in (run_dir / "state" / "rank1").glob("*.state")} == {"step0-2.state", "step0-4.state"}
+    assert {path.name for path in (run_dir / "state" / "rank1").glob("*.state")} == {
+        "step0-2.state",
+        "step0-4.state",
+    }
     return run_dir
 
 
@@ -189,7 +231,10 @@ def test_a_damaged_tape_is_used_as_far_as_it_goes(
 ) -> None:
     path = interrupted / "state" / "rank0" / "tape"
     path.write_bytes(path.read_bytes()[:size])
-    assert train.run(settings(parts, *SYNC, "resume=auto"), interrupted)["resumed"] == {"layer": 0, "round": 4}
+    assert train.run(settings(parts, *SYNC, "resume=auto"), interrupted)["resumed"] == {
+        "layer": 0,
+        "round": 4,
+    }
     assert_same_run(interrupted, whole_runs[SYNC])
 
 
@@ -211,28 +256,45 @@ def test_another_run_is_not_gone_on_with(
 
 
 def test_a_state_of_a_version_with_fewer_settings(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Path,
+    whole_runs: dict[tuple[str, ...], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it does not know had its default; the state keeps the description that it was made with."""
     shared = train.shared_settings
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(dies_at, 16))
-        patched.setattr(train, "shared_settings", lambda settings: without(shared(settings), {"compute.precision"}))
+        patched.setattr(
+            train,
+            "shared_settings",
+            lambda settings: without(shared(settings), {"compute.precision"}),
+        )
         with pytest.raises(TrainingError):
             train.run(settings(parts, *SYNC), tmp_path)
     recorded = (tmp_path / "state" / "run.json").read_bytes()
-    with pytest.raises(InputError, match=r"compute.precision=bf16: .* was started with compute.precision=fp32"):
+    with pytest.raises(
+        InputError, match=r"compute.precision=bf16: .* was started with compute.precision=fp32"
+    ):
         train.run(settings(parts, *SYNC, "resume=auto", "compute.precision=bf16"), tmp_path)
     assert (tmp_path / "state" / "run.json").read_bytes() == recorded
-    assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {"layer": 0, "round": 4}
+    assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {
+        "layer": 0,
+        "round": 4,
+    }
     assert_same_run(tmp_path, whole_runs[SYNC])
 
 
 def test_gat_of_a_state_from_before_has_no_self_loops(tmp_path: Path) -> None:
-    before, now = ({"model": {"name": "gat", "head_merge": "mean"} | more} for more in ({}, {"self_loops": True}))
+    before, now = (
+        {"model": {"name": "gat", "head_merge": "mean"} | more}
+        for more in ({}, {"self_loops": True})
+    )
     resume.prepare(None, tmp_path, range(0), {}, before)
     resume.check_same("auto", tmp_path, {}, {"model": {**now["model"], "self_loops": False}})
-    with pytest.raises(InputError, match=r"model.self_loops=True: .* was started with model.self_loops=False"):
+    with pytest.raises(
+        InputError, match=r"model.self_loops=True: .* was started with model.self_loops=False"
+    ):
         resume.check_same("auto", tmp_path, {}, now)
 
 
@@ -241,14 +303,18 @@ def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:
         train.run(settings(parts, *SYNC), interrupted)
 
 
-def test_a_directory_without_state(parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
+def test_a_directory_without_state(
+    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="to go on from"):
         train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
     done = whole_runs[SYNC]
     before = (done / "summary.json").read_bytes()
     assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"
     assert (done / "summary.json").read_bytes() == before
-    with pytest.raises(InputError, match=r"^hidden_dim=7: the run in .* was started with hidden_dim=6"):
+    with pytest.raises(
+        InputError, match=r"^hidden_dim=7: the run in .* was started with hidden_dim=6"
+    ):
         train.run(settings(parts, *SYNC, "resume=auto", "hidden_dim=7"), done)
     assert (done / "summary.json").read_bytes() == before
 
@@ -268,7 +334,11 @@ def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         patched.setattr(train, "main", partial(dies_at, 16))
         with pytest.raises(TrainingError, match="rank 1"):
             train.run(settings(parts, "checkpoint=none"), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.jsonl", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "summary.json",
+    ]
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
     with pytest.raises(InputError, match="holds summary"):
         train.run(settings(parts, "resume=auto"), tmp_path)
@@ -278,12 +348,17 @@ def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_full_disk(
-    parts: Path, whole_runs: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Path,
+    whole_runs: dict[tuple[str, ...], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The tape still fits, a step does not."""
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", partial(disk_is_full, 4000))
-        with pytest.raises(TrainingError, match=r"rank 1 .*step0-2.state: cannot be written: File too large"):
+        with pytest.raises(
+            TrainingError, match=r"rank 1 .*step0-2.state: cannot be written: File too large"
+        ):
             train.run(settings(parts, *SYNC), tmp_path)
     assert not list((tmp_path / "state" / "rank1").glob(".*"))
     train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)

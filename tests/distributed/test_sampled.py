@@ -40,9 +40,17 @@ WORLD = 2
 MODELS = ("gcn", "sage", "gin", "gat")
 DATA = ("dataset_name=file", "dataset_file=toy.npz", f"num_partitions={WORLD}")
 ALIKE = (
-    "hidden_dim=8", "dropout=0", "num_rounds=[5]", "stopping=none", "device=cpu", "cluster.threads=1",
-    "optimizer._target_=torch.optim.SGD", "learning_rate=[0.5]", "best_val_model=false", "base=published",
-)  # fmt: skip
+    "hidden_dim=8",
+    "dropout=0",
+    "num_rounds=[5]",
+    "stopping=none",
+    "device=cpu",
+    "cluster.threads=1",
+    "optimizer._target_=torch.optim.SGD",
+    "learning_rate=[0.5]",
+    "best_val_model=false",
+    "base=published",
+)
 PROCESS = 100 << 20
 """Less than what a process with torch and DGL takes."""
 LONG = pytest.mark.long("each starts two servers and two trainers")
@@ -53,7 +61,9 @@ SAMPLED = ("trainer=sampled", "sampled.fanout=[-1]", "batch_size=1000")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parts")
     masks = thirds(60)
-    assignment = [int(node >= 36) for node in range(60)]  # 12 and 8 training nodes: two labels travel
+    assignment = [
+        int(node >= 36) for node in range(60)
+    ]  # 12 and 8 training nodes: two labels travel
     write_partitions(folder, random_graph(60, 240), masks, assignment, WORLD, with_dgl_files=True)
     return folder
 
@@ -68,8 +78,12 @@ def losses(run_dir: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("model", "trainers"), [("gcn", 2), *(pytest.param(name, 1, marks=LONG) for name in MODELS)])
-def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, model: str, trainers: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "trainers"), [("gcn", 2), *(pytest.param(name, 1, marks=LONG) for name in MODELS)]
+)
+def test_all_neighbours_are_full_graph_training(
+    parts: Path, tmp_path: Path, model: str, trainers: int
+) -> None:
     """A batch of all, too: what full_graph computes, round by round."""
     given = *ALIKE, *SAMPLED, f"sampled.trainers={trainers}"
     found = train.run(settings(parts, model, *given), tmp_path / "sampled")
@@ -82,7 +96,9 @@ def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, mod
     more = np.subtract(found["peak_memory_bytes"], wanted["peak_memory_bytes"])
     assert min(more) > trainers * PROCESS  # the servers and the further trainers are among them
     kinds = found["bytes"]["by_kind"]
-    assert min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
+    assert (
+        min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
+    )
     # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that use a batch.
     assert kinds["labels"] % 5 == 0
     asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
@@ -101,9 +117,15 @@ def start(parts: Path, run_dir: Path, *more: str) -> Any:
         "distributed.heartbeat_timeout=4",
     )
     process = start_cli(
-        "--config-name", "node_classification_sage", *DATA, f"partition_dir={parts}", *small, *more,
-        f"hydra.run.dir={run_dir}", cwd=run_dir.parent,
-    )  # fmt: skip
+        "--config-name",
+        "node_classification_sage",
+        *DATA,
+        f"partition_dir={parts}",
+        *small,
+        *more,
+        f"hydra.run.dir={run_dir}",
+        cwd=run_dir.parent,
+    )
     log = run_dir / "metrics.jsonl"
 
     def trains() -> bool:
@@ -125,18 +147,35 @@ def running(group: int, module: str) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("who", "how", "said"),
     [
-        ("server", signal.SIGKILL, "cannot go on: the DGL server of its part was killed by SIGKILL"),
-        pytest.param("server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG),
+        (
+            "server",
+            signal.SIGKILL,
+            "cannot go on: the DGL server of its part was killed by SIGKILL",
+        ),
+        pytest.param(
+            "server", signal.SIGSTOP, "the DGL server of its part was stopped", marks=LONG
+        ),
         pytest.param("trainer", signal.SIGKILL, "was killed by SIGKILL", marks=LONG),
-        pytest.param("batches", signal.SIGKILL, "cannot go on: trainer 1 of its part was killed by SIGK", marks=LONG),
+        pytest.param(
+            "batches",
+            signal.SIGKILL,
+            "cannot go on: trainer 1 of its part was killed by SIGK",
+            marks=LONG,
+        ),
     ],
 )
-def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str) -> None:
+def test_who_dies_is_named(
+    parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str
+) -> None:
     process = start(parts, tmp_path / "run", *["sampled.trainers=2"] * (who == "batches"))
     found = running(process.pid, "retexo.distdgl.server")
     assert len(found) == WORLD
     for server in found:
-        listening = {each.laddr.ip for each in server.net_connections("inet") if each.status == psutil.CONN_LISTEN}
+        listening = {
+            each.laddr.ip
+            for each in server.net_connections("inet")
+            if each.status == psutil.CONN_LISTEN
+        }
         assert listening <= {"127.0.0.1"}
     workers = [server.ppid() for server in found]
     others = running(process.pid, "retexo.trainers.batches")
@@ -161,10 +200,15 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, who: str, how: signal.Si
         (("exchange.precision=bf16",), "exchange.precision=bf16"),
         (("sampled.fanout=[-2]",), "sampled.fanout"),
         (("sampled.fanout=many",), "sampled.fanout"),
-        (("parts_per_node=1", "distributed.backend=sockets", "distributed.credentials=keys"), "sends in the clear"),
+        (
+            ("parts_per_node=1", "distributed.backend=sockets", "distributed.credentials=keys"),
+            "sends in the clear",
+        ),
     ],
 )
-def test_what_is_refused(parts: Path, tmp_path: Path, overrides: tuple[str, ...], words: str) -> None:
+def test_what_is_refused(
+    parts: Path, tmp_path: Path, overrides: tuple[str, ...], words: str
+) -> None:
     need_dgl()
     with pytest.raises(InputError, match=words.replace("[", r"\[")):
         train.run(settings(parts, "sage", "trainer=sampled", *overrides), tmp_path / "run")
@@ -184,7 +228,10 @@ def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
     graph.check_directory(given, directory)
     with (
         mock.patch.object(type(directory), "sites", ("a", "b")),
-        pytest.raises(InputError, match="dataset_name=parts: trainer=sampled lets all workers read all rows and label"),
+        pytest.raises(
+            InputError,
+            match="dataset_name=parts: trainer=sampled lets all workers read all rows and label",
+        ),
     ):
         graph.check_directory(given, directory)
     for known in ({"weighted": True}, {"num_edge_features": 3}):
@@ -200,7 +247,9 @@ def test_without_dgl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_needs_dgls_files(tmp_path: Path) -> None:
-    write_partitions(tmp_path, random_graph(60, 240), thirds(60), [node % 2 for node in range(60)], WORLD)
+    write_partitions(
+        tmp_path, random_graph(60, 240), thirds(60), [node % 2 for node in range(60)], WORLD
+    )
     need_dgl()
     with pytest.raises(InputError, match=r"partition again with partition\.dgl_files=true"):
         train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")

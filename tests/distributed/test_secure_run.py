@@ -27,13 +27,21 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = random_graph(60, 240)
     graph.features[:, 2] = 0  # a column that no node has
     write_partitions(folder, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
-    masks = {name: mask & ((torch.arange(60) % 5 % 3).numpy() > 0) for name, mask in thirds(60).items()}
+    masks = {
+        name: mask & ((torch.arange(60) % 5 % 3).numpy() > 0) for name, mask in thirds(60).items()
+    }
     write_partitions(folder / "few", graph, masks, [node % 5 % 3 for node in range(60)], 3)
     return folder
 
 
 def arguments(parts: Path, *more: str) -> list[str]:
-    small = "hidden_dim=6", "num_rounds=[5,4]", "cluster.threads=1", "num_partitions=3", "distributed.backend=sockets"
+    small = (
+        "hidden_dim=6",
+        "num_rounds=[5,4]",
+        "cluster.threads=1",
+        "num_partitions=3",
+        "distributed.backend=sockets",
+    )
     return [*small, "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}", *more]
 
 
@@ -57,7 +65,10 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
         patched.setattr(train, "main", in_the_open)
         open_ = train.run(compose(given), tmp_path / "open")
     for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
-        assert len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")}) == 1
+        assert (
+            len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")})
+            == 1
+        )
     for key in ("test", "val", "train", "bytes"):
         assert secure[key] == open_[key]
     planned = plan.run(compose([*given, "app=plan"]), tmp_path / "plan")
@@ -72,17 +83,29 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
 
 
 def test_twenty_rounds_of_sgd_are_near_those_of_floats(parts: Path, tmp_path: Path) -> None:
-    sgd = ("base=published", "num_rounds=[20]", "learning_rate=[0.1]", "stopping=none", "dropout=0", "exchange=plain",
-           "best_val_model=false", "optimizer._target_=torch.optim.SGD")  # fmt: skip
+    sgd = (
+        "base=published",
+        "num_rounds=[20]",
+        "learning_rate=[0.1]",
+        "stopping=none",
+        "dropout=0",
+        "exchange=plain",
+        "best_val_model=false",
+        "optimizer._target_=torch.optim.SGD",
+    )
     for name, more in (("secure", SECURE), ("floats", ())):
         train.run(compose(arguments(parts, *sgd, *more)), tmp_path / name)
-    for secure, floats in zip(layers(tmp_path / "secure"), layers(tmp_path / "floats"), strict=True):
+    for secure, floats in zip(
+        layers(tmp_path / "secure"), layers(tmp_path / "floats"), strict=True
+    ):
         for name, values in floats.items():
             assert (secure[name] - values).norm() <= 1e-5 * values.norm(), name
 
 
 def test_too_few_sites_are_refused(parts: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"gradient.secure=true: 2 of 3 partitions have training nodes"):
+    with pytest.raises(
+        TrainingError, match=r"gradient.secure=true: 2 of 3 partitions have training nodes"
+    ):
         train.run(compose(arguments(parts / "few", *SECURE)), tmp_path)
 
 

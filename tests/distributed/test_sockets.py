@@ -24,20 +24,30 @@ def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float =
     return [future.exception() for future in over_sockets(world, work, timeout)]
 
 
-SIZES = st.sampled_from([0, 1, 3, 1000, 70_000, 600_000])  # of which the last is more than a socket holds
+SIZES = st.sampled_from(
+    [0, 1, 3, 1000, 70_000, 600_000]
+)  # of which the last is more than a socket holds
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_what_is_swapped_arrives(data: st.DataObject) -> None:
     world = data.draw(st.integers(1, 9))
-    dtype = data.draw(st.sampled_from([torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.int64]))
+    dtype = data.draw(
+        st.sampled_from([torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.int64])
+    )
     rounds = data.draw(st.integers(1, 3))
-    sizes = torch.tensor(data.draw(st.lists(SIZES, min_size=world * world, max_size=world * world))).view(world, world)
+    sizes = torch.tensor(
+        data.draw(st.lists(SIZES, min_size=world * world, max_size=world * world))
+    ).view(world, world)
 
     def message(sender: int, receiver: int, number: int) -> torch.Tensor:
         count = int(sizes[sender, receiver]) // (1 if world < 4 else world)
-        return (torch.arange(count) * 7 + sender * 31 + receiver * 5 + number).to(torch.uint8).to(dtype)
+        return (
+            (torch.arange(count) * 7 + sender * 31 + receiver * 5 + number)
+            .to(torch.uint8)
+            .to(dtype)
+        )
 
     def work(transport: SocketTransport) -> None:
         everyone = range(world)
@@ -46,7 +56,8 @@ def test_what_is_swapped_arrives(data: st.DataObject) -> None:
             sent = [message(transport.rank, peer, number) for peer in everyone]
             received = swap(transport, sent, [len(each) for each in expected])
             assert all(
-                each.dtype == dtype and torch.equal(each, want) for each, want in zip(received, expected, strict=True)
+                each.dtype == dtype and torch.equal(each, want)
+                for each, want in zip(received, expected, strict=True)
             )
 
     assert at_once(world, work) == [None] * world
@@ -92,7 +103,10 @@ def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
     before = psutil.Process(os.getpid()).num_fds()
     with ExitStack() as stack:
         streams = with_local_streams(range(64), {}, stack)
-        assert all(list(own) == [peer for peer in range(64) if peer != rank] for rank, own in streams.items())
+        assert all(
+            list(own) == [peer for peer in range(64) if peer != rank]
+            for rank, own in streams.items()
+        )
         streams[5][60].sendall(b"x")
         assert streams[60][5].recv(2) == b"x"
     assert psutil.Process(os.getpid()).num_fds() == before

@@ -49,7 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if site == "revoked":
                 authority.authority(place / "authority")
             authority.sign(place / "authority", place / site / "request.pem", days)
-            shutil.copy(place / "authority" / "issued" / f"{site}.pem", place / site / "certificate.pem")
+            shutil.copy(
+                place / "authority" / "issued" / f"{site}.pem", place / site / "certificate.pem"
+            )
         authority.revoke(place / "authority", "revoked")
         for site in SITES:
             authority.request(place / site, site)
@@ -102,7 +104,9 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
             assert met.streams is not None
             with connected(met.rendezvous, node, met.streams[node]) as transport:
                 for size in sizes:
-                    received = swap(transport, [message(node, peer, size) for peer in range(3)], [size] * 3)
+                    received = swap(
+                        transport, [message(node, peer, size) for peer in range(3)], [size] * 3
+                    )
                     for peer, found in enumerate(received):
                         assert torch.equal(found, message(peer, node, size))
 
@@ -111,12 +115,19 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
             future.result(60)
 
 
-# --- who is turned away ------------------------------------------------------------------------------------------------  # noqa: E501
+# --- who is turned away ------------------------------------------------------------------------------------------------
 
 
 def claim(stream: socket.socket, node: int) -> str:
     """Say that one is a node, over this connection, and what came back."""
-    about = {"run_key": "", "node": node, "ranks": [node], "world_size": 3, "code": "", "settings": {}}
+    about = {
+        "run_key": "",
+        "node": node,
+        "ranks": [node],
+        "world_size": 3,
+        "code": "",
+        "settings": {},
+    }
     stream.settimeout(20)
     try:
         if isinstance(stream, ssl.SSLSocket) and b"welcome" not in (answer := stream.recv(1 << 10)):
@@ -144,7 +155,12 @@ TURNED_AWAY = {
     "expired": ("expired", 1, "CERTIFICATE_EXPIRED", "certificate has expired"),
     "revoked": ("revoked", 1, "CERTIFICATE_REVOKED", "certificate revoked"),
     "of no member": ("unlisted", 1, "not in members.json", "not in members.json"),
-    "another's rank": ("south", 1, "it says that it is node 1, and has the certificate of node 2", "of node 2"),
+    "another's rank": (
+        "south",
+        1,
+        "it says that it is node 1, and has the certificate of node 2",
+        "of node 2",
+    ),
 }
 
 
@@ -155,7 +171,9 @@ def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, kind
     port = free_port()
 
     def attack() -> None:
-        with client_context(None if own is None else folder / own).wrap_socket(stream_to(port)) as stream:
+        with client_context(None if own is None else folder / own).wrap_socket(
+            stream_to(port)
+        ) as stream:
             assert heard in claim(stream, node)
 
     assert good(meet(folder, port, attack))
@@ -171,7 +189,9 @@ def test_who_does_not_encrypt_is_turned_away(folder: Path) -> None:
     def attack() -> None:
         with stream_to(port) as stream:
             assert "it says that it is node 1, and has no certificate" in claim(stream, 1)
-        with stream_to(port) as stream:  # a link of the run, or a stream of it, without the run's secret
+        with stream_to(
+            port
+        ) as stream:  # a link of the run, or a stream of it, without the run's secret
             stream.sendall(b'{"from": [1, 1, 0], "proof": "00"}\n')
             assert b"refused" in stream.recv(1 << 10)
 
@@ -186,7 +206,10 @@ def test_a_node_does_not_talk_to_a_false_node_0(folder: Path, own: str) -> None:
     heard = []
 
     def serve(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as stream:
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(listener.accept()[0], server_side=True) as stream,
+        ):
             heard.append(stream.recv(100))
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
@@ -219,7 +242,9 @@ def test_nothing_can_be_replayed(folder: Path) -> None:
     threading.Thread(target=relay, daemon=True).start()
     with ThreadPoolExecutor(3) as pool:
         ports = (port, front.getsockname()[1], port)
-        outcomes = list(pool.map(lambda node: attend(tls_cluster(folder, node, ports[node])), range(3)))
+        outcomes = list(
+            pool.map(lambda node: attend(tls_cluster(folder, node, ports[node])), range(3))
+        )
     front.close()
     assert good(outcomes)
     assert len(b"".join(recorded)) > 1000
@@ -277,10 +302,15 @@ def test_a_thousand_half_open_connections(folder: Path, crowd: ExitStack) -> Non
 def test_few_connections_wait_and_the_oldest_go_first(addresses: int, crowd: ExitStack) -> None:
     """Of one address, and in all."""
     listener = crowd.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
-    waiting, limit = PendingConnections(listener), MAX_PENDING_PER_ADDRESS if addresses == 1 else MAX_PENDING
+    waiting, limit = (
+        PendingConnections(listener),
+        MAX_PENDING_PER_ADDRESS if addresses == 1 else MAX_PENDING,
+    )
     ends = [
         crowd.enter_context(
-            socket.create_connection(listener.getsockname(), 20, (f"127.0.0.{2 + number % addresses}", 0))
+            socket.create_connection(
+                listener.getsockname(), 20, (f"127.0.0.{2 + number % addresses}", 0)
+            )
         )
         for number in range(limit + 10)
     ]
@@ -316,7 +346,7 @@ def test_garbage_at_every_port_that_listens(folder: Path, monkeypatch: pytest.Mo
     assert len(ports) == 3
 
 
-# --- the workers' streams ----------------------------------------------------------------------------------------------  # noqa: E501
+# --- the workers' streams ----------------------------------------------------------------------------------------------
 
 
 def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
@@ -328,7 +358,9 @@ def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
             pool.submit(secure_stream, near, tls[0], 1, 10.0, accepted=True),
             pool.submit(secure_stream, far, tls[2], 0, 10.0, accepted=False),
         )
-        with pytest.raises(PeerLost, match="has the certificate of south, node 2, not of east, node 1"):
+        with pytest.raises(
+            PeerLost, match="has the certificate of south, node 2, not of east, node 1"
+        ):
             ends[0].result(20)
         ends[0].exception()
         far.close()
@@ -375,7 +407,9 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
                 if spoil.is_set():
-                    place = min(20, len(content) - 1)  # in the first record, which an alert may follow
+                    place = min(
+                        20, len(content) - 1
+                    )  # in the first record, which an alert may follow
                     content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
                 target.sendall(content)
         target.close()
@@ -399,7 +433,7 @@ def test_what_was_changed_on_the_way_is_not_taken(folder: Path) -> None:
     assert all("rank" in error for error in errors), errors
 
 
-# --- credentials and settings ------------------------------------------------------------------------------------------  # noqa: E501
+# --- credentials and settings ------------------------------------------------------------------------------------------
 
 
 def damaged(folder: Path, place: Path, how: str) -> Path:
@@ -408,7 +442,9 @@ def damaged(folder: Path, place: Path, how: str) -> Path:
     if how == "readable":
         (own / "key.pem").chmod(0o640)
     elif how == "unsigned":
-        (own / "members.json").write_text((own / "members.json").read_text().replace("south", "mouth"))
+        (own / "members.json").write_text(
+            (own / "members.json").read_text().replace("south", "mouth")
+        )
     elif how in ("revoked", "expired", "unlisted"):
         for name in ("key.pem", "certificate.pem"):
             shutil.copy(folder / how / name, own / name)
@@ -435,13 +471,17 @@ def damaged(folder: Path, place: Path, how: str) -> Path:
         ("missing", "revoked.pem: No such file"),
     ],
 )
-def test_credentials_that_cannot_be_used(folder: Path, tmp_path: Path, how: str, words: str) -> None:
+def test_credentials_that_cannot_be_used(
+    folder: Path, tmp_path: Path, how: str, words: str
+) -> None:
     with pytest.raises(InputError) as error:
         read_credentials(damaged(folder, tmp_path, how), 1, 3)
     assert words in str(error.value)
 
 
-def test_a_certificate_that_ended_is_refused_before_anything_is_sent(folder: Path, tmp_path: Path) -> None:
+def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
+    folder: Path, tmp_path: Path
+) -> None:
     """By its own node: it is among the members, and was revoked, or has expired, since."""
     with contextlib.redirect_stdout(io.StringIO()):
         place = make_credentials(tmp_path / "keys", "a", "b")[0].parent
@@ -454,8 +494,9 @@ def test_a_certificate_that_ended_is_refused_before_anything_is_sent(folder: Pat
     old = read_credentials(place / "a", 0, 2)
     first = handshake.NodeInfo("", 0, [0], 2, "", {}, "", "sockets", "", "members 1, revoked 2")
     second = handshake.NodeInfo("", 1, [1], 2, "", {}, "", "sockets", "", old.numbers)
-    assert "other lists of the authority than node 0: members 1, revoked 1, not members 1, revoked 2" in str(
-        handshake.mismatch(first, second)
+    assert (
+        "other lists of the authority than node 0: members 1, revoked 1, not members 1, revoked 2"
+        in str(handshake.mismatch(first, second))
     )
 
 

@@ -38,17 +38,34 @@ pytestmark = pytest.mark.timeout(300)  # the first test runs all cases
 WORLD, NODES = 4, 72
 LIMITS = (3, 2, 1)
 COMMON = (
-    f"num_partitions={WORLD}", "hidden_dim=8", "heads=2", "dropout=0.5", f"num_rounds={[*LIMITS]}", "stopping=none",
-    "learning_rate=[0.05]", "device=cpu", "cluster.threads=1", "base=published",
-)  # fmt: skip
+    f"num_partitions={WORLD}",
+    "hidden_dim=8",
+    "heads=2",
+    "dropout=0.5",
+    f"num_rounds={[*LIMITS]}",
+    "stopping=none",
+    "learning_rate=[0.05]",
+    "device=cpu",
+    "cluster.threads=1",
+    "base=published",
+)
 EXCHANGES = {
     "fp32": ("exchange=exact",),
     "bf16": ("exchange.precision=bf16",),
     "int8": ("exchange.precision=int8",),
     "plain": ("exchange=plain",),
 }
-SKIPS = ("model.own_half=true", "model.inputs=all", "model.passes=aggregate", "readout=validation", "smoothing.steps=2")
-LOCAL, LOW_RANK = ("gradient=local", "local_epochs=2"), ("gradient.compression=powersgd", "gradient.rank=2")
+SKIPS = (
+    "model.own_half=true",
+    "model.inputs=all",
+    "model.passes=aggregate",
+    "readout=validation",
+    "smoothing.steps=2",
+)
+LOCAL, LOW_RANK = (
+    ("gradient=local", "local_epochs=2"),
+    ("gradient.compression=powersgd", "gradient.rank=2"),
+)
 GRADIENTS = {
     "sync": (),
     "local-bf16": (*LOCAL, "gradient.precision=bf16"),
@@ -89,13 +106,25 @@ class Case:
 
     def __str__(self) -> str:
         made_by = "ours" if self.stored_degrees else "dgl"
-        names = (self.model, self.exchange, self.gradient, self.features, str(self.num_layers), made_by, self.masks)
+        names = (
+            self.model,
+            self.exchange,
+            self.gradient,
+            self.features,
+            str(self.num_layers),
+            made_by,
+            self.masks,
+        )
         return "-".join(names) + "-skips" * self.skips + "-hops" * self.hops + "-edges" * self.edges
 
 
 def make_case(model: int, exchange: int) -> Case:
     """Every model meets every exchange; the rest goes round, so that every model meets each value of it, too."""
-    pairs = (exchange // 2 + model) % 2, ((exchange + 1) // 2 + model // 2) % 2, (exchange + model // 3) % 2
+    pairs = (
+        (exchange // 2 + model) % 2,
+        ((exchange + 1) // 2 + model // 2) % 2,
+        (exchange + model // 3) % 2,
+    )
     return Case(
         model=list(MODELS)[model],
         exchange=list(EXCHANGES)[exchange],
@@ -107,18 +136,68 @@ def make_case(model: int, exchange: int) -> Case:
     )
 
 
-CASES = [make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))]
+CASES = [
+    make_case(model, exchange) for model in range(len(MODELS)) for exchange in range(len(EXCHANGES))
+]
 CASES += [
-    replace(case, skips=True) for case in CASES if (case.model, case.exchange) in
-    {("gcn", "fp32"), ("sage-mean", "int8"), ("gin", "plain"), ("gat-mean", "bf16")}
-]  # fmt: skip
-CASES += [replace(case, masks="some", hops=True) for case in CASES if case.skips and case.model in ("gcn", "gat-mean")]
-CASES += [replace(case, num_layers=2, int4=True) for case in CASES if case.exchange == "int8" and case.model in
-          ("gcn", "gat-mean")]  # fmt: skip
-CASES += [replace(case, edges=True) for case in CASES if case.model in ("gcn", "gin") and case.exchange == "int8"]
-CASES.append(Case("gcn", "fp32", "sync", "dense", 2, stored_degrees=False, masks="some", skips=True, edges=True))
-CASES.append(Case("gat-mean", "fp32", "sync", "dense", 2, stored_degrees=True, masks="all", skips=True, edges=True))
-CASES.append(Case("gcn", "int8", "sync-low-rank-int8", "sparse", 2, stored_degrees=True, masks="some", skips=True))
+    replace(case, skips=True)
+    for case in CASES
+    if (case.model, case.exchange)
+    in {("gcn", "fp32"), ("sage-mean", "int8"), ("gin", "plain"), ("gat-mean", "bf16")}
+]
+CASES += [
+    replace(case, masks="some", hops=True)
+    for case in CASES
+    if case.skips and case.model in ("gcn", "gat-mean")
+]
+CASES += [
+    replace(case, num_layers=2, int4=True)
+    for case in CASES
+    if case.exchange == "int8" and case.model in ("gcn", "gat-mean")
+]
+CASES += [
+    replace(case, edges=True)
+    for case in CASES
+    if case.model in ("gcn", "gin") and case.exchange == "int8"
+]
+CASES.append(
+    Case(
+        "gcn",
+        "fp32",
+        "sync",
+        "dense",
+        2,
+        stored_degrees=False,
+        masks="some",
+        skips=True,
+        edges=True,
+    )
+)
+CASES.append(
+    Case(
+        "gat-mean",
+        "fp32",
+        "sync",
+        "dense",
+        2,
+        stored_degrees=True,
+        masks="all",
+        skips=True,
+        edges=True,
+    )
+)
+CASES.append(
+    Case(
+        "gcn",
+        "int8",
+        "sync-low-rank-int8",
+        "sparse",
+        2,
+        stored_degrees=True,
+        masks="some",
+        skips=True,
+    )
+)
 """The last has what are the defaults."""
 EARLY = Case("gcn", "plain", "sync", "dense", 2, stored_degrees=True, masks="all")
 BLIND = replace(EARLY, masks="blind")
@@ -134,7 +213,9 @@ def test_every_model_meets_every_value() -> None:
     for name in MODELS:
         own = [case for case in CASES if case.model == name]
         for field in ("exchange", "gradient", "features", "num_layers", "stored_degrees", "masks"):
-            assert {getattr(case, field) for case in own} == {getattr(case, field) for case in CASES}, (name, field)
+            assert {getattr(case, field) for case in own} == {
+                getattr(case, field) for case in CASES
+            }, (name, field)
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
@@ -169,7 +250,9 @@ def directory_of(folder: Path, case: Case) -> PartitionDirectory:
     if case.edges:
         rng = np.random.default_rng(7)
         weight = rng.choice(np.array([0.5, 1, 3], np.float32), graph.num_edges)
-        graph = replace(graph, edge_weight=weight, edge_feat=rng.random((graph.num_edges, 2), np.float32))
+        graph = replace(
+            graph, edge_weight=weight, edge_feat=rng.random((graph.num_edges, 2), np.float32)
+        )
     if case.stored_degrees:
         return write_partitions(folder, graph, masks, parts, WORLD)
     return dgl_directory(folder, graph, masks, parts)
@@ -238,9 +321,21 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train, "connected", lambda *_: contextlib.nullcontext()),
         patch(train.TrainJob, "communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
-        patch(lazy, "train", _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments))),
-        patch(layerwise, "_embed", _noting(layerwise._embed, lambda _, output: noted.outputs.append(output))),
-        patch(loop, "flatten_parameters", _noting(loop.flatten_parameters, lambda _, flat: noted.flat.append(flat))),
+        patch(
+            lazy,
+            "train",
+            _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments)),
+        ),
+        patch(
+            layerwise,
+            "_embed",
+            _noting(layerwise._embed, lambda _, output: noted.outputs.append(output)),
+        ),
+        patch(
+            loop,
+            "flatten_parameters",
+            _noting(loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),
+        ),
     ):
         return run_threads(WORLD, lambda comm: _train(comm, run, noted))
 
@@ -254,11 +349,19 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     context.comm.meter = TrafficMeter(WORLD)
     embeddings = [output.rows for output in noted.outputs]
     for layer, rows in enumerate(embeddings[:-1], 1):
-        exchange = layerwise.layer_exchange(context, layer, stages[layer], layerwise.LayerInput(rows))
+        exchange = layerwise.layer_exchange(
+            context, layer, stages[layer], layerwise.LayerInput(rows)
+        )
         exchange.run(TRAIN_WAVE)
         exchange.run(INFER_WAVE)
     rows = [each.numpy() for each in embeddings]
-    return Outcome(summary, sent, account(context.comm), rows, [each.used_entries() is None for each in noted.flat])
+    return Outcome(
+        summary,
+        sent,
+        account(context.comm),
+        rows,
+        [each.used_entries() is None for each in noted.flat],
+    )
 
 
 def _noting(function: Any, note: Any) -> Any:
@@ -278,7 +381,9 @@ def account(comm: Communicator) -> Counter[Key]:
         layer = None if tag.layer == WHOLE_RUN else tag.layer
         return tag.kind, layer, wave, comm.rank, receiver
 
-    return Counter({key(tag, receiver): sent for (tag, receiver), sent in comm.meter.entries.items()})
+    return Counter(
+        {key(tag, receiver): sent for (tag, receiver), sent in comm.meter.entries.items()}
+    )
 
 
 @dataclass(frozen=True)
@@ -310,7 +415,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
     """All cases, estimated and run; those of PATIENCE may stop early."""
     folder = tmp_path_factory.mktemp("estimated")
     cases = [*CASES, *PATIENCE]
-    known = {case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)}
+    known = {
+        case.data: directory_of(folder / f"data{place}", case) for place, case in enumerate(cases)
+    }
     unprojected = {case: ("num_rounds=[9]", *stopping) for case, stopping in PATIENCE.items()}
     runs = [
         Run(
@@ -321,12 +428,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Measured]:
         )
         for place, case in enumerate(cases)
     ]
-    return {case: Measured(run, estimate_of(run), train_run(run)) for case, run in zip(cases, runs, strict=True)}
+    return {
+        case: Measured(run, estimate_of(run), train_run(run))
+        for case, run in zip(cases, runs, strict=True)
+    }
 
 
 def estimate_of(run: Run) -> TrafficEstimate:
     with run.batches():
-        return estimate_traffic(run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)])
+        return estimate_traffic(
+            run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)]
+        )
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
@@ -350,7 +462,9 @@ def test_what_was_sent_is_what_was_estimated(measured: dict[Case, Measured], cas
         else:
             assert sent <= found.predicted(entry) + CUT * found.rounds[entry.layer or 0], entry
     for layer in range(1, case.num_layers):
-        assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(found.rounds, ["gradients"], layer)
+        assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(
+            found.rounds, ["gradients"], layer
+        )
 
 
 def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
@@ -359,14 +473,18 @@ def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
 
 @each_case
 def test_only_what_training_makes_is_a_bound(measured: dict[Case, Measured], case: Case) -> None:
-    bounds = {(entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact}
+    bounds = {
+        (entry.kind, entry.layer) for entry in measured[case].estimated.entries if not entry.exact
+    }
     later = range(1, case.num_layers)
     rows = {("embeddings", layer) for layer in later if case.exchange != "plain"}
     assert bounds == rows | {("gradients", layer) for layer in later}
 
 
 @each_case
-def test_gradients_are_exact_where_no_unit_is_dead(measured: dict[Case, Measured], case: Case) -> None:
+def test_gradients_are_exact_where_no_unit_is_dead(
+    measured: dict[Case, Measured], case: Case
+) -> None:
     found = measured[case]
     for entry in found.estimated.entries:
         if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
@@ -386,21 +504,35 @@ def test_the_totals(measured: dict[Case, Measured], case: Case) -> None:
     assert rounds == [*LIMITS[: case.num_layers]]
     for kind, sent in counted["by_kind"].items():
         exact = all(entry.exact for entry in predicted.entries if entry.kind == kind)
-        assert sent == predicted.total(rounds, [kind]) if exact else sent <= predicted.total(rounds, [kind])
+        assert (
+            sent == predicted.total(rounds, [kind])
+            if exact
+            else sent <= predicted.total(rounds, [kind])
+        )
     assert counted["by_layer"][0] == predicted.total(rounds, layer=0)
-    assert counted["total"] <= predicted.total(rounds) < predicted.total([number + 1 for number in rounds])
+    assert (
+        counted["total"]
+        <= predicted.total(rounds)
+        < predicted.total([number + 1 for number in rounds])
+    )
     assert predicted.total(rounds) == sum(found.predicted(entry) for entry in predicted.entries)
 
 
 @pytest.mark.parametrize(
-    ("case", "most"), [(EARLY, (9, 9)), (BLIND, (8, 8)), (HIDDEN, (9, 3))], ids=["early", "blind", "hidden"]
+    ("case", "most"),
+    [(EARLY, (9, 9)), (BLIND, (8, 8)), (HIDDEN, (9, 3))],
+    ids=["early", "blind", "hidden"],
 )
 def test_counts_are_a_bound_where_a_layer_may_stop(
     measured: dict[Case, Measured], case: Case, most: tuple[int, int]
 ) -> None:
     """They go alone where a layer is over, and before that wherever it may be."""
     found = measured[case]
-    counts = [entry for entry in found.estimated.entries if entry.kind == "metrics" and entry.layer is not None]
+    counts = [
+        entry
+        for entry in found.estimated.entries
+        if entry.kind == "metrics" and entry.layer is not None
+    ]
     alone = 2 * (WORLD - 1) * 8 * 4
     assert {entry.exact for entry in counts} == {False}
     assert all(found.sent[key_of(entry)] <= entry.num_bytes for entry in counts)
@@ -423,7 +555,9 @@ def test_an_estimate_needs_no_gpu(measured: dict[Case, Measured]) -> None:
 
 
 @each_case
-def test_embeddings_sent_again_take_the_same_bytes(measured: dict[Case, Measured], case: Case) -> None:
+def test_embeddings_sent_again_take_the_same_bytes(
+    measured: dict[Case, Measured], case: Case
+) -> None:
     found = measured[case]
     again = sum((worker.again for worker in found.workers), Counter())
     assert rows_sent(again) == rows_sent(found.sent) != {}
@@ -433,7 +567,11 @@ def rows_sent(sent: Counter[Key]) -> dict[Key, int]:
     return {key: num_bytes for key, num_bytes in sent.items() if key[0] == "embeddings"}
 
 
-ROWS_ONLY = [case for case in CASES if case.model in ("sage-pool", "gat-mean", "gat-concat") and case.num_layers == 2]
+ROWS_ONLY = [
+    case
+    for case in CASES
+    if case.model in ("sage-pool", "gat-mean", "gat-concat") and case.num_layers == 2
+]
 
 
 @pytest.mark.parametrize("case", ROWS_ONLY, ids=str)
@@ -453,7 +591,9 @@ def test_embeddings_of_the_last_layer_by_hand(measured: dict[Case, Measured], ca
             for wave, halo in (("rounds", first), ("embed", second)):
                 sent = rows[partition.halo_index[halo & theirs]]
                 wanted["embeddings", 1, wave, sender, receiver] = fewest_bytes(case, sent, wave)
-    assert rows_sent(found.sent) == {key: num_bytes for key, num_bytes in wanted.items() if num_bytes}
+    assert rows_sent(found.sent) == {
+        key: num_bytes for key, num_bytes in wanted.items() if num_bytes
+    }
 
 
 def edges_from_halo(partition: Partition, mask: torch.Tensor) -> torch.Tensor:
@@ -471,5 +611,7 @@ def fewest_bytes(case: Case, rows: torch.Tensor, wave: str) -> int:
     if case.exchange != "plain":
         sizes.append(len(encode(rows, RowFormat("sparse", precision))))
         if wave == "embed":
-            sizes.append(len(rows) * (math.ceil((8 if case.model == "sage-pool" else 2 * 3) * value) + scale))
+            sizes.append(
+                len(rows) * (math.ceil((8 if case.model == "sage-pool" else 2 * 3) * value) + scale)
+            )
     return min(sizes)

@@ -34,10 +34,18 @@ from retexo.worker.context import make_context
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
 COMMON = (
-    f"hidden_dim={WIDTH}", "heads=2", "dropout=0", f"num_rounds=[{EPOCHS}]", "learning_rate=[0.2]",
-    "weight_decay=0.01", "optimizer._target_=torch.optim.SGD", "stopping=none", "best_val_model=false", "device=cpu",
+    f"hidden_dim={WIDTH}",
+    "heads=2",
+    "dropout=0",
+    f"num_rounds=[{EPOCHS}]",
+    "learning_rate=[0.2]",
+    "weight_decay=0.01",
+    "optimizer._target_=torch.optim.SGD",
+    "stopping=none",
+    "best_val_model=false",
+    "device=cpu",
     "base=published",
-)  # fmt: skip
+)
 USUAL = ("gcn", "sage-mean", "gat-mean")
 FOUR = (*USUAL, "sage-pool")
 FULL_GRAPH = [(model, parts) for model in USUAL for parts in (1, 2, 4, 7)]
@@ -48,7 +56,7 @@ LOCK = threading.Lock()
 """torch's random state is all threads' in common."""
 
 
-# --- workers -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- workers -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -68,17 +76,25 @@ class RoundState:
     def __init__(self) -> None:
         self.values: list[tuple[float | None, float | None]] = []
 
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
         assert layer == 0
         self.values.append((train_loss, val_metric))
 
 
 def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
-    return train_settings(*COMMON, f"num_layers={LAYERS}", f"num_partitions={num_parts}", *overrides)
+    return train_settings(
+        *COMMON, f"num_layers={LAYERS}", f"num_partitions={num_parts}", *overrides
+    )
 
 
 def context_of(
-    comm: Communicator, directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype, log: Any
+    comm: Communicator,
+    directory: PartitionDirectory,
+    settings: TrainSettings,
+    dtype: torch.dtype,
+    log: Any,
 ) -> tuple[Context, list[Stage], list[nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read(comm.rank), []
@@ -90,10 +106,22 @@ def context_of(
     with LOCK:
         stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
     context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=log, run_dir=Path("nowhere"),
-        dtype=dtype, use=registry.find(settings.trainer.name).USE,
-    )  # fmt: skip
-    return dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)), stages, saved
+        settings,
+        partition,
+        graph_info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        log=log,
+        run_dir=Path("nowhere"),
+        dtype=dtype,
+        use=registry.find(settings.trainer.name).USE,
+    )
+    return (
+        dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),
+        stages,
+        saved,
+    )
 
 
 def trained(
@@ -106,10 +134,13 @@ def trained(
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.network_of(saved)
         sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
         return Outcome(
-            context.partition.node_ids.numpy() - 1000, log.values,
-            [parameter.detach().numpy() for parameter in network.parameters()], done.logits[-1].numpy(),
-            dict(zip(KINDS, sent, strict=True)), done.rounds,
-        )  # fmt: skip
+            context.partition.node_ids.numpy() - 1000,
+            log.values,
+            [parameter.detach().numpy() for parameter in network.parameters()],
+            done.logits[-1].numpy(),
+            dict(zip(KINDS, sent, strict=True)),
+            done.rounds,
+        )
 
     def network(*arguments: Any) -> sign.SIGN:
         with LOCK:
@@ -120,8 +151,12 @@ def trained(
         return run_threads(settings.cluster.num_partitions, work)
 
 
-def parts_of(folder: Path, num_parts: int, kind: str = "dense", masks: str = "dense") -> PartitionDirectory:
-    return write_partitions(folder, oracle_graph(kind), oracle_masks(masks), assignment(num_parts), num_parts)
+def parts_of(
+    folder: Path, num_parts: int, kind: str = "dense", masks: str = "dense"
+) -> PartitionDirectory:
+    return write_partitions(
+        folder, oracle_graph(kind), oracle_masks(masks), assignment(num_parts), num_parts
+    )
 
 
 def joined_logits(outcomes: list[Outcome]) -> np.ndarray:
@@ -129,7 +164,7 @@ def joined_logits(outcomes: list[Outcome]) -> np.ndarray:
     return logits[np.argsort(np.concatenate([outcome.nodes for outcome in outcomes]))]
 
 
-# --- one process -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- one process -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -160,7 +195,9 @@ def dense_conv(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
     name, weight = type(conv).__name__, edges.weight
     if name == "GCN":
         scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
-        return (scale_in[:, None] * (weight + torch.eye(len(weight))) * scale_out) @ rows @ conv.weight + conv.bias
+        return (
+            scale_in[:, None] * (weight + torch.eye(len(weight))) * scale_out
+        ) @ rows @ conv.weight + conv.bias
     if name == "SAGEMean":
         mean = weight / edges.in_degree.clamp(min=1)[:, None] @ rows
         return rows @ conv.weight_self + mean @ conv.weight_neigh + conv.bias
@@ -199,7 +236,11 @@ class Wanted:
 
 
 def alone(
-    settings: TrainSettings, graph: GraphData, edges: list[list[Edges]], final: list[Edges], masks: str = "dense"
+    settings: TrainSettings,
+    graph: GraphData,
+    edges: list[list[Edges]],
+    final: list[Edges],
+    masks: str = "dense",
 ) -> Wanted:
     """SGD on the whole graph, with edges by epoch and layer; validation and test on the edges `final`."""
     info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
@@ -208,11 +249,18 @@ def alone(
     parameters = list(end_to_end.network_of(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
     steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]
-    return descend(parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks)
+    return descend(
+        parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks
+    )
 
 
 def descend(
-    parameters: list[Any], settings: TrainSettings, graph: GraphData, steps: list[Any], final: Any, masks: str = "dense"
+    parameters: list[Any],
+    settings: TrainSettings,
+    graph: GraphData,
+    steps: list[Any],
+    final: Any,
+    masks: str = "dense",
 ) -> Wanted:
     """A step of SGD with weight decay on the mean loss of the training nodes for each of `steps`, which make logits."""
     train, val, _ = (torch.from_numpy(mask) for mask in oracle_masks(masks).values())
@@ -231,7 +279,9 @@ def descend(
             for parameter in parameters:
                 parameter -= settings.learning_rate[0] * (parameter.grad + 0.01 * parameter)
     validate()
-    return Wanted([parameter.detach().numpy() for parameter in parameters], final().detach().numpy(), hits)
+    return Wanted(
+        [parameter.detach().numpy() for parameter in parameters], final().detach().numpy(), hits
+    )
 
 
 def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") -> None:
@@ -239,38 +289,57 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
     for outcome in outcomes:
         assert outcome.rounds == [EPOCHS]
         assert outcome.round_state == outcomes[0].round_state
-        for own, first, expected in zip(outcome.parameters, outcomes[0].parameters, wanted.parameters, strict=True):
+        for own, first, expected in zip(
+            outcome.parameters, outcomes[0].parameters, wanted.parameters, strict=True
+        ):
             np.testing.assert_array_equal(own, first)
             np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-11)
     losses, metrics = zip(*outcomes[0].round_state, strict=True)
     assert losses[-2] < losses[0] - 0.02
     np.testing.assert_allclose(metrics, wanted.val)
     needed = np.logical_or.reduce(list(oracle_masks(masks).values()))
-    np.testing.assert_allclose(joined_logits(outcomes)[needed], wanted.logits[needed], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(
+        joined_logits(outcomes)[needed], wanted.logits[needed], rtol=1e-7, atol=1e-9
+    )
 
 
-# --- the trainers ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the trainers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("model", "num_parts", "norm"), [*((*case, "layer") for case in FULL_GRAPH), ("gin", 4, "none")]
 )
-def test_full_graph_equals_one_process(tmp_path: Path, model: str, num_parts: int, norm: str) -> None:
+def test_full_graph_equals_one_process(
+    tmp_path: Path, model: str, num_parts: int, norm: str
+) -> None:
     settings = settings_of(num_parts, "trainer=full_graph", *MODELS[model], f"model.norm={norm}")
     edges = whole_edges(oracle_graph("dense"))
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
     assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
 
 
-@pytest.mark.parametrize("options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=16")])
-@pytest.mark.parametrize(("model", "kind", "masks"), [("gcn", "columns", "dense"), ("sage-mean", "sparse", "third"),
-                                                      ("gat-mean", "sparse", "third")])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [("exchange=plain",), ("gradient.compression=powersgd", "gradient.rank=16")]
+)
+@pytest.mark.parametrize(
+    ("model", "kind", "masks"),
+    [
+        ("gcn", "columns", "dense"),
+        ("sage-mean", "sparse", "third"),
+        ("gat-mean", "sparse", "third"),
+    ],
+)
 def test_full_graph_with_other_options(
     tmp_path: Path, model: str, kind: str, masks: str, options: tuple[str, ...]
 ) -> None:
     """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
-    settings, edges = settings_of(4, "trainer=full_graph", *MODELS[model], *options), whole_edges(oracle_graph(kind))
-    wanted = alone(settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks)
+    settings, edges = (
+        settings_of(4, "trainer=full_graph", *MODELS[model], *options),
+        whole_edges(oracle_graph(kind)),
+    )
+    wanted = alone(
+        settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks
+    )
     assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
 
 
@@ -300,7 +369,9 @@ def test_nodes_in_no_mask_and_sparse_features(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("degrees", ["local", "global"])
 @pytest.mark.parametrize("model", FOUR)
-def test_local_equals_one_process_without_the_cut_edges(tmp_path: Path, model: str, degrees: str) -> None:
+def test_local_equals_one_process_without_the_cut_edges(
+    tmp_path: Path, model: str, degrees: str
+) -> None:
     settings = settings_of(4, "trainer=local", f"local.degrees={degrees}", *MODELS[model])
     edges = inside(whole_edges(oracle_graph("dense")), assignment(4), degrees)
     wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
@@ -311,7 +382,9 @@ def test_local_equals_one_process_without_the_cut_edges(tmp_path: Path, model: s
 
 @pytest.mark.parametrize("model", FOUR)
 @pytest.mark.parametrize("share", [0, 1])
-def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(tmp_path: Path, model: str, share: int) -> None:
+def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(
+    tmp_path: Path, model: str, share: int
+) -> None:
     """Logits are those of the whole graph in both."""
     settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
     whole = whole_edges(oracle_graph("dense"))
@@ -351,9 +424,16 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
         factor = np.where(parts[:, None] == parts, 1.0, of_receiver * scale)
         return Edges(whole.weight * torch.from_numpy(factor), whole.in_degree, whole.out_degree)
 
-    wanted = alone(settings, graph, [[seen(epoch)] * LAYERS for epoch in range(1, EPOCHS + 1)], [whole] * LAYERS)
+    wanted = alone(
+        settings,
+        graph,
+        [[seen(epoch)] * LAYERS for epoch in range(1, EPOCHS + 1)],
+        [whole] * LAYERS,
+    )
     assert_close(outcomes, wanted)
-    draws = np.array([taken[epoch, rank][ids[rank]].mean() for epoch, rank in taken if len(ids[rank])])
+    draws = np.array(
+        [taken[epoch, rank][ids[rank]].mean() for epoch, rank in taken if len(ids[rank])]
+    )
     assert 0.4 < draws.mean() < 0.6
     assert draws.std() > 0.05  # a fresh one in each epoch
 
@@ -361,7 +441,10 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
 def test_the_mean_of_many_samples_is_the_exact_aggregate(tmp_path: Path) -> None:
     """Of GCN, within 5 standard errors, over 2,000 draws of the first layer's aggregate."""
     draws, share = 2000, 0.3
-    directory, settings = parts_of(tmp_path, 2), settings_of(2, "trainer=bns", f"bns.p={share}", "model=gcn")
+    directory, settings = (
+        parts_of(tmp_path, 2),
+        settings_of(2, "trainer=bns", f"bns.p={share}", "model=gcn"),
+    )
 
     def work(comm: Communicator) -> tuple[Tensor, Tensor]:
         context, stages, _ = context_of(comm, directory, settings, torch.float64, RoundState())
@@ -390,9 +473,14 @@ def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
     tmp_path: Path, model: str, num_layers: int, hops: int
 ) -> None:
     """The first `hops` layers see all edges, the others those within a part: 2 hops and 2 layers are the full graph."""
-    settings = settings_of(4, "trainer=fedgcn", f"fedgcn.hops={hops}", *MODELS[model], f"num_layers={num_layers}")
+    settings = settings_of(
+        4, "trainer=fedgcn", f"fedgcn.hops={hops}", *MODELS[model], f"num_layers={num_layers}"
+    )
     whole = whole_edges(oracle_graph("dense"))
-    edges = [whole if layer < hops else inside(whole, assignment(4), "global") for layer in range(num_layers)]
+    edges = [
+        whole if layer < hops else inside(whole, assignment(4), "global")
+        for layer in range(num_layers)
+    ]
     outcomes = trained(parts_of(tmp_path, 4), settings)
     assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
     assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
@@ -423,9 +511,13 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
 
 
 def test_local_steps_of_fedgcn_train(tmp_path: Path) -> None:
-    settings = settings_of(4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2")
+    settings = settings_of(
+        4, "trainer=fedgcn", "gradient=local", "local_epochs=3", "model=gcn", "num_layers=2"
+    )
     outcomes = trained(parts_of(tmp_path, 4), settings)
-    one = trained(parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2"))
+    one = trained(
+        parts_of(tmp_path, 4), settings_of(4, "trainer=fedgcn", "model=gcn", "num_layers=2")
+    )
     assert outcomes[0].round_state[-2][0] < one[0].round_state[-2][0]  # type: ignore[operator]
     np.testing.assert_array_equal(outcomes[0].parameters[0], outcomes[1].parameters[0])
 
@@ -440,10 +532,13 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         registry.find("edgeless").check(settings)
         outcomes = trained(parts_of(tmp_path, 4), settings)
     none = Edges(*(torch.zeros(shape, dtype=torch.float64) for shape in ((60, 60), 60, 60)))
-    assert_close(outcomes, alone(settings, oracle_graph("dense"), [[none] * LAYERS] * EPOCHS, [none] * LAYERS))
+    assert_close(
+        outcomes,
+        alone(settings, oracle_graph("dense"), [[none] * LAYERS] * EPOCHS, [none] * LAYERS),
+    )
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- bytes -------------------------------------------------------------------------------------------------------------
 
 
 def total(outcomes: list[Outcome], kind: str) -> int:
@@ -462,7 +557,9 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     one_pass = 4 * halo * WIDTH * (LAYERS - 1)
     parameters = sum(values.size for values in outcomes[0].parameters)
     assert total(outcomes, "features") == 4 * halo * width
-    assert total(outcomes, "embeddings") == EPOCHS * 2 * one_pass + one_pass  # the last: the final test
+    assert (
+        total(outcomes, "embeddings") == EPOCHS * 2 * one_pass + one_pass
+    )  # the last: the final test
     assert total(outcomes, "gradients") == EPOCHS * 2 * (2 - 1) * 4 * (parameters + 8)
     assert total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 64  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
@@ -486,23 +583,32 @@ def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> No
         counted = 0
         for sender in range(2):
             own = edges & (parts[graph.src] == sender)
-            boundary = csr_array((np.ones(own.sum()), (graph.src[own], graph.dst[own])), shape=(60, 60))
+            boundary = csr_array(
+                (np.ones(own.sum()), (graph.src[own], graph.dst[own])), shape=(60, 60)
+            )
             counted += int((maximum_bipartite_matching(boundary) >= 0).sum())
         return counted
 
     used = total(outcomes, "embeddings") - EPOCHS * 2 * 4 * WIDTH * vectors(masks["train_mask"])
     assert 0 < used <= 4 * 4 * WIDTH * halo_nodes(parts_of(tmp_path, 2))  # the final test
     assert total(outcomes, "metrics") == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 64
-    plain = trained(parts_of(tmp_path, 2), settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2",
-                                                       "exchange=plain"), torch.float32)  # fmt: skip
+    plain = trained(
+        parts_of(tmp_path, 2),
+        settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2", "exchange=plain"),
+        torch.float32,
+    )
     assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")
 
 
 def test_sampling_sends_its_share_of_the_rows(tmp_path: Path) -> None:
     """Of GAT, whose rows are never summed: the sample's rows there, their gradients back."""
     directory = parts_of(tmp_path, 2)
-    settings = [settings_of(2, "trainer=bns", f"bns.p={share}", "model=gat") for share in (0, 0.25, 1)]
-    none, some, every = (total(trained(directory, each, torch.float32), "embeddings") for each in settings)
+    settings = [
+        settings_of(2, "trainer=bns", f"bns.p={share}", "model=gat") for share in (0, 0.25, 1)
+    ]
+    none, some, every = (
+        total(trained(directory, each, torch.float32), "embeddings") for each in settings
+    )
     share = (some - none) / (every - none)
     assert 0.2 < share < 0.3
 
@@ -513,4 +619,6 @@ def test_a_network_of_one_layer_has_no_embeddings(tmp_path: Path) -> None:
     outcomes = trained(parts_of(tmp_path, 4), settings)
     assert_close(outcomes, alone(settings, oracle_graph("dense"), [[edges]] * EPOCHS, [edges]))
     assert total(outcomes, "embeddings") == 0
-    assert outcomes[2].sent["gradients"] < outcomes[0].sent["gradients"]  # without training nodes: no share
+    assert (
+        outcomes[2].sent["gradients"] < outcomes[0].sent["gradients"]
+    )  # without training nodes: no share

@@ -38,7 +38,7 @@ KEPT = Path(tempfile.gettempdir()) / f"retexo-test-watch-{os.getpgid(0)}"
 """What a worker leaves when it had the time to; its process group is that of the tests."""
 
 
-# --- what workers do ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --- what workers do ---------------------------------------------------------------------------------------------------
 
 
 def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
@@ -48,7 +48,9 @@ def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = No
 def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
     progress.at(1, 17)
     progress.enter("round")
-    if what == "hold":  # the interpreter's lock, for seconds, in C: no thread of Python runs meanwhile
+    if (
+        what == "hold"
+    ):  # the interpreter's lock, for seconds, in C: no thread of Python runs meanwhile
         held = time.monotonic()
         for size in range(18, 60):
             re.match(r"(a+)+$", "a" * size + "b")
@@ -97,7 +99,9 @@ def run_node(node: Node, what: str) -> Any:
     """The result of the node's worker, or the message of the error. As launch.run_workers, in a thread."""
     context = launch.multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True)
+    process = context.Process(
+        target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True
+    )
     process.start()
     sender.close()
     workers = {node.rank: watch.Worker(process, receiver)}
@@ -115,17 +119,21 @@ def run_both(first: str, second: str) -> list[Any]:
     with node_pair() as pair, ThreadPoolExecutor(2) as pool:
         return [
             future.result(60)
-            for future in [pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)]
+            for future in [
+                pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)
+            ]
         ]
 
 
-# --- on one node -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- on one node -------------------------------------------------------------------------------------------------------
 
 
 def alone(*what: str) -> dict[int, Any]:
     """Run a node with these workers, in this thread, as app=train does."""
     launch.warm_up()
-    cluster = replace(DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT)
+    cluster = replace(
+        DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT
+    )
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
     return launch.run_workers(range(len(what)), serve, dict(enumerate(what)), node)
 
@@ -161,7 +169,11 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     assert first.endswith("; phase: round (layer 1, round 17)")
     assert ("Traceback" in str(caught.value)) == (what == "fail")
     assert time.monotonic() - start < 20
-    assert not [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_STOPPED]
+    assert not [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() == psutil.STATUS_STOPPED
+    ]
 
 
 STARTED = """
@@ -176,17 +188,21 @@ worker.start()
 worker.join(60)
 sys.exit(worker.exitcode)
 """
-KILL = (
-    "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, 9); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
-)
+KILL = "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, 9); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
 """Before it was told what to import; another one starts."""
 
 
-@pytest.mark.parametrize("fork", ["", "launch.fork_fork_server()", f"launch.fork_fork_server(); {KILL}"])
+@pytest.mark.parametrize(
+    "fork", ["", "launch.fork_fork_server()", f"launch.fork_fork_server(); {KILL}"]
+)
 @pytest.mark.parametrize("compiled", [True, False])
-def test_what_many_rows_need_is_imported_before_workers_are_forked(fork: str, compiled: bool) -> None:
+def test_what_many_rows_need_is_imported_before_workers_are_forked(
+    fork: str, compiled: bool
+) -> None:
     script = STARTED.replace("FORK", fork).replace("COMPILED", str(compiled))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stdout) == (0, f"{compiled} True\n"), ended.stderr
 
 
@@ -198,7 +214,9 @@ def fork_server() -> psutil.Process:
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     """It ends in any case, and the next run has one of its own."""
-    cluster = replace(DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0)
+    cluster = replace(
+        DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0
+    )
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
     server = fork_server()
     server.suspend()
@@ -213,7 +231,9 @@ def test_a_fork_server_that_starts_no_workers(how: str) -> None:
     assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
 
 
-def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its workers end all the same, and so does the parent."""
     monkeypatch.setattr(launch, "STOP_TIMEOUT", 1.0)
     server, start = fork_server(), launch._start
@@ -230,20 +250,24 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(monkeypatch: pyt
     assert not launch.multiprocessing.active_children()
 
 
-# --- on two nodes ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- on two nodes ------------------------------------------------------------------------------------------------------
 
 
 def test_both_nodes_are_done_together() -> None:
     assert run_both("return", "return") == [{"rank": 0}, {"rank": 1}]
 
 
-@pytest.mark.parametrize(("what", "victim"), [("stop", 0), ("stop", 1), ("die", 1), ("fail", 0), ("fail", 1)])
+@pytest.mark.parametrize(
+    ("what", "victim"), [("stop", 0), ("stop", 1), ("die", 1), ("fail", 0), ("fail", 1)]
+)
 def test_a_death_ends_both_nodes_with_the_same_sentence(what: str, victim: int) -> None:
     acts = ["wait", "wait"]
     acts[victim] = what
     outcomes = [outcome.splitlines()[0] for outcome in run_both(*acts)]
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0].startswith(DEATHS[what].replace("rank 1 (node 0)", f"rank {victim} (node {victim})"))
+    assert outcomes[0].startswith(
+        DEATHS[what].replace("rank 1 (node 0)", f"rank {victim} (node {victim})")
+    )
     assert "phase: round (layer 1, round 17)" in outcomes[0]
 
 
@@ -286,7 +310,9 @@ def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
         messages = {future.result(30) for future in futures}
     assert len(messages) == 1
     message = messages.pop()
-    assert re.match(r"node [12] \(rank [12]\) is lost to node [12] \(rank [12]\): no heartbeat", message), message
+    assert re.match(
+        r"node [12] \(rank [12]\) is lost to node [12] \(rank [12]\): no heartbeat", message
+    ), message
 
 
 def test_a_node_that_is_only_slow_is_not_lost() -> None:
@@ -308,7 +334,9 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     victim: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other node's worker takes a second to stop, as after a round; it is not killed meanwhile."""
-    monkeypatch.setattr(watch, "STOP_TIMEOUT", 30.0)  # a worker of these tests imports much before it begins
+    monkeypatch.setattr(
+        watch, "STOP_TIMEOUT", 30.0
+    )  # a worker of these tests imports much before it begins
     launch.warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
@@ -320,7 +348,9 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     KEPT.unlink()
 
 
-@pytest.mark.parametrize("message", [{"failed": 3}, {"failed": {"kind": "x"}}, {"what": 1}, {"done": "no"}])
+@pytest.mark.parametrize(
+    "message", [{"failed": 3}, {"failed": {"kind": "x"}}, {"what": 1}, {"done": "no"}]
+)
 def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
     launch.warm_up()
     with node_pair(timeout=60.0) as pair, ThreadPoolExecutor(1) as pool:
@@ -330,7 +360,7 @@ def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
         assert outcome.result(20) in ({"rank": 0}, "another node failed, and did not say how")
 
 
-# --- the monitor of a process --------------------------------------------------------------------------------------------  # noqa: E501
+# --- the monitor of a process --------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -358,7 +388,9 @@ def test_who_computes_is_not_silent() -> None:
 
         def observe(monitor: ProcessMonitor) -> None:
             used = psutil.Process(process.pid).cpu_times().user
-            wait_until(lambda: psutil.Process(process.pid).cpu_times().user > used + 0.02, 20, "CPU time")
+            wait_until(
+                lambda: psutil.Process(process.pid).cpu_times().user > used + 0.02, 20, "CPU time"
+            )
             monitor.add(1.0)
 
         assert silence(process, observe) == 0
@@ -366,7 +398,9 @@ def test_who_computes_is_not_silent() -> None:
 
 def test_who_sleeps_is_silent_until_it_is_heard() -> None:
     with program("print(flush=True)\nimport time; time.sleep(100)") as process:
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "asleep")
+        wait_until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, 20, "asleep"
+        )
 
         def observe(monitor: ProcessMonitor) -> None:
             monitor.add(1.0)
@@ -381,7 +415,9 @@ def test_who_sleeps_is_silent_until_it_is_heard() -> None:
 def test_who_is_stopped_is_silent() -> None:
     with program("print(flush=True)\nwhile True: pass") as process:
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 20, "stopped")
+        wait_until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 20, "stopped"
+        )
 
         def observe(monitor: ProcessMonitor) -> None:
             monitor.add(4.0)
@@ -399,7 +435,12 @@ def test_a_parent_that_was_stopped_itself_blames_nobody(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("phase", "told"),
-    [("start", "start"), ("plan", "plan"), ("round", "round (layer 2, round 5)"), ("embedding", "embedding (layer 2)")],
+    [
+        ("start", "start"),
+        ("plan", "plan"),
+        ("round", "round (layer 2, round 5)"),
+        ("embedding", "embedding (layer 2)"),
+    ],
 )
 def test_where_a_worker_is(phase: str, told: str) -> None:
     reports: list[str] = []
@@ -419,7 +460,10 @@ def test_a_parent_that_is_gone_is_told_nothing() -> None:
 def test_messages_of_two_threads_do_not_mix() -> None:
     receiver, sender = launch.multiprocessing.get_context("forkserver").Pipe(duplex=False)
     pipe = ParentPipe(sender)
-    threads = [threading.Thread(target=lambda: [pipe.send({"beat": "x" * 3000}) for _ in range(200)]) for _ in "ab"]
+    threads = [
+        threading.Thread(target=lambda: [pipe.send({"beat": "x" * 3000}) for _ in range(200)])
+        for _ in "ab"
+    ]
     for thread in threads:
         thread.start()
     for _ in range(400):

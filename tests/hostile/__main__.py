@@ -28,35 +28,73 @@ from typing import Any
 from faults import SIGNALS, WRITERS, signalled, written_twice
 from hand import HAND, by_hand
 from hetero import make_hetero, tables, typed_sites, types
-from inputs import Input, checkpoint, data, defaults, make_bases, nodes, ours, resume, settings, sites, theirs, training
+from inputs import (
+    Input,
+    checkpoint,
+    data,
+    defaults,
+    make_bases,
+    nodes,
+    ours,
+    resume,
+    settings,
+    sites,
+    theirs,
+    training,
+)
 from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
 
 from retexo.apps import evaluate, partition_data, plan, predict, report, sweep, train  # noqa: F401
 from retexo.cluster import launch
 
-# --- the runner --------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the runner --------------------------------------------------------------------------------------------------------
 
 SHARES: dict[str, int] = {
-    "settings": 500, "training": 100, "npz": 180, "csv": 90, "parquet": 70, "npy": 90, "bin": 60, "ours": 170,
-    "theirs": 50, "checkpoint": 120, "sites": 120, "resume": 90, "nodes": 10,
-    "tables": 50, "types": 50, "typed sites": 60,
-}  # fmt: skip
+    "settings": 500,
+    "training": 100,
+    "npz": 180,
+    "csv": 90,
+    "parquet": 70,
+    "npy": 90,
+    "bin": 60,
+    "ours": 170,
+    "theirs": 50,
+    "checkpoint": 120,
+    "sites": 120,
+    "resume": 90,
+    "nodes": 10,
+    "tables": 50,
+    "types": 50,
+    "typed sites": 60,
+}
 """Inputs of each kind; those of LISTS come on top."""
 LISTS: dict[str, tuple[Sequence[Any], Callable[[int, Path], Input]]] = {
-    "by hand": (HAND, by_hand), "signals": (SIGNALS, signalled), "writers": (WRITERS, written_twice)
-}  # fmt: skip
+    "by hand": (HAND, by_hand),
+    "signals": (SIGNALS, signalled),
+    "writers": (WRITERS, written_twice),
+}
 GENERATORS: dict[str, Callable[[Random, Path], Input]] = {
-    **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")}, "settings": settings,
-    "training": training, "ours": ours, "theirs": theirs, "checkpoint": checkpoint, "sites": sites, "resume": resume,
-    "nodes": nodes, "tables": tables, "types": types,
+    **{form: data(form) for form in ("npz", "csv", "parquet", "npy", "bin")},
+    "settings": settings,
+    "training": training,
+    "ours": ours,
+    "theirs": theirs,
+    "checkpoint": checkpoint,
+    "sites": sites,
+    "resume": resume,
+    "nodes": nodes,
+    "tables": tables,
+    "types": types,
     "typed sites": typed_sites,
-}  # fmt: skip
+}
 
 
 def files() -> dict[str, str]:
     """sha256 by path, without the logs: one who is refused says so at the end of the run directory's."""
-    return {path: digest for path, digest in snapshot(Path()).items() if Path(path).name != "main.log"}
+    return {
+        path: digest for path, digest in snapshot(Path()).items() if Path(path).name != "main.log"
+    }
 
 
 def child(kind: str, number: int, options: argparse.Namespace, base: Path, place: Path) -> int:
@@ -109,8 +147,16 @@ def run(inputs: list[tuple[str, int]], options: argparse.Namespace, base: Path) 
             kind, number = waiting.pop()
             place = Path(tempfile.mkdtemp(dir=base.parent))
             one = fork(child, kind, number, options, base, place)
-            running[os.pidfd_open(one)] = (kind, number, one, time.monotonic() + options.limit, place)
-        connection.wait(list(running), min(end for *_, end, _ in running.values()) - time.monotonic())
+            running[os.pidfd_open(one)] = (
+                kind,
+                number,
+                one,
+                time.monotonic() + options.limit,
+                place,
+            )
+        connection.wait(
+            list(running), min(end for *_, end, _ in running.values()) - time.monotonic()
+        )
         for descriptor, (kind, number, one, end, place) in list(running.items()):
             late = time.monotonic() > end
             if late or connection.wait([descriptor], 0):
@@ -133,7 +179,11 @@ def ended(one: int, late: bool, place: Path) -> tuple[str, str, str]:
     wrong = (place / "wrong").read_text() if (place / "wrong").exists() else "no end"
     if not end_of_group(one):
         wrong += " a process stayed"
-    said = (place / "said").read_text() if (place / "said").exists() else (place / "output").read_text()[-1500:]
+    said = (
+        (place / "said").read_text()
+        if (place / "said").exists()
+        else (place / "output").read_text()[-1500:]
+    )
     name = "late" if late else signal.Signals(-status).name if status < 0 else str(status)
     return name, "late" if late else name if status < 0 else wrong.strip(), said
 
@@ -142,13 +192,22 @@ def table(results: list[Result]) -> str:
     statuses = sorted({status for _, _, status, _, _ in results})
     counts = Counter((kind, status) for kind, _, status, _, _ in results)
     kinds = dict.fromkeys(kind for kind, *_ in results)
-    rows: list[list[Any]] = [[kind, *(counts[kind, status] for status in statuses)] for kind in kinds]
+    rows: list[list[Any]] = [
+        [kind, *(counts[kind, status] for status in statuses)] for kind in kinds
+    ]
     rows.append(["all", *(sum(counts[kind, status] for kind, *_ in rows) for status in statuses)])
-    head = ["inputs", *(f"status {status}" if status.isdigit() else status for status in statuses), "wrong", "all"]
+    head = [
+        "inputs",
+        *(f"status {status}" if status.isdigit() else status for status in statuses),
+        "wrong",
+        "all",
+    ]
     wrong = Counter(kind for kind, _, _, what, _ in results if what)
     for row in rows:
         row += [wrong[row[0]] if row[0] != "all" else wrong.total(), sum(row[1:])]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows))
+    return "\n".join(
+        "| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows)
+    )
 
 
 def make_all(base: Path) -> None:
@@ -157,7 +216,9 @@ def make_all(base: Path) -> None:
 
 
 def script() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in {"seed": 0, "count": 1750, "jobs": 2, "limit": 120}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=[*GENERATORS, *LISTS])
@@ -168,7 +229,11 @@ def script() -> int:
     numbers = {kind: max(1, round(share * options.count / 1750)) for kind, share in SHARES.items()}
     inputs = [(kind, number) for kind, count in numbers.items() for number in range(count)]
     step = max(1, round(1750 / options.count)) if options.only is None else 1
-    inputs += [(kind, number) for kind, (cases, _) in LISTS.items() for number in range(0, len(cases), step)]
+    inputs += [
+        (kind, number)
+        for kind, (cases, _) in LISTS.items()
+        for number in range(0, len(cases), step)
+    ]
     if options.only is not None:
         inputs = [(kind, number) for kind, number in inputs if kind == options.only]
         inputs = inputs if options.index is None else [(options.only, options.index)]
@@ -186,8 +251,10 @@ def script() -> int:
             if wrong:
                 print(f"{kind} {number}: {status}: {wrong}: {said}", flush=True)
     print(table(results))
-    print(f"seed {options.seed}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, "
-          f"{time.monotonic() - start:.0f} s")  # fmt: skip
+    print(
+        f"seed {options.seed}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, "
+        f"{time.monotonic() - start:.0f} s"
+    )
     return int(any(wrong for *_, wrong, _ in results))
 
 

@@ -25,15 +25,33 @@ from retexo.cluster.heartbeat import Progress
 from retexo.outputs import lock
 from retexo.outputs.files import UNFINISHED
 
-PHASES = ("verify", "rendezvous", "plan", "exchange", "round", "embedding", "evaluation", "checkpoint", "summary")
+PHASES = (
+    "verify",
+    "rendezvous",
+    "plan",
+    "exchange",
+    "round",
+    "embedding",
+    "evaluation",
+    "checkpoint",
+    "summary",
+)
 """The first and the last are the parent's."""
 TARGETS = ("parent", "fork server", "rank 0", "rank 1")
 SIGNALS = [
-    case for case in itertools.product((signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGINT), TARGETS, PHASES)
+    case
+    for case in itertools.product(
+        (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGINT), TARGETS, PHASES
+    )
     if not (case[1].startswith("rank") and case[2] in ("verify", "summary"))
-]  # fmt: skip
+]
 STATUSES = {
-    "parent": {signal.SIGTERM: {143, -15}, signal.SIGKILL: {-9}, signal.SIGSTOP: {0}, signal.SIGINT: {130}},
+    "parent": {
+        signal.SIGTERM: {143, -15},
+        signal.SIGKILL: {-9},
+        signal.SIGSTOP: {0},
+        signal.SIGINT: {130},
+    },
     "fork server": {signal.SIGINT: {0}},
     "rank": {signal.SIGINT: {0}, signal.SIGKILL: {1}, signal.SIGSTOP: {1}},
 }
@@ -47,7 +65,9 @@ def signalled(number: int, base: Path) -> Input:
     """A run that a signal hits; afterwards it is resumed, and ends with the bits of one that nothing happened to."""
     sent, target, phase = SIGNALS[number]
     Path("parts").symlink_to(base / "parts")
-    allowed = STATUSES[target.partition(" ")[0] if target.startswith("rank") else target].get(sent, {0, 1})
+    allowed = STATUSES[target.partition(" ")[0] if target.startswith("rank") else target].get(
+        sent, {0, 1}
+    )
     if target == "rank 1" and phase in LATE:
         allowed = allowed | {0}
 
@@ -60,7 +80,9 @@ def signalled(number: int, base: Path) -> Input:
         wrong = [] if status in allowed else [f"status {status}"]
         wrong += [] if end_of_group(first) else ["a process stayed"]
         wrong += [] if Path("../struck").exists() else ["not struck"]
-        wrong += [f"{path} is half-written" for path in Path("out").rglob("*.json") if not is_json(path)]
+        wrong += [
+            f"{path} is half-written" for path in Path("out").rglob("*.json") if not is_json(path)
+        ]
         resumed = wait(fork(alone, (*RUN, "resume=auto")), 100)
         wrong += [f"resumed with status {resumed}"] if resumed else []
         wrong += [f"{path} was left" for path in Path().rglob(f"{UNFINISHED}*")]
@@ -89,16 +111,29 @@ def alone(arguments: tuple[str, ...]) -> int:
 def struck(sent: signal.Signals, target: str, phase: str) -> int:
     """A run whose rank 0, or parent, sends the signal once as it enters the phase."""
     here, parent = Path("..").resolve(), os.getpid()
-    enter, at, opened, write_summary = Progress.enter, Progress.at, train.open_local, train._write_summary
+    enter, at, opened, write_summary = (
+        Progress.enter,
+        Progress.at,
+        train.open_local,
+        train._write_summary,
+    )
 
     def strike() -> None:
         with contextlib.suppress(FileExistsError):
             (here / "struck").touch(exist_ok=False)
-            server = forkserver._forkserver._forkserver_pid if os.getpid() == parent else os.getppid()
-            pid = {"parent": parent, "fork server": server}.get(target) or until(lambda: read_pid(here / target))
+            server = (
+                forkserver._forkserver._forkserver_pid if os.getpid() == parent else os.getppid()
+            )
+            pid = {"parent": parent, "fork server": server}.get(target) or until(
+                lambda: read_pid(here / target)
+            )
             os.kill(pid, sent)
             if sent == signal.SIGSTOP and target == "parent" and os.getpid() != parent:
-                until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+                until(
+                    lambda: (
+                        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+                    )
+                )
                 os.kill(pid, signal.SIGCONT)
 
     def enters(self: Progress, name: str) -> None:
@@ -110,7 +145,11 @@ def struck(sent: signal.Signals, target: str, phase: str) -> int:
 
     def is_at(self: Progress, layer: int, number: int = -1) -> None:
         at(self, layer, number)
-        if phase == "round" and (layer, number) == (1, 2) and multiprocessing.current_process().name == "rank 0":
+        if (
+            phase == "round"
+            and (layer, number) == (1, 2)
+            and multiprocessing.current_process().name == "rank 0"
+        ):
             strike()
 
     def opens(*arguments: Any) -> Any:
@@ -149,7 +188,7 @@ def until(condition: Callable[[], Any], seconds: float = 100) -> Any:
     raise TimeoutError(condition)
 
 
-# --- two writers -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- two writers -------------------------------------------------------------------------------------------------------
 
 LOCKED = (lock, "remove_unfinished")
 REPORT = ("app=report", "report.runs=run", "hydra.run.dir=out")
@@ -161,9 +200,19 @@ WRITERS: list[tuple[str, tuple[Any, str], tuple[str, ...], tuple[str, ...]]] = [
     ("run directory of plan", LOCKED, ("app=plan", *OURS[1:]), ("app=plan", *OURS[1:])),
     ("plan in a run of train", LOCKED, OURS, ("app=plan", *OURS[1:], "model=sage")),
     ("predictions", LOCKED, (*PREDICT, "checkpoint_dir=run"), (*PREDICT, "checkpoint_dir=run")),
-    ("evaluation", LOCKED, ("app=evaluate", *OURS[1:], "checkpoint_dir=run"), (*PREDICT, "checkpoint_dir=run")),
+    (
+        "evaluation",
+        LOCKED,
+        ("app=evaluate", *OURS[1:], "checkpoint_dir=run"),
+        (*PREDICT, "checkpoint_dir=run"),
+    ),
     ("report", LOCKED, REPORT, REPORT),
-    ("partition directory", (partition_data, "_make"), CUT, (*CUT, "hydra.run.dir=out2", "partition.seed=3")),
+    (
+        "partition directory",
+        (partition_data, "_make"),
+        CUT,
+        (*CUT, "hydra.run.dir=out2", "partition.seed=3"),
+    ),
     (
         "partition directory, overwritten",
         (partition_data, "_make"),
@@ -202,7 +251,11 @@ def written_twice(number: int, base: Path) -> Input:
 
 def content(folder: Path) -> dict[str, bytes]:
     """Of all files but logs: one who is refused says so in the log of the run directory, at its end."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("log", "main.log"))
+    files = (
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("log", "main.log")
+    )
     return {str(path): path.read_bytes() for path in files}
 
 

@@ -20,7 +20,9 @@ from partitioning.files import file_checksum
 
 def by_hand(number: int, base: Path) -> Input:
     for name in ("toy.npz", "parts", "theirs", "run", "sites"):
-        shutil.copytree(base / name, name) if (base / name).is_dir() else shutil.copy(base / name, name)
+        shutil.copytree(base / name, name) if (base / name).is_dir() else shutil.copy(
+            base / name, name
+        )
     said, arguments, *prepare = HAND[number]
     for function in prepare:
         function()
@@ -35,7 +37,9 @@ def with_arrays(**changed: Any) -> Callable[[], None]:
     return change
 
 
-def with_tensors(folder: str, **changed: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], None]:
+def with_tensors(
+    folder: str, **changed: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[], None]:
     def change() -> None:
         if folder == "parts":
             for name, function in changed.items():
@@ -60,7 +64,10 @@ def at(path: str, mutation: mutate.Mutation) -> Callable[[], None]:
 def wide() -> None:
     """Four parts of 100 nodes and 2,000 features, and a parent whose threads have computed."""
     dgl_directory(
-        Path("wide", "toy-random-vol-4").absolute(), random_graph(400, 1600, 2000), thirds(400), np.arange(400) % 4
+        Path("wide", "toy-random-vol-4").absolute(),
+        random_graph(400, 1600, 2000),
+        thirds(400),
+        np.arange(400) % 4,
     )
     torch.set_num_threads(2)
     (torch.rand(1000, 1000) @ torch.rand(1000, 1000)).sum()
@@ -69,7 +76,9 @@ def wide() -> None:
 def two_columns() -> None:
     write_form(Path(), "csv", dict(np.load("toy.npz")))
     path = Path("toy-csv", "edges.csv")
-    path.write_text("src,dst,dst\n" + "".join(f"{line},0\n" for line in path.read_text().splitlines()[1:]))
+    path.write_text(
+        "src,dst,dst\n" + "".join(f"{line},0\n" for line in path.read_text().splitlines()[1:])
+    )
 
 
 def nan_weights() -> None:
@@ -86,60 +95,151 @@ def nan_weights() -> None:
 THEIRS = (*OURS, "partition_dir=theirs")
 FROM_RUN = (*PREDICT, "checkpoint_dir=run")
 SITES = (*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2")
-CSR = {"feat": None, "feat_data": np.ones(40), "feat_indices": np.zeros(40, int), "feat_indptr": np.arange(41)}
+CSR = {
+    "feat": None,
+    "feat_data": np.ones(40),
+    "feat_indices": np.zeros(40, int),
+    "feat_indptr": np.arange(41),
+}
 META, CONFIG = f"parts/{NAME}/meta.json", f"theirs/{NAME}/toy.json"
 HAND: list[tuple[Any, ...]] = [
-    ("fine: threads that computed before DGL's files are tried", (*THEIRS, "partition_dir=wide", "num_partitions=4"),
-     wide),
+    (
+        "fine: threads that computed before DGL's files are tried",
+        (*THEIRS, "partition_dir=wide", "num_partitions=4"),
+        wide,
+    ),
     ("layers beyond a byte", (*OURS, "num_layers=255")),
     ("fine: a short list of rounds", (*OURS, "num_layers=3", "num_rounds=[1]")),
-    ("duplicates in a CSR matrix that add up to inf", CUT,
-     with_arrays(**CSR | {"feat_data": np.full(40, 3e38), "feat_indptr": np.r_[0, 2, np.arange(2, 40), 40],
-     "feat_shape": np.array([40, 2])})),
+    (
+        "duplicates in a CSR matrix that add up to inf",
+        CUT,
+        with_arrays(
+            **CSR
+            | {
+                "feat_data": np.full(40, 3e38),
+                "feat_indptr": np.r_[0, 2, np.arange(2, 40), 40],
+                "feat_shape": np.array([40, 2]),
+            }
+        ),
+    ),
     ("feat_shape beyond all memory", CUT, with_arrays(**CSR, feat_shape=np.array([40, 2**62]))),
     ("predictions with NaN weights", FROM_RUN, nan_weights),
-    *((f"predictions with {what} orig_id", (*FROM_RUN, "partition_dir=theirs"), with_tensors("theirs",
-     orig_id=function))
-      for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0,
-                             "float": lambda ids: ids + 0.5}.items()),
-    ("fine: predictions with negative orig_id", (*FROM_RUN, "partition_dir=theirs"),
-     with_tensors("theirs", orig_id=lambda ids: -ids - 1)),
-    *((f"orig_id sealed {what}", (*FROM_RUN,), with_tensors("parts", orig_id=function))
-      for what, function in {"short": lambda ids: ids[:-1], "doubled": lambda ids: ids * 0}.items()),
+    *(
+        (
+            f"predictions with {what} orig_id",
+            (*FROM_RUN, "partition_dir=theirs"),
+            with_tensors("theirs", orig_id=function),
+        )
+        for what, function in {
+            "short": lambda ids: ids[:-1],
+            "doubled": lambda ids: ids * 0,
+            "float": lambda ids: ids + 0.5,
+        }.items()
+    ),
+    (
+        "fine: predictions with negative orig_id",
+        (*FROM_RUN, "partition_dir=theirs"),
+        with_tensors("theirs", orig_id=lambda ids: -ids - 1),
+    ),
+    *(
+        (f"orig_id sealed {what}", (*FROM_RUN,), with_tensors("parts", orig_id=function))
+        for what, function in {
+            "short": lambda ids: ids[:-1],
+            "doubled": lambda ids: ids * 0,
+        }.items()
+    ),
     ("labels sealed, permuted", OURS, with_tensors("parts", label=lambda label: label.flip(0))),
     ("masks sealed, swapped", OURS, with_tensors("parts", train_mask=lambda mask: ~mask)),
     ("NaN in features sealed", OURS, with_tensors("parts", feat=lambda feat: feat * float("nan"))),
-    ("NaN in features of DGL's", THEIRS, with_tensors("theirs", feat=lambda feat: feat * float("nan"))),
+    (
+        "NaN in features of DGL's",
+        THEIRS,
+        with_tensors("theirs", feat=lambda feat: feat * float("nan")),
+    ),
     ("num_rounds=[[1]]", (*OURS, "num_rounds=[[1]]")),
     ("plan.rounds", ("app=plan", *OURS[1:], "plan.rounds=[99999999999999999999]")),
     ("a path as dataset_name", (*OURS, "dataset_name=/etc/passwd")),
     ("an optimiser that takes matrices only", (*OURS, "optimizer._target_=torch.optim.Muon")),
     ("no optimiser", (*OURS, "optimizer._target_=os.system")),
-    *((f"nested {path}", arguments, at(path, mutate.nested)) for path, arguments in {
-        META: OURS, CONFIG: THEIRS, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES}.items()),
-    *((f"{kind.__name__} {path}", arguments, at(path, kind)) for kind in mutate.KINDS[:5] for path, arguments in {
-        META: OURS, "toy.npz": CUT, "run/checkpoint/model.json": FROM_RUN, "sites/a/site.json": SITES,
-        "sites/b/part.npz": SITES, f"theirs/{NAME}/part0/graph.dgl": THEIRS,
-        "run/checkpoint/layer0.safetensors": FROM_RUN,
-     }.items() if (kind.__name__, path) != ("remove", META)),
+    *(
+        (f"nested {path}", arguments, at(path, mutate.nested))
+        for path, arguments in {
+            META: OURS,
+            CONFIG: THEIRS,
+            "run/checkpoint/model.json": FROM_RUN,
+            "sites/a/site.json": SITES,
+        }.items()
+    ),
+    *(
+        (f"{kind.__name__} {path}", arguments, at(path, kind))
+        for kind in mutate.KINDS[:5]
+        for path, arguments in {
+            META: OURS,
+            "toy.npz": CUT,
+            "run/checkpoint/model.json": FROM_RUN,
+            "sites/a/site.json": SITES,
+            "sites/b/part.npz": SITES,
+            f"theirs/{NAME}/part0/graph.dgl": THEIRS,
+            "run/checkpoint/layer0.safetensors": FROM_RUN,
+        }.items()
+        if (kind.__name__, path) != ("remove", META)
+    ),
     ("two dst columns", (*CUT, "dataset_file=toy-csv"), two_columns),
-    *((f"NUL in {name}", (*given, override(name, "a\0b"))) for name, given in {
-        "dataset_file": CUT, "partition_dir": OURS, "checkpoint_dir": FROM_RUN, "hydra.run.dir": OURS, "resume": OURS,
-        "dataset_name": OURS, "split.dir": (*CUT, "split=files"), "partition_file": (*CUT,
-        "partition_method=file")}.items()),
-    ("more classes than memory", SITES, lambda: Path("sites/a/site.json").write_text(
-        json.dumps(json.loads(Path("sites/a/site.json").read_text()) | {"num_classes": 10**9}))),
-    ("a list of nodes as long as a phone book", OURS, lambda: os.environ.update(
-        SLURM_NODELIST="a[1-99999999]", SLURM_JOB_NODELIST="a[1-99999999]", SLURM_PROCID="0", SLURM_NTASKS="2",
-        SLURM_NNODES="2",
-        SLURM_NODEID="0", SLURM_LOCALID="0", SLURM_STEP_ID="0", SLURM_JOB_ID="1", SLURM_STEP_NUM_TASKS="2",
-        SLURM_STEP_NODELIST="a[1-99999999]")),
+    *(
+        (f"NUL in {name}", (*given, override(name, "a\0b")))
+        for name, given in {
+            "dataset_file": CUT,
+            "partition_dir": OURS,
+            "checkpoint_dir": FROM_RUN,
+            "hydra.run.dir": OURS,
+            "resume": OURS,
+            "dataset_name": OURS,
+            "split.dir": (*CUT, "split=files"),
+            "partition_file": (*CUT, "partition_method=file"),
+        }.items()
+    ),
+    (
+        "more classes than memory",
+        SITES,
+        lambda: Path("sites/a/site.json").write_text(
+            json.dumps(json.loads(Path("sites/a/site.json").read_text()) | {"num_classes": 10**9})
+        ),
+    ),
+    (
+        "a list of nodes as long as a phone book",
+        OURS,
+        lambda: os.environ.update(
+            SLURM_NODELIST="a[1-99999999]",
+            SLURM_JOB_NODELIST="a[1-99999999]",
+            SLURM_PROCID="0",
+            SLURM_NTASKS="2",
+            SLURM_NNODES="2",
+            SLURM_NODEID="0",
+            SLURM_LOCALID="0",
+            SLURM_STEP_ID="0",
+            SLURM_JOB_ID="1",
+            SLURM_STEP_NUM_TASKS="2",
+            SLURM_STEP_NODELIST="a[1-99999999]",
+        ),
+    ),
     ("an empty hydra.run.dir", (*OURS, "hydra.run.dir=''")),
     ("a run directory below a file", (*OURS, "hydra.run.dir=toy.npz/run")),
-    ("a member twice", CUT, lambda: mutate.save_npz(Path("toy.npz"), dict(np.load("toy.npz")),
-     mock.Mock(choice=lambda _: "twice"))),
+    (
+        "a member twice",
+        CUT,
+        lambda: mutate.save_npz(
+            Path("toy.npz"), dict(np.load("toy.npz")), mock.Mock(choice=lambda _: "twice")
+        ),
+    ),
     ("a run directory that is used", (*OURS, "hydra.run.dir=run")),
     ("resume from nothing", (*OURS, "resume=toy.npz")),
-    ("resume from a FIFO", (*OURS, "resume=run"), lambda: (Path("run/state").mkdir(), os.mkfifo("run/state/run.json"))),
-    ("a finished run with other settings", (*OURS, "hydra.run.dir=run", "resume=auto", "hidden_dim=5")),
-]  # fmt: skip
+    (
+        "resume from a FIFO",
+        (*OURS, "resume=run"),
+        lambda: (Path("run/state").mkdir(), os.mkfifo("run/state/run.json")),
+    ),
+    (
+        "a finished run with other settings",
+        (*OURS, "hydra.run.dir=run", "resume=auto", "hidden_dim=5"),
+    ),
+]

@@ -23,8 +23,18 @@ from support import dgl, thirds
 from partitioning.directory.read import find
 from partitioning.hetero.directory import HeteroDirectory
 
-CUT = ("app=partition_data", "dataset_name=file", "dataset_file=films", "num_partitions=2", "partition_dir=parts",
-       "split=fraction", "split.train=0.5", "split.val=0.2", "split.test=0.3", "hydra.run.dir=out")  # fmt: skip
+CUT = (
+    "app=partition_data",
+    "dataset_name=file",
+    "dataset_file=films",
+    "num_partitions=2",
+    "partition_dir=parts",
+    "split=fraction",
+    "split.train=0.5",
+    "split.val=0.2",
+    "split.test=0.3",
+    "hydra.run.dir=out",
+)
 OF_SITES = (*TRAIN, "dataset_name=parts", "dataset_file=typed", "num_partitions=2", "model=rgcn")
 NAMES = ("films", "parts", "split", "relation", "type")
 
@@ -38,13 +48,22 @@ def make_hetero(base: Path) -> None:
         (base / "films" / name).mkdir(parents=True)
     nodes, edges = base / "films" / "nodes", base / "films" / "edges"
     frame = pd.DataFrame(graph.nodes["movie"].features).rename(columns=str)
-    frame.assign(id=graph.nodes["movie"].node_ids, label=graph.labels).to_parquet(nodes / "movie.parquet")
+    frame.assign(id=graph.nodes["movie"].node_ids, label=graph.labels).to_parquet(
+        nodes / "movie.parquet"
+    )
     person = graph.nodes["person"]
-    np.savez(nodes / "person.npz", feat=person.features, node_id=[f"p{number}" for number in person.node_ids])
+    np.savez(
+        nodes / "person.npz",
+        feat=person.features,
+        node_id=[f"p{number}" for number in person.node_ids],
+    )
     pd.DataFrame({"id": graph.nodes["studio"].node_ids}).to_csv(nodes / "studio.csv", index=False)
     for number, (each, relation) in enumerate(graph.relations.items()):
         ends = {
-            end: [f"p{id}" if each[place] == "person" else id for id in graph.nodes[each[place]].node_ids[positions]]
+            end: [
+                f"p{id}" if each[place] == "person" else id
+                for id in graph.nodes[each[place]].node_ids[positions]
+            ]
             for end, place, positions in (("src", 0, relation.src), ("dst", 2, relation.dst))
         }
         file, table = edges / "__".join(each), pd.DataFrame(ends)
@@ -53,14 +72,21 @@ def make_hetero(base: Path) -> None:
         else:
             table.to_csv(file.with_name(f"{file.name}.csv"), index=False)
     write_hetero(base / "types", graph, 2)
-    write_hetero_sites(base / "typed", graph, thirds(len(graph.labels)), random_assignment(graph, 2), ["a", "b"])
+    write_hetero_sites(
+        base / "typed", graph, thirds(len(graph.labels)), random_assignment(graph, 2), ["a", "b"]
+    )
     main((*OF_SITES, "hydra.run.dir=typed-run"))
-    ends = {each: tuple(map(torch.from_numpy, (edges.src, edges.dst))) for each, edges in graph.relations.items()}
+    ends = {
+        each: tuple(map(torch.from_numpy, (edges.src, edges.dst)))
+        for each, edges in graph.relations.items()
+    }
     g = dgl.heterograph(ends, {name: count for name, (count, _) in SIZES.items()})
     for name in ("movie", "person"):
         g.nodes[name].data["feat"] = torch.from_numpy(graph.nodes[name].features)
     of_target = {"label": graph.labels, **thirds(len(graph.labels))}
-    g.nodes["movie"].data.update({name: torch.from_numpy(array) for name, array in of_target.items()})
+    g.nodes["movie"].data.update(
+        {name: torch.from_numpy(array) for name, array in of_target.items()}
+    )
     dgl.seed(1)  # else now and then a part has no studio, which DGL does not partition
     dgl.distributed.partition_graph(g, "toy", 2, str(base / "dgls" / "toy"), part_method="random")
 
@@ -98,7 +124,8 @@ def are_sites() -> bool:
     """Nobody has another's node, and edges end in own nodes and begin where their owners say."""
     held = [dict(np.load(Path("typed", name, "part.npz"))) for name in "ab"]
     ids = [
-        {name: arrays[f"{name}/node_id"].tolist() for name in SIZES if f"{name}/node_id" in arrays} for arrays in held
+        {name: arrays[f"{name}/node_id"].tolist() for name in SIZES if f"{name}/node_id" in arrays}
+        for arrays in held
     ]
     for name in SIZES:
         of_type = [number for own in ids for number in own.get(name, ())]
@@ -106,10 +133,14 @@ def are_sites() -> bool:
             return False
     for own, arrays in zip(ids, held, strict=True):
         for source, relation, to in RELATIONS:
-            src, dst, owner = (arrays.get(f"{source}__{relation}__{to}/{end}", np.empty(0)).tolist()
-                               for end in ("src", "dst", "src_owner"))  # fmt: skip
+            src, dst, owner = (
+                arrays.get(f"{source}__{relation}__{to}/{end}", np.empty(0)).tolist()
+                for end in ("src", "dst", "src_owner")
+            )
             pairs = zip(src, dst, owner, strict=True)
-            if not all(end in own[to] and begin in ids[int(at)][source] for begin, end, at in pairs):
+            if not all(
+                end in own[to] and begin in ids[int(at)][source] for begin, end, at in pairs
+            ):
                 return False
     return True
 
@@ -121,7 +152,9 @@ def types(rng: Random, base: Path) -> Input:
     place = next(path for path in Path("parts").resolve().iterdir() if path.is_dir())
     if kind == "types" and rng.random() < 0.5:
         folder = place / f"part{rng.randrange(2)}"
-        folder = rng.choice([folder, *sorted(folder.glob("nodes/*")), *sorted(folder.glob("edges/*"))])
+        folder = rng.choice(
+            [folder, *sorted(folder.glob("nodes/*")), *sorted(folder.glob("edges/*"))]
+        )
         arrays = {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
         before = set(arrays)
         said = f"sealed: {mutate.edit_arrays(arrays, rng)} of {folder.name}"

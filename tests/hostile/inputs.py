@@ -34,11 +34,25 @@ from retexo.config.schema import CONFIG_DIR
 
 NAME = "toy-random-vol-2"
 DATA = ("dataset_name=file", "num_partitions=2")
-TRAIN = ("app=train", "hidden_dim=4", "num_rounds=[3]", "stopping=none", "device=cpu", "cluster.threads=1",
-         "checkpoint.every=1", "hydra.run.dir=out")  # fmt: skip
+TRAIN = (
+    "app=train",
+    "hidden_dim=4",
+    "num_rounds=[3]",
+    "stopping=none",
+    "device=cpu",
+    "cluster.threads=1",
+    "checkpoint.every=1",
+    "hydra.run.dir=out",
+)
 OURS = (*TRAIN, *DATA, "dataset_file=toy.npz", "partition_dir=parts")
 PREDICT = ("app=predict", "predict.format=npy", *OURS[1:])
-CUT = ("app=partition_data", *DATA, "dataset_file=toy.npz", "partition_dir=made", "hydra.run.dir=out")
+CUT = (
+    "app=partition_data",
+    *DATA,
+    "dataset_file=toy.npz",
+    "partition_dir=made",
+    "hydra.run.dir=out",
+)
 Judge = Callable[[], str | None]
 """What is wrong with what was accepted; None where nothing is."""
 
@@ -59,7 +73,7 @@ class Input:
     """Whether nothing else than a refusal will do."""
 
 
-# --- what is damaged: made once ----------------------------------------------------------------------------------------  # noqa: E501
+# --- what is damaged: made once ----------------------------------------------------------------------------------------
 
 
 def make_bases(base: Path) -> None:
@@ -72,13 +86,29 @@ def make_bases(base: Path) -> None:
     for form in ("csv", "npy", "parquet", "bin"):
         write_form(base, form, arrays)
     for folder, seed in (("parts", 42), ("other", 7)):
-        main(("app=partition_data", *DATA, "dataset_file=toy.npz", f"partition_dir={folder}", f"partition.seed={seed}"))
+        main(
+            (
+                "app=partition_data",
+                *DATA,
+                "dataset_file=toy.npz",
+                f"partition_dir={folder}",
+                f"partition.seed={seed}",
+            )
+        )
     dgl_directory(base / "theirs" / NAME, random_graph(), thirds(40), np.arange(40) % 2)
     write_sites(base / "sites", random_graph(), thirds(40), np.arange(40) % 2, ["a", "b"])
     trained = [main((*OURS, "hydra.run.dir=run"))]
     trained.append(main((*OURS, "partition_dir=theirs", "hydra.run.dir=theirs-run")))
     trained.append(
-        main((*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2", "hydra.run.dir=sites-run"))
+        main(
+            (
+                *TRAIN,
+                "dataset_name=parts",
+                "dataset_file=sites",
+                "num_partitions=2",
+                "hydra.run.dir=sites-run",
+            )
+        )
     )
     trained.append(main((*PREDICT, "checkpoint_dir=run", "hydra.run.dir=predicted")))
     at = Progress.at
@@ -131,7 +161,7 @@ def write_form(folder: Path, form: str, arrays: mutate.Arrays, rng: Random | Non
     return ""
 
 
-# --- kinds of inputs ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --- kinds of inputs ---------------------------------------------------------------------------------------------------
 
 
 def leaves(config: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,7 +195,9 @@ def quoted(value: Any) -> str:
         return f"{{{','.join(f'{key}:{quoted(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, str):
         return "'" + value.replace("'", "\\'") + "'"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    )
 
 
 def settings(rng: Random, base: Path) -> Input:
@@ -179,10 +211,16 @@ def settings(rng: Random, base: Path) -> Input:
         raw = isinstance(found, str) and rng.random() < 0.3
         prefix = rng.choice([""] * 8 + ["+", "++", "~"])
         given.append(prefix + (f"{name}={found}" if raw else override(name, found)))
-    app = rng.choice(["train", "train", "train", "partition_data", "plan", "evaluate", "predict", "report"])
-    fixed = {"train": OURS, "plan": OURS, "evaluate": (*PREDICT, "checkpoint_dir=run"), "predict": (*PREDICT,
-    "checkpoint_dir=run"),
-             "report": ("report.runs=run", "hydra.run.dir=out")}  # fmt: skip
+    app = rng.choice(
+        ["train", "train", "train", "partition_data", "plan", "evaluate", "predict", "report"]
+    )
+    fixed = {
+        "train": OURS,
+        "plan": OURS,
+        "evaluate": (*PREDICT, "checkpoint_dir=run"),
+        "predict": (*PREDICT, "checkpoint_dir=run"),
+        "report": ("report.runs=run", "hydra.run.dir=out"),
+    }
     own = fixed.get(app, (*DATA, "dataset_file=toy.npz", "partition_dir=made", "hydra.run.dir=out"))
     words = {word for name in chosen for word in (name.split(".")[0], name.split(".")[-1])}
 
@@ -197,23 +235,55 @@ def training(rng: Random, base: Path) -> Input:
     """Values that a run can have, through to its end: none may fail in a worker with a traceback."""
     Path("parts").symlink_to(base / "parts")
     choices: dict[str, list[Any]] = {
-        "num_layers": [1, 2, 3, 6], "hidden_dim": [1, 2, 8, 64], "heads": [1, 2, 8], "dropout": [0, 0.5, 0.999],
-        "model": ["gcn", "sage", "gat", "gin"], "num_rounds": [[0], [1], [2, 0], [3, 1, 1]], "local_epochs": [1, 3],
-        "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]], "weight_decay": [0, 1, 1e30], "batch_size": [None, 1, 3,
-        10**6],
-        "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"], "gradient": ["sync", "local"],
-        "gradient.precision": ["bf16"], "gradient.compression": ["powersgd"], "gradient.rank": [1, 4, 1000],
-        "exchange.precision": ["bf16", "int8", "[int8,int4]"], "exchange": ["plain", "exact"],
+        "num_layers": [1, 2, 3, 6],
+        "hidden_dim": [1, 2, 8, 64],
+        "heads": [1, 2, 8],
+        "dropout": [0, 0.5, 0.999],
+        "model": ["gcn", "sage", "gat", "gin"],
+        "num_rounds": [[0], [1], [2, 0], [3, 1, 1]],
+        "local_epochs": [1, 3],
+        "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]],
+        "weight_decay": [0, 1, 1e30],
+        "batch_size": [None, 1, 3, 10**6],
+        "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"],
+        "gradient": ["sync", "local"],
+        "gradient.precision": ["bf16"],
+        "gradient.compression": ["powersgd"],
+        "gradient.rank": [1, 4, 1000],
+        "exchange.precision": ["bf16", "int8", "[int8,int4]"],
+        "exchange": ["plain", "exact"],
         "compute.precision": ["bf16"],
-        "optimizer._target_": [f"torch.optim.{name}" for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam",
-        "Muon", "Adafactor",
-                                                                  "ASGD", "NAdam", "RMSprop", "Optimizer")],
-        "stopping.patience": [1, None], "stopping.min_delta": [0, 1e300], "best_val_model": [False], "log_every": [1],
-        "checkpoint.every": [None, 1, 100], "seed": [0, 2**32 - 1], "cluster.threads": [1, 2],
+        "optimizer._target_": [
+            f"torch.optim.{name}"
+            for name in (
+                "SGD",
+                "LBFGS",
+                "AdamW",
+                "Rprop",
+                "SparseAdam",
+                "Muon",
+                "Adafactor",
+                "ASGD",
+                "NAdam",
+                "RMSprop",
+                "Optimizer",
+            )
+        ],
+        "stopping.patience": [1, None],
+        "stopping.min_delta": [0, 1e300],
+        "best_val_model": [False],
+        "log_every": [1],
+        "checkpoint.every": [None, 1, 100],
+        "seed": [0, 2**32 - 1],
+        "cluster.threads": [1, 2],
         "logger": ["tensorboard"],
-        "measure_dv": [True], "distributed.timeout": [1, 1e6],
-    }  # fmt: skip
-    given = [override(name, rng.choice(choices[name])) for name in rng.sample(sorted(choices), rng.choice([2, 3, 4]))]
+        "measure_dv": [True],
+        "distributed.timeout": [1, 1e6],
+    }
+    given = [
+        override(name, rng.choice(choices[name]))
+        for name in rng.sample(sorted(choices), rng.choice([2, 3, 4]))
+    ]
     return Input(" ".join(given), (*OURS, *given))
 
 
@@ -222,7 +292,13 @@ def data(form: str) -> Callable[[Random, Path], Input]:
 
     def kind(rng: Random, base: Path) -> Input:
         name = {"npz": "toy.npz", "bin": "toy.bin"}.get(form, f"toy-{form}")
-        arguments = ("app=partition_data", *DATA, f"dataset_file={name}", "partition_dir=parts", "hydra.run.dir=out")
+        arguments = (
+            "app=partition_data",
+            *DATA,
+            f"dataset_file={name}",
+            "partition_dir=parts",
+            "hydra.run.dir=out",
+        )
         arrays = dict(np.load(base / "toy.npz"))
         edited = ""
         if form in ("csv", "npy", "parquet"):
@@ -232,7 +308,10 @@ def data(form: str) -> Callable[[Random, Path], Input]:
                 edited = mutate.edit_arrays(arrays, rng)
                 edited = f"{edited} {write_form(Path(), form, dict(arrays), rng)}"
                 return Input(
-                    edited, arguments, lambda: None if mutate.is_graph(arrays) else "no graph", ("toy", "split")
+                    edited,
+                    arguments,
+                    lambda: None if mutate.is_graph(arrays) else "no graph",
+                    ("toy", "split"),
                 )
             shutil.rmtree(name, ignore_errors=True)
         if (base / name).is_dir():
@@ -243,7 +322,10 @@ def data(form: str) -> Callable[[Random, Path], Input]:
             arguments = (*arguments, f"dataset_file=data/{name}")
         said = mutate.damage(Path(name if (base / name).is_dir() else "data").resolve(), rng)
         return Input(
-            ", ".join(said), arguments, same_parts(base) if form == "npz" else readable, ("toy", "part", "split")
+            ", ".join(said),
+            arguments,
+            same_parts(base) if form == "npz" else readable,
+            ("toy", "part", "split"),
         )
 
     return kind
@@ -251,9 +333,13 @@ def data(form: str) -> Callable[[Random, Path], Input]:
 
 def same_parts(base: Path) -> Judge:
     def judge() -> str | None:
-        contents = [[part["content"]
-        for part in json.loads((folder / "parts" / NAME / "meta.json").read_text())["parts"]]
-                    for folder in (base, Path())]  # fmt: skip
+        contents = [
+            [
+                part["content"]
+                for part in json.loads((folder / "parts" / NAME / "meta.json").read_text())["parts"]
+            ]
+            for folder in (base, Path())
+        ]
         return None if contents[0] == contents[1] else "other data was read"
 
     return judge
@@ -270,9 +356,16 @@ def same_files(made: str, base: Path, pattern: str) -> Judge:
     """The files of a pattern below `out` are those of a run on what was not damaged."""
 
     def judge() -> str | None:
-        pairs = [(path, Path("out") / path.relative_to(base / made)) for path in sorted((base / made).glob(pattern))]
+        pairs = [
+            (path, Path("out") / path.relative_to(base / made))
+            for path in sorted((base / made).glob(pattern))
+        ]
         assert pairs
-        differ = [one.name for one, other in pairs if not other.is_file() or one.read_bytes() != other.read_bytes()]
+        differ = [
+            one.name
+            for one, other in pairs
+            if not other.is_file() or one.read_bytes() != other.read_bytes()
+        ]
         return f"other results: {', '.join(differ)}" if differ else None
 
     return judge
@@ -287,7 +380,11 @@ def ours(rng: Random, base: Path) -> Input:
         seal(place)
     else:
         said = ", ".join(mutate.damage(place, rng, base / "other" / NAME))
-    judge = same_files("run", base, "checkpoint/*.safetensors") if (place / "meta.json").is_file() else lambda: None
+    judge = (
+        same_files("run", base, "checkpoint/*.safetensors")
+        if (place / "meta.json").is_file()
+        else lambda: None
+    )
     return Input(said, OURS, judge, ("parts",))
 
 
@@ -296,7 +393,9 @@ def edit_part(place: Path, rng: Random) -> tuple[str, mutate.Arrays]:
     folder = place / f"part{rng.randrange(2)}"
     path, own = folder / "node_feat.dgl", sorted(folder.glob("*.npy"))
     tensors = {} if own else dgl.data.utils.load_tensors(str(path))
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()} | {file.stem: np.load(file) for file in own}
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()} | {
+        file.stem: np.load(file) for file in own
+    }
     before = dict(arrays)
     said = mutate.edit_arrays(arrays, rng)
     with contextlib.suppress(TypeError, ValueError):
@@ -306,7 +405,9 @@ def edit_part(place: Path, rng: Random) -> tuple[str, mutate.Arrays]:
                 np.save(folder / f"{name}.npy", arrays[name])
         if own:
             return f"{said} of {folder.name}", arrays
-        changed = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        changed = {
+            name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
+        }
         dgl.data.utils.save_tensors(str(path), changed)
         return f"{said} of {path.parent.name}", arrays
     return f"nothing ({said} cannot be written)", before
@@ -328,7 +429,9 @@ def theirs(rng: Random, base: Path) -> Input:
         said, arrays = edit_part(place, rng)
         arrays = {name.split("/")[-1]: array for name, array in arrays.items()}
         arrays |= {"src": np.empty(0, np.int64), "dst": np.empty(0, np.int64)}
-        return Input(said, OURS, lambda: None if mutate.is_graph(arrays) else "no part of a graph", ("part",))
+        return Input(
+            said, OURS, lambda: None if mutate.is_graph(arrays) else "no part of a graph", ("part",)
+        )
     return Input(", ".join(mutate.damage(place, rng)), OURS, names=("part",))
 
 
@@ -346,12 +449,22 @@ def sites(rng: Random, base: Path) -> Input:
     arguments = (*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2")
     judge = same_files("sites-run", base, "checkpoint/*.safetensors")
     if rng.random() < 0.5:
-        return Input(", ".join(mutate.damage(Path("sites").resolve(), rng)), arguments, judge, ("sites", "site"))
+        return Input(
+            ", ".join(mutate.damage(Path("sites").resolve(), rng)),
+            arguments,
+            judge,
+            ("sites", "site"),
+        )
     path = Path("sites", rng.choice("ab"), "part.npz")
     arrays = dict(np.load(path))
     said = mutate.edit_arrays(arrays, rng)
     said = f"{said} of {path.parent.name} {mutate.save_npz(path, arrays, rng)}"
-    return Input(said, arguments, lambda: None if is_site(arrays, base) else "no part of a graph", ("sites", "site"))
+    return Input(
+        said,
+        arguments,
+        lambda: None if is_site(arrays, base) else "no part of a graph",
+        ("sites", "site"),
+    )
 
 
 def is_site(arrays: mutate.Arrays, base: Path) -> bool:
@@ -360,14 +473,20 @@ def is_site(arrays: mutate.Arrays, base: Path) -> bool:
     own = set(arrays["node_id"].tolist()) if "node_id" in arrays else set()
     rank = int(len(own & owned[1]) > len(own & owned[0]))
     owned[rank] = own
-    nodes = {name: array for name, array in arrays.items() if name not in ("src", "dst", "src_owner")}
+    nodes = {
+        name: array for name, array in arrays.items() if name not in ("src", "dst", "src_owner")
+    }
     empty = np.empty(0, np.int64)
     with contextlib.suppress(KeyError, TypeError):
         pairs = zip(arrays["src"].tolist(), arrays["src_owner"].tolist(), strict=False)
         right = len(arrays["src"]) == len(arrays["dst"]) == len(arrays["src_owner"])
-        right &= set(arrays["dst"].tolist()) <= own and all(src in owned[owner] for src, owner in pairs)
+        right &= set(arrays["dst"].tolist()) <= own and all(
+            src in owned[owner] for src, owner in pairs
+        )
         right &= not owned[0] & owned[1]
-        return right and ("label" not in nodes or mutate.is_graph({**nodes, "src": empty, "dst": empty}))
+        return right and (
+            "label" not in nodes or mutate.is_graph({**nodes, "src": empty, "dst": empty})
+        )
     return False
 
 
@@ -413,10 +532,19 @@ def nodes(rng: Random, base: Path) -> Input:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     both = [
-        (*OURS, f"node_rank={rank}", f"distributed.master_port={port}", "parts_per_node=1",
-         f"partition_dir={folder}", f"hydra.run.dir=out{rank}",
-         "distributed.init_timeout=60", "distributed.interface=lo")
+        (
+            *OURS,
+            f"node_rank={rank}",
+            f"distributed.master_port={port}",
+            "parts_per_node=1",
+            f"partition_dir={folder}",
+            f"hydra.run.dir=out{rank}",
+            "distributed.init_timeout=60",
+            "distributed.interface=lo",
+        )
         for rank, folder in enumerate(("parts", "others"))
-    ]  # fmt: skip
+    ]
     same = (place / "meta.json").read_bytes() == (base / "parts" / NAME / "meta.json").read_bytes()
-    return Input(said, lambda: max(at_once(both)), refused=not same and not said.startswith("nothing"))
+    return Input(
+        said, lambda: max(at_once(both)), refused=not same and not said.startswith("nothing")
+    )

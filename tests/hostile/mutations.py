@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 Mutation = Callable[[Path, Random], None]
 MASKS = ("train_mask", "val_mask", "test_mask")
 
-# --- files -------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- files -------------------------------------------------------------------------------------------------------------
 
 
 def flip(path: Path, rng: Random) -> None:
@@ -49,7 +49,11 @@ def append(path: Path, rng: Random) -> None:
 
 
 def junk(path: Path, rng: Random) -> None:
-    path.write_bytes(rng.choice([b"", b"\0" * 100, rng.randbytes(300), b"\xff\xfe\x00", b"null", b"[]", b"{}", b"NaN"]))
+    path.write_bytes(
+        rng.choice(
+            [b"", b"\0" * 100, rng.randbytes(300), b"\xff\xfe\x00", b"null", b"[]", b"{}", b"NaN"]
+        )
+    )
 
 
 def nested(path: Path, rng: Random) -> None:
@@ -90,12 +94,23 @@ def swap(path: Path, rng: Random) -> None:
 
 
 BYTES: tuple[Mutation, ...] = (flip, flip, flip, truncate, truncate, zero, append, junk, swap)
-KINDS: tuple[Mutation, ...] = (remove, become_a_folder, become_a_fifo, become_a_loop, become_endless, nested)
+KINDS: tuple[Mutation, ...] = (
+    remove,
+    become_a_folder,
+    become_a_fifo,
+    become_a_loop,
+    become_endless,
+    nested,
+)
 
 
 def files(folder: Path) -> list[Path]:
     """The regular files below a folder, in the order of their names."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(folder))
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.resolve().is_relative_to(folder)
+    )
 
 
 def damage(folder: Path, rng: Random, other: Path | None = None) -> list[str]:
@@ -121,22 +136,86 @@ def foreign(path: Path, theirs: Path) -> None:
     shutil.copy(theirs, path)
 
 
-# --- JSON and settings -------------------------------------------------------------------------------------------------  # noqa: E501
+# --- JSON and settings -------------------------------------------------------------------------------------------------
 
-INTEGERS = (0, 1, 2, 3, -1, 7, 50, 1000, 10**6, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**9, 10**30, -(2**63))
+INTEGERS = (
+    0,
+    1,
+    2,
+    3,
+    -1,
+    7,
+    50,
+    1000,
+    10**6,
+    2**31,
+    2**32,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**9,
+    10**30,
+    -(2**63),
+)
 FLOATS = (0.0, 0.5, 1.0, -0.5, 1e-300, 1e9, 1e18, 1e39, 1e300, math.nan, math.inf, -math.inf, -0.0)
 WORDS = (
-    "", "null", "true", "1", "1e3", "nan", "../x", "/etc/passwd", "/dev/zero", "a" * 300, "é", "a\nb", "a\0b",
+    "",
+    "null",
+    "true",
+    "1",
+    "1e3",
+    "nan",
+    "../x",
+    "/etc/passwd",
+    "/dev/zero",
+    "a" * 300,
+    "é",
+    "a\nb",
+    "a\0b",
     "???",
-    "\x1b[31m", "${seed}", "${nowhere}", "${oc.env:NOWHERE}", "gcn", "gat", "local", "files", "fraction", "per_class",
-    "file", "parts", "km1", "metis", "powersgd", "bf16", "int8", "plain", "pool", "torch.optim.SGD", "torch.optim.Muon",
-    "os.system", "cora", "auto", "none", "cuda", "toy.npz", "whole", "\ud800",
-)  # fmt: skip
+    "\x1b[31m",
+    "${seed}",
+    "${nowhere}",
+    "${oc.env:NOWHERE}",
+    "gcn",
+    "gat",
+    "local",
+    "files",
+    "fraction",
+    "per_class",
+    "file",
+    "parts",
+    "km1",
+    "metis",
+    "powersgd",
+    "bf16",
+    "int8",
+    "plain",
+    "pool",
+    "torch.optim.SGD",
+    "torch.optim.Muon",
+    "os.system",
+    "cora",
+    "auto",
+    "none",
+    "cuda",
+    "toy.npz",
+    "whole",
+    "\ud800",
+)
 
 
 def scalar(rng: Random) -> Any:
     return rng.choice(
-        (None, True, False, rng.choice(INTEGERS), rng.randrange(-3, 50), rng.choice(FLOATS), rng.choice(WORDS))
+        (
+            None,
+            True,
+            False,
+            rng.choice(INTEGERS),
+            rng.randrange(-3, 50),
+            rng.choice(FLOATS),
+            rng.choice(WORDS),
+        )
     )
 
 
@@ -157,7 +236,13 @@ def like(default: Any, rng: Random) -> Any:
 
 def spots(content: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) of a JSON value."""
-    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    items = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
     for key, entry in list(items):
         yield content, key
         yield from spots(entry)
@@ -175,7 +260,7 @@ def edit_json(path: Path, rng: Random) -> None:
         path.write_text(json.dumps(content))
 
 
-# --- arrays ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- arrays ------------------------------------------------------------------------------------------------------------
 
 
 def edit_arrays(arrays: Arrays, rng: Random) -> str:
@@ -185,21 +270,35 @@ def edit_arrays(arrays: Arrays, rng: Random) -> str:
     odd = rng.choice([-1, -2, len(array), 2**31, 2**62, 10**9])
     as_float = array.astype(np.float64)
     changes: dict[str, Callable[[], Any]] = {
-        "odd value": lambda: _put(array, odd if array.dtype.kind in "iu" else not array.flat[0], rng),
-        "NaN": lambda: _put(as_float, np.nan, rng), "inf": lambda: _put(as_float, np.inf, rng),
-        "too much": lambda: _put(as_float, 1e39, rng), "half": lambda: as_float + 0.5, "float": lambda: as_float,
-        "short": lambda: array[:-1], "long": lambda: np.concatenate([array, array[:1]]), "empty": lambda: array[:0],
-        "deep": lambda: array[:, None], "no axis": lambda: np.array(3), "transposed": lambda: array.T,
-        "text": lambda: array.astype(str), "bytes": lambda: array.astype("S9"), "objects": lambda: array.astype(object),
-        "complex": lambda: array.astype(complex), "time": lambda: array.astype(np.int64).astype("M8[s]"),
+        "odd value": lambda: _put(
+            array, odd if array.dtype.kind in "iu" else not array.flat[0], rng
+        ),
+        "NaN": lambda: _put(as_float, np.nan, rng),
+        "inf": lambda: _put(as_float, np.inf, rng),
+        "too much": lambda: _put(as_float, 1e39, rng),
+        "half": lambda: as_float + 0.5,
+        "float": lambda: as_float,
+        "short": lambda: array[:-1],
+        "long": lambda: np.concatenate([array, array[:1]]),
+        "empty": lambda: array[:0],
+        "deep": lambda: array[:, None],
+        "no axis": lambda: np.array(3),
+        "transposed": lambda: array.T,
+        "text": lambda: array.astype(str),
+        "bytes": lambda: array.astype("S9"),
+        "objects": lambda: array.astype(object),
+        "complex": lambda: array.astype(complex),
+        "time": lambda: array.astype(np.int64).astype("M8[s]"),
         "uint64": lambda: array.astype(np.int64).astype(np.uint64) + np.uint64(2**63),
         "int8": lambda: array.astype(np.int8),
-        "big endian": lambda: array.astype(array.dtype.newbyteorder(">")), "half precision": lambda: array.astype("f2"),
-        "record": lambda: np.zeros(len(array), [("a", "i8"), ("b", "f4")]), "permuted": lambda: rng_permuted(array,
-        rng),
-        "constant": lambda: np.zeros_like(array), "of another": lambda: arrays[rng.choice(sorted(arrays))],
+        "big endian": lambda: array.astype(array.dtype.newbyteorder(">")),
+        "half precision": lambda: array.astype("f2"),
+        "record": lambda: np.zeros(len(array), [("a", "i8"), ("b", "f4")]),
+        "permuted": lambda: rng_permuted(array, rng),
+        "constant": lambda: np.zeros_like(array),
+        "of another": lambda: arrays[rng.choice(sorted(arrays))],
         "missing": lambda: None,
-    }  # fmt: skip
+    }
     what = rng.choice(sorted(changes))
     with contextlib.suppress(ValueError, TypeError), warnings.catch_warnings(action="ignore"):
         changed = changes[what]()
@@ -226,9 +325,13 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
     how = rng.choice(["", "", "", "", "twice", "no array", "header"]) if rng is not None else ""
     if how:
         with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings(action="ignore"):
-            label = next((f"{name}.npy" for name in arrays if name.endswith("label")), f"{min(arrays)}.npy")
+            label = next(
+                (f"{name}.npy" for name in arrays if name.endswith("label")), f"{min(arrays)}.npy"
+            )
             held, lie = archive.read(label), rng and rng.choice([b"(-1,)", b"(9e9)"])
-            content = {"twice": held, "no array": b"text", "header": held.replace(b"(40,)", lie)}[how]
+            content = {"twice": held, "no array": b"text", "header": held.replace(b"(40,)", lie)}[
+                how
+            ]
             ids = label.replace("label", "node_id")
             archive.writestr({"twice": label, "no array": "more.txt", "header": ids}[how], content)
     return how
@@ -238,28 +341,39 @@ def is_graph(arrays: Arrays) -> bool:
     """Whether arrays of form (a) make sense: partitioning's checks, said again in another way."""
     try:
         arrays = {
-            name: array.astype(np.float64) if array.dtype.kind in "OSU" else array for name, array in arrays.items()
+            name: array.astype(np.float64) if array.dtype.kind in "OSU" else array
+            for name, array in arrays.items()
         }
         feat, label = arrays["feat"], arrays["label"]
         masks = [arrays[name].astype(bool) for name in MASKS if name in arrays]
         ends = np.concatenate([arrays["src"], arrays["dst"]])
         ids = arrays.get("node_id", np.arange(len(label)))
         good = [
-            feat.ndim == 2, feat.shape[1] > 0, len(feat) == len(label) > 0, feat.dtype.kind in "biuf",
-            bool(np.isfinite(feat.astype(np.float32)).all()), _integers(arrays["src"]), _integers(arrays["dst"]),
-            len(arrays["src"]) == len(arrays["dst"]), not len(ends) or 0 <= ends.min() <= ends.max() < len(label),
-            _integers(ids), len(np.unique(ids)) == len(ids) == len(label), len(masks) in (0, 3),
+            feat.ndim == 2,
+            feat.shape[1] > 0,
+            len(feat) == len(label) > 0,
+            feat.dtype.kind in "biuf",
+            bool(np.isfinite(feat.astype(np.float32)).all()),
+            _integers(arrays["src"]),
+            _integers(arrays["dst"]),
+            len(arrays["src"]) == len(arrays["dst"]),
+            not len(ends) or 0 <= ends.min() <= ends.max() < len(label),
+            _integers(ids),
+            len(np.unique(ids)) == len(ids) == len(label),
+            len(masks) in (0, 3),
             all(mask.shape == (len(label),) for mask in masks),
             len(masks) < 3 or (sum(m * 1 for m in masks) <= 1).all(),
             _labels(label),
-        ]  # fmt: skip
+        ]
         return all(good)
     except (KeyError, IndexError, TypeError, ValueError):
         return False
 
 
 def _integers(array: np.ndarray) -> bool:
-    whole = array.dtype.kind in "biu" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all()))
+    whole = array.dtype.kind in "biu" or (
+        array.dtype.kind == "f" and bool((array == np.floor(array)).all())
+    )
     return array.ndim == 1 and whole
 
 
@@ -269,5 +383,9 @@ def _labels(label: np.ndarray) -> bool:
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
     if label.ndim == 2:
-        return bool((np.isin(label, (0, 1)).all(axis=1) | np.isnan(label.astype(float)).all(axis=1)).all())
-    return _integers(label) and 0 < len(np.unique(label[label != -1])) < 2000  # classes are any integers
+        return bool(
+            (np.isin(label, (0, 1)).all(axis=1) | np.isnan(label.astype(float)).all(axis=1)).all()
+        )
+    return (
+        _integers(label) and 0 < len(np.unique(label[label != -1])) < 2000
+    )  # classes are any integers

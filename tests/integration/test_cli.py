@@ -36,8 +36,16 @@ from retexo.config.compose import compose
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 SMALL = ("hidden_dim=8", "num_rounds=[6]", "device=cpu", "cluster.threads=2")
-ENDLESS = ("app=train", *DATA, "hidden_dim=8", "num_rounds=[1000000]", "stopping=none", "device=cpu",
-           "sleep_time=0.02", "hydra.run.dir=run")  # fmt: skip
+ENDLESS = (
+    "app=train",
+    *DATA,
+    "hidden_dim=8",
+    "num_rounds=[1000000]",
+    "stopping=none",
+    "device=cpu",
+    "sleep_time=0.02",
+    "hydra.run.dir=run",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,39 +59,75 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- mistakes ----------------------------------------------------------------------------------------------------------
 
 TRAIN = ("app=train", *DATA, *SMALL)
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown": ((*TRAIN, "num_round=[5]"), ("num_round", "did you mean num_rounds?")),
     "unknown with plus": ((*TRAIN, "+num_round=[5]"), ("num_round", "did you mean num_rounds?")),
     "wrong type": ((*TRAIN, "hidden_dim=wide"), ("hidden_dim", "wide")),
-    "unknown config": (("--config-name", "node_classification_gnc", *TRAIN), ("node_classification_gnc",)),
-    "other task": (("--config-name", "graph_classification_gcn"), ("graph_classification_gcn", "choose one of", "node_classification_gcn")),  # noqa: E501
+    "unknown config": (
+        ("--config-name", "node_classification_gnc", *TRAIN),
+        ("node_classification_gnc",),
+    ),
+    "other task": (
+        ("--config-name", "graph_classification_gcn"),
+        ("graph_classification_gcn", "choose one of", "node_classification_gcn"),
+    ),
     "plus": ((*TRAIN, "+dataset_name=cora"), ("+dataset_name", "leave the + out")),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
     "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
     "exchange": ((*TRAIN, "exchange=exakt"), ("exakt",)),
-    "row precision": ((*TRAIN, "exchange.precision=[int8,int2]"), ("exchange.precision=int2", "int8, int4")),
-    "plain is fp32": ((*TRAIN, "exchange=plain", "exchange.precision=bf16"), ("exchange.precision=bf16", "exchange=exact")),  # noqa: E501
+    "row precision": (
+        (*TRAIN, "exchange.precision=[int8,int2]"),
+        ("exchange.precision=int2", "int8, int4"),
+    ),
+    "plain is fp32": (
+        (*TRAIN, "exchange=plain", "exchange.precision=bf16"),
+        ("exchange.precision=bf16", "exchange=exact"),
+    ),
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
-    "missing": (("partition_dir=elsewhere",), ("elsewhere", "app=partition_data", "app=train dataset_name=cora")),
-    "missing method": ((*TRAIN, "partition_method=metis", "parts_per_node=1"), ("toy-metis-vol-2", "app=partition_data", "copy")),  # noqa: E501
-    "number of parts": (("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"), ("2 parts", "num_partitions=3")),  # noqa: E501
+    "missing": (
+        ("partition_dir=elsewhere",),
+        ("elsewhere", "app=partition_data", "app=train dataset_name=cora"),
+    ),
+    "missing method": (
+        (*TRAIN, "partition_method=metis", "parts_per_node=1"),
+        ("toy-metis-vol-2", "app=partition_data", "copy"),
+    ),
+    "number of parts": (
+        ("app=train", *DATA[:2], "partition_dir=renamed", "num_partitions=3"),
+        ("2 parts", "num_partitions=3"),
+    ),
     "flipped": ((*TRAIN, "partition_dir=flipped"), ("feat.npy", "checksum")),
-    "unreadable": (("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"), ("broken.npz",)),
-    "no such file": (("app=partition_data", "dataset_name=file", "dataset_file=none.npz"), ("none.npz",)),
-    "labels": (("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"), ("labels.npz", "label", "0.5")),
+    "unreadable": (
+        ("app=partition_data", "dataset_name=file", "dataset_file=broken.npz"),
+        ("broken.npz",),
+    ),
+    "no such file": (
+        ("app=partition_data", "dataset_name=file", "dataset_file=none.npz"),
+        ("none.npz",),
+    ),
+    "labels": (
+        ("app=partition_data", "dataset_name=file", "dataset_file=labels.npz"),
+        ("labels.npz", "label", "0.5"),
+    ),
     "cuda": ((*TRAIN, "device=cuda"), ("device=cuda", "GPU")),
     "used": ((*TRAIN, "hydra.run.dir=used"), ("used", "summary.json")),
     "no run directory": ((*TRAIN, "hydra.run.dir=''"), ("hydra.run.dir=''",)),
     "contradiction": ((*TRAIN, "split.seed=99"), ("split.seed", "99")),
     "optimizer": ((*TRAIN, "optimizer._target_=os.system"), ("os.system", "torch.optim")),
-    "port": ((*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"), ("master_port={port}",)),  # noqa: E501
-    "loopback": ((*TRAIN, "parts_per_node=1", "distributed.master_port={port}"), ("loopback", "distributed.interface")),
-}  # fmt: skip
+    "port": (
+        (*TRAIN, "parts_per_node=1", "distributed.interface=lo", "distributed.master_port={port}"),
+        ("master_port={port}",),
+    ),
+    "loopback": (
+        (*TRAIN, "parts_per_node=1", "distributed.master_port={port}"),
+        ("loopback", "distributed.interface"),
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +164,9 @@ def _spoil(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[Ended, int]], name: str) -> None:
+def test_a_mistake_is_named_and_ends_with_status_2(
+    mistakes: dict[str, tuple[Ended, int]], name: str
+) -> None:
     ended, port = mistakes[name]
     assert ended.rc == 2, ended.output
     assert "Traceback" not in ended.output
@@ -129,7 +175,9 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, tuple[End
 
 
 def test_settings_on_both_sides_of_an_option_are_refused(tmp_path: Path) -> None:
-    ended = run_cli("app=train", "--config-name=node_classification_gat", "dataset_name=cora", cwd=tmp_path)
+    ended = run_cli(
+        "app=train", "--config-name=node_classification_gat", "dataset_name=cora", cwd=tmp_path
+    )
     assert ended.rc == 2
     assert "unrecognized arguments: dataset_name=cora" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -143,8 +191,13 @@ def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
     for name in ("summary.json", "main.log"):
         (tmp_path / "used" / name).write_text("first\n")
     data = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
-    for arguments in (["app=trian"], [*TRAIN, *data, "device=cuda:9"], ["app=trian", "hydra.run.dir=made"],
-                      ["app=trian", "hydra.run.dir=new"], [*TRAIN, *data, "hydra.run.dir=used"]):  # fmt: skip
+    for arguments in (
+        ["app=trian"],
+        [*TRAIN, *data, "device=cuda:9"],
+        ["app=trian", "hydra.run.dir=made"],
+        ["app=trian", "hydra.run.dir=new"],
+        [*TRAIN, *data, "hydra.run.dir=used"],
+    ):
         assert run_main(*arguments, cwd=tmp_path).rc == 2
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     assert left == {"made", "used", "used/summary.json", "used/main.log"}
@@ -155,23 +208,31 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
     told = run_cli("--help", cwd=place)
     assert (told.rc, told.stderr) == (0, "")
     assert "rounds without a better validation metric" in told.stdout
-    shown = run_cli("--config-name=node_classification_gat", "--cfg", "job", "stopping.patience=3", cwd=place)
+    shown = run_cli(
+        "--config-name=node_classification_gat", "--cfg", "job", "stopping.patience=3", cwd=place
+    )
     assert shown.rc == 0
     assert "stopping:\n  patience: 3\n  min_delta: 0.0\n" in shown.stdout
     assert "dropout: 0.3\n" in shown.stdout
 
 
-# --- a run that is under way -------------------------------------------------------------------------------------------  # noqa: E501
+# --- a run that is under way -------------------------------------------------------------------------------------------
 
 
-def start_long(place: Path, folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+def start_long(
+    place: Path, folder: Path, *arguments: str
+) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a training that does not end by itself; it, and its workers once they train."""
     shutil.copytree(place / "parts", folder / "parts")
     shutil.copy(place / "toy.npz", folder / "toy.npz")
     process = start_cli(*ENDLESS, *arguments, cwd=folder)
     metrics = folder / "run" / "metrics.jsonl"
     try:
-        wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), 60, "training")
+        wait_until(
+            lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
+            60,
+            "training",
+        )
         assert process.poll() is None, finish(process).output
         return process, find_workers(process)
     except BaseException:
@@ -218,7 +279,11 @@ def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
     process, workers = start_long(place, tmp_path)
     try:
         assert len(workers) == 2
-        loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+        loopback = (
+            "0100007F",
+            "00000000000000000000000001000000",
+            "0000000000000000FFFF00000100007F",
+        )
         for member in group_members(process.pid):
             assert set(sockets(member)) <= set(loopback), "something listens beyond loopback"
         assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "running"
@@ -236,12 +301,15 @@ def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
 
 LONG = pytest.mark.long("Ctrl-C is sent to the whole group below")
 SIGNALS = [
-    pytest.param(signal.SIGTERM, 143, id="TERM"), pytest.param(signal.SIGINT, 130, id="INT", marks=LONG)
-]  # fmt: skip
+    pytest.param(signal.SIGTERM, 143, id="TERM"),
+    pytest.param(signal.SIGINT, 130, id="INT", marks=LONG),
+]
 
 
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
-def test_a_signal_ends_everything(place: Path, tmp_path: Path, number: signal.Signals, status: int) -> None:
+def test_a_signal_ends_everything(
+    place: Path, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     process, _ = start_long(place, tmp_path)
     try:
         process.send_signal(number)
@@ -275,7 +343,9 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
         kill_group(process.pid)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -15), (signal.SIGINT, 130)], ids=["TERM", "INT"])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, -15), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+)
 def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
     place: Path, number: signal.Signals, status: int
 ) -> None:
@@ -293,11 +363,15 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
         kill_group(process.pid)
 
 
-# --- two nodes on one machine ------------------------------------------------------------------------------------------  # noqa: E501
+# --- two nodes on one machine ------------------------------------------------------------------------------------------
 
 
 def two_nodes(
-    place: Path, folder: Path, directories: list[Path], *arguments: str, each: Sequence[tuple[str, ...]] = ((), ())
+    place: Path,
+    folder: Path,
+    directories: list[Path],
+    *arguments: str,
+    each: Sequence[tuple[str, ...]] = ((), ()),
 ) -> list[Ended]:
     """The same command on two nodes, each with its own partition_dir; node 0's run directory is folder/node0.
 
@@ -305,7 +379,13 @@ def two_nodes(
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    common = (*TRAIN, "parts_per_node=1", "distributed.interface=lo", f"distributed.master_port={port}", *arguments)
+    common = (
+        *TRAIN,
+        "parts_per_node=1",
+        "distributed.interface=lo",
+        f"distributed.master_port={port}",
+        *arguments,
+    )
     commands = [
         (
             *common,
@@ -325,8 +405,12 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
     """And record one run id. They send over sockets, encrypted where that can be, the one by gloo."""
     with_tls = importlib.util.find_spec("cryptography") is not None
     folders = make_credentials(tmp_path / "keys", "a", "b") if with_tls else ()
-    each = [(f"distributed.credentials={folder}",) for folder in folders] or [("distributed.tls=false",)] * 2
-    nodes = two_nodes(place, tmp_path, [place / "parts"] * 2, "distributed.backend=sockets", each=each)
+    each = [(f"distributed.credentials={folder}",) for folder in folders] or [
+        ("distributed.tls=false",)
+    ] * 2
+    nodes = two_nodes(
+        place, tmp_path, [place / "parts"] * 2, "distributed.backend=sockets", each=each
+    )
     for ended in nodes:
         assert ended.rc == 0, ended.output
         assert "interface lo" in ended.output
@@ -348,7 +432,13 @@ def test_two_nodes_equal_one(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long("two_nodes_that_differ in test_cluster.py refuse in this process")
 def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_path: Path) -> None:
-    other = run_main("app=partition_data", *DATA, f"partition_dir={tmp_path}/other", "partition.seed=5", cwd=place)
+    other = run_main(
+        "app=partition_data",
+        *DATA,
+        f"partition_dir={tmp_path}/other",
+        "partition.seed=5",
+        cwd=place,
+    )
     assert other.rc == 0, other.output
     for ended in two_nodes(place, tmp_path, [place / "parts", tmp_path / "other"]):
         assert ended.rc == 2, ended.output
@@ -356,15 +446,30 @@ def test_another_partitioning_on_the_second_node_is_refused(place: Path, tmp_pat
         assert "Traceback" not in ended.output
 
 
-# --- every configuration, in this process's workers --------------------------------------------------------------------  # noqa: E501
+# --- every configuration, in this process's workers --------------------------------------------------------------------
 
 FIELDS = {
-    "status", "run_id", "versions", "settings", "train", "val", "test", "rounds", "seconds", "bytes",
-    "peak_memory_bytes", "peak_private_bytes", "sent_again_bytes", "partition_digest", "resumed",
-}  # fmt: skip
+    "status",
+    "run_id",
+    "versions",
+    "settings",
+    "train",
+    "val",
+    "test",
+    "rounds",
+    "seconds",
+    "bytes",
+    "peak_memory_bytes",
+    "peak_private_bytes",
+    "sent_again_bytes",
+    "partition_digest",
+    "resumed",
+}
 
 
-def trained(place: Path, folder: Path, *arguments: str, config: str = "node_classification") -> dict[str, Any]:
+def trained(
+    place: Path, folder: Path, *arguments: str, config: str = "node_classification"
+) -> dict[str, Any]:
     """Partition where that is needed, and train; what summary.json says."""
     here = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
     settings = compose([*TRAIN, *here, *arguments], config)
@@ -382,7 +487,15 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     assert set(summary) == FIELDS
     assert len(summary["rounds"]) == 2
     assert {"total", "train", "phase"} <= set(summary["seconds"])
-    assert set(summary["seconds"]["phase"]) == {"load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate"}
+    assert set(summary["seconds"]["phase"]) == {
+        "load",
+        "plan",
+        "exchange",
+        "aggregate",
+        "rounds",
+        "embed",
+        "evaluate",
+    }
     assert {"total", "by_kind", "by_layer", "by_peer"} <= set(summary["bytes"])
     assert set(summary["bytes"]["by_kind"]) == set(KINDS)
     for part in ("val", "test"):
@@ -390,19 +503,31 @@ def test_every_config_trains(place: Path, tmp_path: Path, model: str) -> None:
     assert len(summary["peak_memory_bytes"]) == len(summary["peak_private_bytes"]) == 2
     assert summary["settings"]["model"]["name"] == model
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoint").iterdir()) == [
-        "layer0.safetensors", "layer1.safetensors", "model.json",
-    ]  # fmt: skip
+        "layer0.safetensors",
+        "layer1.safetensors",
+        "model.json",
+    ]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+)
 def test_every_experiment_trains(place: Path, tmp_path: Path, name: str) -> None:
     for model in ("gcn", "gat"):
-        summary = trained(place, tmp_path / model, f"+experiment={name}", config=f"node_classification_{model}")
+        summary = trained(
+            place, tmp_path / model, f"+experiment={name}", config=f"node_classification_{model}"
+        )
         assert 0 <= summary["test"]["accuracy"] <= 1
 
 
 def test_the_lean_command_of_the_readme(place: Path) -> None:
-    arguments = ("--config-name", "node_classification_gcn", "+experiment=lean", *TRAIN, "hydra.run.dir=runs/lean")
+    arguments = (
+        "--config-name",
+        "node_classification_gcn",
+        "+experiment=lean",
+        *TRAIN,
+        "hydra.run.dir=runs/lean",
+    )
     ended = run_main(*arguments, "num_rounds=[3]", cwd=place)
     assert ended.rc == 0, ended.output
     settings = json.loads((place / "runs" / "lean" / "summary.json").read_text())["settings"]
@@ -421,7 +546,13 @@ def test_exact_and_plain_exchange_train_the_same_model(place: Path, tmp_path: Pa
 
 
 def test_training_learns(place: Path, tmp_path: Path) -> None:
-    arguments = ("num_rounds=[80]", "learning_rate=[0.02]", "stopping=none", "dropout=0", "best_val_model=false")
+    arguments = (
+        "num_rounds=[80]",
+        "learning_rate=[0.02]",
+        "stopping=none",
+        "dropout=0",
+        "best_val_model=false",
+    )
     summary = trained(place, tmp_path, *arguments, config="node_classification_sage")
     assert summary["train"]["accuracy"] > 0.9
 
@@ -436,7 +567,11 @@ def test_multilabel(tmp_path: Path, config: str) -> None:
 def test_unlabelled_nodes(tmp_path: Path) -> None:
     graph, masks = random_graph(), thirds(40)
     graph.labels[::4] = -1
-    save_npz(tmp_path / "toy.npz", graph, {name: mask & (graph.labels >= 0) for name, mask in masks.items()})
+    save_npz(
+        tmp_path / "toy.npz",
+        graph,
+        {name: mask & (graph.labels >= 0) for name, mask in masks.items()},
+    )
     assert trained(tmp_path, tmp_path)["test"]["accuracy"] is not None
 
 
@@ -446,7 +581,9 @@ def test_one_partition_sends_nothing(place: Path, tmp_path: Path) -> None:
     assert summary["bytes"]["by_peer"] == [[0]]
 
 
-@pytest.mark.parametrize("numbers", [("num_partitions=3",), ("num_partitions=3", "gradient=local", "local_epochs=4")])
+@pytest.mark.parametrize(
+    "numbers", [("num_partitions=3",), ("num_partitions=3", "gradient=local", "local_epochs=4")]
+)
 def test_three_partitions(place: Path, tmp_path: Path, numbers: tuple[str, ...]) -> None:
     summary = trained(place, tmp_path, *numbers)
     assert len(summary["bytes"]["by_peer"]) == 3
@@ -468,13 +605,27 @@ def test_equal_runs_are_equal(place: Path, tmp_path: Path) -> None:
 
 
 def test_published_command_with_momentum_and_volume(place: Path) -> None:
-    arguments = ("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "measure_dv=true", "sleep_time=0.01")
+    arguments = (
+        "optimizer._target_=torch.optim.SGD",
+        "+optimizer.momentum=0.9",
+        "measure_dv=true",
+        "sleep_time=0.01",
+    )
     command = ("--config-name", "node_classification_gcn", *TRAIN, *arguments)
     ended = run_main(*command, "hydra.run.dir=momentum", cwd=place)
     assert ended.rc == 0, ended.output
-    for words in ("accuracy", "bytes sent", "bytes of gradients", "bytes of layer 1", "bytes sent by rank 1"):
+    for words in (
+        "accuracy",
+        "bytes sent",
+        "bytes of gradients",
+        "bytes of layer 1",
+        "bytes sent by rank 1",
+    ):
         assert words in ended.stdout
-    assert json.loads((place / "momentum" / "summary.json").read_text())["settings"]["measure_dv"] is True
+    assert (
+        json.loads((place / "momentum" / "summary.json").read_text())["settings"]["measure_dv"]
+        is True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -486,7 +637,9 @@ def without_validation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended,
     save_npz(tmp_path / "toy.npz", random_graph(), masks)
     made = run_main("app=partition_data", *DATA, cwd=tmp_path)
     assert made.rc == 0, made.output
-    ended = run_cli(*TRAIN, "model=gat", "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    ended = run_cli(
+        *TRAIN, "model=gat", "hydra.run.dir=run", cwd=tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"}
+    )
     assert ended.rc == 0, ended.output
     return ended, json.loads((tmp_path / "run" / "summary.json").read_text())
 
@@ -503,7 +656,9 @@ def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> 
 
 def test_a_command_imports_torch_once_and_never_its_compiler(without_validation: Any) -> None:
     """In its own process or its workers; each import is a line."""
-    imported = [line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()]
+    imported = [
+        line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()
+    ]
     assert (imported.count("torch"), imported.count("dgl")) == (1, 0)
     assert "torch._dynamo" not in imported
 
@@ -512,5 +667,7 @@ def test_multirun(place: Path) -> None:
     seeds = ("seed=1,2", "split.seed=42", "partition.seed=42")
     ended = run_main("-m", *TRAIN, *seeds, "hydra.sweep.dir=sweep", cwd=place)
     assert ended.rc == 0, ended.output
-    summaries = [json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))]
+    summaries = [
+        json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))
+    ]
     assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]

@@ -33,17 +33,33 @@ from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.config.compose import compose
 
-TRAIN = ("app=train", "dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2",
-         "hidden_dim=8", "device=cpu", "cluster.threads=1")  # fmt: skip
+TRAIN = (
+    "app=train",
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "partition_dir=parts",
+    "num_partitions=2",
+    "hidden_dim=8",
+    "device=cpu",
+    "cluster.threads=1",
+)
 SHORT = (*TRAIN, "num_rounds=[4]")
-LONG = (*TRAIN, "num_rounds=[1000000]", "stopping=none", "sleep_time=0.02", "distributed.heartbeat_timeout=5")
+LONG = (
+    *TRAIN,
+    "num_rounds=[1000000]",
+    "stopping=none",
+    "sleep_time=0.02",
+    "distributed.heartbeat_timeout=5",
+)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two partitions below parts/; the graph itself need not be where training is."""
     folder = Path(tmp_path_factory.mktemp("cluster"))
-    write_partitions(folder / "parts", random_graph(), thirds(40), [node % 2 for node in range(40)], 2)
+    write_partitions(
+        folder / "parts", random_graph(), thirds(40), [node % 2 for node in range(40)], 2
+    )
     return folder
 
 
@@ -55,9 +71,15 @@ def free_port() -> int:
 @contextlib.contextmanager
 def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
     """The two parents of a run on two nodes; at the end all their processes are killed."""
-    common = (*arguments, "parts_per_node=1", "distributed.interface=lo", f"distributed.master_port={free_port()}")
+    common = (
+        *arguments,
+        "parts_per_node=1",
+        "distributed.interface=lo",
+        f"distributed.master_port={free_port()}",
+    )
     processes = [
-        start_cli(*common, f"node_rank={node}", f"hydra.run.dir={folder}/node{node}", cwd=place) for node in (0, 1)
+        start_cli(*common, f"node_rank={node}", f"hydra.run.dir={folder}/node{node}", cwd=place)
+        for node in (0, 1)
     ]
     try:
         yield processes
@@ -70,7 +92,9 @@ def nodes(place: Path, folder: Path, *arguments: str) -> Iterator[list[subproces
 def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
     """The process of a node that listens for its peers, the parent apart."""
     return wait_until(
-        lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None), 30, "a"
+        lambda: next(filter(listens, psutil.Process(process.pid).children(recursive=True)), None),
+        30,
+        "a",
     )  # type: ignore[no-any-return]
 
 
@@ -98,15 +122,35 @@ def error_of(ended: Ended) -> str:
     return lines[0]
 
 
-# --- deaths ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- deaths ------------------------------------------------------------------------------------------------------------
 
 IN_A_ROUND = r"; phase: round \(layer 0(, round \d+)?\)$"
 FAULTS = {
-    "kill a worker": (0, "worker", signal.SIGKILL, r"error: rank 0 \(node 0\) was killed by SIGKILL"),
-    "stop a worker": (1, "worker", signal.SIGSTOP, r"error: rank 1 \(node 1\) was stopped \(SIGSTOP.*"),
+    "kill a worker": (
+        0,
+        "worker",
+        signal.SIGKILL,
+        r"error: rank 0 \(node 0\) was killed by SIGKILL",
+    ),
+    "stop a worker": (
+        1,
+        "worker",
+        signal.SIGSTOP,
+        r"error: rank 1 \(node 1\) was stopped \(SIGSTOP.*",
+    ),
     "kill a node": (0, "parent", signal.SIGKILL, r"error: node 0 \(rank 0\) is lost: .*"),
-    "stop a node": (1, "parent", signal.SIGSTOP, r"error: node 1 \(rank 1\) is lost: no heartbeat for \d+ s"),
-    "terminate a node": (1, "parent", signal.SIGTERM, r"error: node 1 \(rank 1\) was ended by SIGTERM"),
+    "stop a node": (
+        1,
+        "parent",
+        signal.SIGSTOP,
+        r"error: node 1 \(rank 1\) is lost: no heartbeat for \d+ s",
+    ),
+    "terminate a node": (
+        1,
+        "parent",
+        signal.SIGTERM,
+        r"error: node 1 \(rank 1\) was ended by SIGTERM",
+    ),
 }
 
 
@@ -115,16 +159,27 @@ LONG_FAULTS = pytest.mark.long("test_watch.py has it of nodes that are threads")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("stop a worker", "terminate a node") else LONG_FAULTS) for name in FAULTS],
+    [
+        pytest.param(
+            name, marks=[] if name in ("stop a worker", "terminate a node") else LONG_FAULTS
+        )
+        for name in FAULTS
+    ],
 )
 def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, name: str) -> None:
     victim, what, number, sentence = FAULTS[name]
     with nodes(place, tmp_path, *LONG) as processes:
         wait_for_rounds(tmp_path, *processes)
-        struck = worker_of(processes[victim]) if what == "worker" else psutil.Process(processes[victim].pid)
+        struck = (
+            worker_of(processes[victim])
+            if what == "worker"
+            else psutil.Process(processes[victim].pid)
+        )
         struck.send_signal(number)
         start = time.monotonic()
-        survivors = [process for process in processes if what == "worker" or process.pid != struck.pid]
+        survivors = [
+            process for process in processes if what == "worker" or process.pid != struck.pid
+        ]
         for process in survivors:
             ended = finish(process, timeout=60)
             assert ended.rc == 1, ended.output
@@ -143,20 +198,36 @@ def test_a_death_ends_every_process_of_every_node(place: Path, tmp_path: Path, n
     assert summary["status"] == ("running" if name == "kill a node" else "failed")
 
 
-# --- one run directory ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --- one run directory ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("node", [0, 1])
-@pytest.mark.parametrize("more", [(), ("resume=auto",), ("app=evaluate", "checkpoint_dir=none")], ids=str)
-def test_a_run_directory_in_use_is_refused(live: Path, place: Path, node: int, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "more", [(), ("resume=auto",), ("app=evaluate", "checkpoint_dir=none")], ids=str
+)
+def test_a_run_directory_in_use_is_refused(
+    live: Path, place: Path, node: int, more: tuple[str, ...]
+) -> None:
     """Of each node its own, also where the run could go on; what is there stays as it is."""
     run_dir = live / f"node{node}"
     before = {path: path.stat().st_ino for path in run_dir.glob("*.json")}
-    arguments = [argument for argument in LONG if argument.split("=")[0] not in {name.split("=")[0] for name in more}]
-    ended = run_main(*arguments, *more, "parts_per_node=1", f"node_rank={node}", f"hydra.run.dir={run_dir}", cwd=place)
+    arguments = [
+        argument
+        for argument in LONG
+        if argument.split("=")[0] not in {name.split("=")[0] for name in more}
+    ]
+    ended = run_main(
+        *arguments,
+        *more,
+        "parts_per_node=1",
+        f"node_rank={node}",
+        f"hydra.run.dir={run_dir}",
+        cwd=place,
+    )
     assert ended.rc == 2, ended.output
     assert re.search(
-        rf"^error: hydra.run.dir={run_dir}: in use by process \d+ on '.+', which began at", error_of(ended)
+        rf"^error: hydra.run.dir={run_dir}: in use by process \d+ on '.+', which began at",
+        error_of(ended),
     )
     assert {path: path.stat().st_ino for path in run_dir.glob("*.json")} == before
 
@@ -170,18 +241,27 @@ def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         yield folder
 
 
-# --- one run over all nodes --------------------------------------------------------------------------------------------  # noqa: E501
+# --- one run over all nodes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["setting", "partitioning"])
-def test_two_nodes_that_differ_end_before_anything_is_started(place: Path, tmp_path: Path, what: str) -> None:
+def test_two_nodes_that_differ_end_before_anything_is_started(
+    place: Path, tmp_path: Path, what: str
+) -> None:
     """The parents, in threads; neither comes as far as its workers."""
     own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"
     if what == "partitioning":
-        write_partitions(tmp_path / "parts", random_graph(), thirds(40), [node // 20 for node in range(40)], 2)
+        write_partitions(
+            tmp_path / "parts", random_graph(), thirds(40), [node // 20 for node in range(40)], 2
+        )
         own, says = (f"partition_dir={tmp_path}/parts",), "another partitioning"
-    common = (*SHORT, f"partition_dir={place}/parts", "parts_per_node=1", "distributed.interface=lo",
-              f"distributed.master_port={free_port()}")  # fmt: skip
+    common = (
+        *SHORT,
+        f"partition_dir={place}/parts",
+        "parts_per_node=1",
+        "distributed.interface=lo",
+        f"distributed.master_port={free_port()}",
+    )
     both = [compose([*common, *own * node, f"node_rank={node}"]) for node in (0, 1)]
 
     def run(node: int) -> str:
@@ -195,20 +275,30 @@ def test_two_nodes_that_differ_end_before_anything_is_started(place: Path, tmp_p
     assert not (tmp_path / "node0" / "summary.json").exists()
 
 
-# --- torchrun ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- torchrun ----------------------------------------------------------------------------------------------------------
 
 
-def torchrun(place: Path, processes: int, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def torchrun(
+    place: Path, processes: int, *arguments: str, options: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), *options,
-         str(ROOT / "main.py"), *arguments],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            str(processes),
+            *options,
+            str(ROOT / "main.py"),
+            *arguments,
+        ],
         cwd=place,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.long("the run that is started again needs nothing else, either")
@@ -241,11 +331,25 @@ def test_a_death_under_torchrun(place: Path, tmp_path: Path) -> None:
 
 def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) -> None:
     """--max-restarts with resume=auto: a killed worker costs a few rounds, and nothing else."""
-    kept = "checkpoint.every=5", "num_rounds=[40]", "stopping=none", "resume=auto", "sleep_time=0.01"
-    process = torchrun(place, 2, *SHORT, *kept, f"hydra.run.dir={tmp_path}/run", options=("--max-restarts", "2"))
+    kept = (
+        "checkpoint.every=5",
+        "num_rounds=[40]",
+        "stopping=none",
+        "resume=auto",
+        "sleep_time=0.01",
+    )
+    process = torchrun(
+        place, 2, *SHORT, *kept, f"hydra.run.dir={tmp_path}/run", options=("--max-restarts", "2")
+    )
     try:
-        wait_until(lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), 90, "a state of layer 1")
-        workers = [child for child in psutil.Process(process.pid).children(recursive=True) if listens(child)]
+        wait_until(
+            lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), 90, "a state of layer 1"
+        )
+        workers = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if listens(child)
+        ]
         workers[-1].kill()
         ended = finish(process)
     finally:
@@ -264,12 +368,19 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running()]
 
 
-# --- Slurm, and contradictions -----------------------------------------------------------------------------------------  # noqa: E501
+# --- Slurm, and contradictions -----------------------------------------------------------------------------------------
 
 
 def slurm(rank: int, **more: str) -> dict[str, str]:
-    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NODELIST": "node7",
-            "SLURM_JOB_ID": str(free_port() % 20000), "SLURM_STEP_ID": "0", **more}  # fmt: skip
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": str(rank),
+        "SLURM_NODELIST": "node7",
+        "SLURM_JOB_ID": str(free_port() % 20000),
+        "SLURM_STEP_ID": "0",
+        **more,
+    }
 
 
 def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
@@ -285,7 +396,11 @@ def test_slurm_needs_nothing_else(place: Path, tmp_path: Path) -> None:
 CONTRADICTIONS = {
     "tasks": ({"SLURM_NTASKS": "3"}, (), ("num_partitions=2", "Slurm started 3 process(es)")),
     "node_rank": ({}, ("node_rank=0",), ("node_rank=0", "Slurm")),
-    "torchrun": ({"RANK": "0", "WORLD_SIZE": "4"}, (), ("num_partitions=2", "torchrun started 4 process(es)")),
+    "torchrun": (
+        {"RANK": "0", "WORLD_SIZE": "4"},
+        (),
+        ("num_partitions=2", "torchrun started 4 process(es)"),
+    ),
     "no number": ({"RANK": "first", "WORLD_SIZE": "2"}, (), ("RANK=first",)),
 }
 

@@ -13,30 +13,53 @@ from retexo.config.compose import compose
 from retexo.config.settings import Settings
 
 ON_GPU = pytest.param(
-    "device=cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+    "device=cuda",
+    marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 )
-SMALL = ("hidden_dim=8", "heads=2", "num_rounds=[4]", "dropout=0", "stopping=none", "cluster.threads=1",
-         "+experiment=exact")  # fmt: skip
+SMALL = (
+    "hidden_dim=8",
+    "heads=2",
+    "num_rounds=[4]",
+    "dropout=0",
+    "stopping=none",
+    "cluster.threads=1",
+    "+experiment=exact",
+)
 
 
 def settings(folder: Path, parts: int, *overrides: str) -> Settings:
-    data = ("dataset_name=file", "dataset_file=toy.npz", f"partition_dir={folder}", f"num_partitions={parts}")
+    data = (
+        "dataset_name=file",
+        "dataset_file=toy.npz",
+        f"partition_dir={folder}",
+        f"num_partitions={parts}",
+    )
     return compose([*data, *SMALL, *overrides])
 
 
 def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor:
     """Training losses of all rounds, in order."""
     if not list(folder.glob(f"*-{parts}")):
-        write_partitions(folder, random_graph(60, 400, 24), thirds(60), [node % parts for node in range(60)], parts)
+        write_partitions(
+            folder,
+            random_graph(60, 400, 24),
+            thirds(60),
+            [node % parts for node in range(60)],
+            parts,
+        )
     train.run(settings(folder, parts, *overrides), folder / name)
-    lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()
+    ]
     return torch.tensor([line["train_loss"] for line in lines if line["train_loss"] is not None])
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage-mean", "sage-pool", "gat-mean", "gin"])
 def test_bfloat16_is_near(tmp_path: Path, model: str) -> None:
     common = (*MODELS[model], "device=cpu")
-    exact, rounded = (losses(tmp_path, 2, name, *common, f"compute.precision={name}") for name in ("fp32", "bf16"))
+    exact, rounded = (
+        losses(tmp_path, 2, name, *common, f"compute.precision={name}") for name in ("fp32", "bf16")
+    )
     assert not torch.equal(exact, rounded)
     torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0)
 
@@ -59,8 +82,18 @@ def test_batches_train_and_draw_others_each_time(tmp_path: Path, model: str) -> 
 def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, device: str) -> None:
     """One worker, or two that share it."""
     expected = losses(tmp_path, parts, "cpu", *MODELS[model], "device=cpu")
-    torch.testing.assert_close(losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4)
-    rounded = losses(tmp_path, parts, "rounded", *MODELS[model], device, "compute.precision=bf16", "batch_size=30")
+    torch.testing.assert_close(
+        losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4
+    )
+    rounded = losses(
+        tmp_path,
+        parts,
+        "rounded",
+        *MODELS[model],
+        device,
+        "compute.precision=bf16",
+        "batch_size=30",
+    )
     assert rounded.isfinite().all()
 
 

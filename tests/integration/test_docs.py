@@ -20,7 +20,20 @@ from support import ROOT, random_graph, run_main, save_npz
 
 from retexo.estimate import machine_costs, timing
 
-PROGRAMS = ("python", "python3", "pip", "bash", "source", "git", "ssh", "torchrun", "srun", "retexo", "cd", "eval")
+PROGRAMS = (
+    "python",
+    "python3",
+    "pip",
+    "bash",
+    "source",
+    "git",
+    "ssh",
+    "torchrun",
+    "srun",
+    "retexo",
+    "cd",
+    "eval",
+)
 WRITES_DATA = ("docs/data.md", "docs/links.md")
 """Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
@@ -30,8 +43,10 @@ HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
     "bash scripts/demo.sh": "makes the environment first; its commands are those of README.md",
     "bash scripts/test.sh": "runs this test",
-    r".* distributed\.master_addr=": MACHINES + "tests/distributed/multinode has them as namespaces of the network",
-    r"python scripts/launch\.py": MACHINES + "tests/integration/test_launch_script.py runs it with an ssh of its own",
+    r".* distributed\.master_addr=": MACHINES
+    + "tests/distributed/multinode has them as namespaces of the network",
+    r"python scripts/launch\.py": MACHINES
+    + "tests/integration/test_launch_script.py runs it with an ssh of its own",
     "torchrun": "tests/integration/test_cluster.py runs it, and what it sets; `...` stands for arguments",
     "srun|cd /path/to/retexo": "needs Slurm; tests/integration/test_cluster.py sets what it sets",
     r"python benchmarks/": HOURS,
@@ -66,7 +81,10 @@ def commands_of(page: str) -> list[str]:
     return found
 
 
-PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+]
 COMMANDS = {page: commands_of(page) for page in PAGES}
 
 
@@ -101,7 +119,9 @@ def test_commands_in_a_fresh_folder(
     folder.mkdir()
     monkeypatch.chdir(folder)
     save_npz(folder / "mygraph.npz", random_graph())
-    wanted = [command for page in FOLDERS[first] for command in COMMANDS[page] if reason(command) is None]
+    wanted = [
+        command for page in FOLDERS[first] for command in COMMANDS[page] if reason(command) is None
+    ]
     if not request.config.getoption("--all"):
         wanted = [command for command in wanted if not is_long(command)]
     if not wanted:
@@ -120,14 +140,20 @@ def test_commands_in_a_fresh_folder(
 
 def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest) -> None:
     """Run one command of the documents for few rounds; it has to end with status 0."""
-    words = shlex.split(command.replace("RUN_DIR", "predicted").replace("'parquet'", "'csv'"), comments=True)
+    words = shlex.split(
+        command.replace("RUN_DIR", "predicted").replace("'parquet'", "'csv'"), comments=True
+    )
     if words[1] == "-c":
         with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(words[2], {})
         assert said.getvalue() == "[]\n", f"{command}: {said.getvalue()}"
     elif words[1] == "main.py":
         run_dir = "predicted" if "app=predict" in words else f"runs/{number}"
-        named = [] if any(word.startswith("hydra.run.dir=") for word in words) else [f"hydra.run.dir={run_dir}"]
+        named = (
+            []
+            if any(word.startswith("hydra.run.dir=") for word in words)
+            else [f"hydra.run.dir={run_dir}"]
+        )
         ended = run_main(*words[2:], *SMALL, *named, cwd=folder)
         assert ended.rc == 0, f"{command}\n{ended.output}"
     else:

@@ -27,7 +27,11 @@ def test_a_graph_of_ones_own(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "options", "results"),
-    [("several_machines", (), "node0"), ("sites", (), "run-north"), ("sites", ("--secure",), "run-north")],
+    [
+        ("several_machines", (), "node0"),
+        ("sites", (), "run-north"),
+        ("sites", ("--secure",), "run-north"),
+    ],
 )
 def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], results: str) -> None:
     if options:
@@ -35,10 +39,25 @@ def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], resu
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     process = subprocess.Popen(
-        ["bash", str(ROOT / "examples" / f"{name}.sh"), *options, str(tmp_path), "num_rounds=[2]", "hidden_dim=8"],
-        env={**os.environ, "PYTHON": sys.executable, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [
+            "bash",
+            str(ROOT / "examples" / f"{name}.sh"),
+            *options,
+            str(tmp_path),
+            "num_rounds=[2]",
+            "hidden_dim=8",
+        ],
+        env={
+            **os.environ,
+            "PYTHON": sys.executable,
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         ended = finish(process, timeout=240)
     finally:
@@ -52,14 +71,23 @@ def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], resu
 @pytest.mark.timeout(200)
 def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
     need_dgl()
-    made = run_main("app=partition_data", "dataset_name=cora", "num_partitions=2", "partition_dir=parts", cwd=tmp_path)
+    made = run_main(
+        "app=partition_data",
+        "dataset_name=cora",
+        "num_partitions=2",
+        "partition_dir=parts",
+        cwd=tmp_path,
+    )
     assert made.rc == 0
     (directory,) = (tmp_path / "parts").iterdir()
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "examples" / "dist_embedding.py"), str(directory), "6"], stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
+        [sys.executable, str(ROOT / "examples" / "dist_embedding.py"), str(directory), "6"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        text=True,
+        start_new_session=True,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     ended = finish(process, timeout=150)
     assert ended.rc == 0, ended.output
     (said,) = (line for line in ended.stdout.splitlines() if line.startswith("test accuracy"))
@@ -71,7 +99,9 @@ def test_the_page_on_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = (ROOT / "docs" / "python.md").read_text().partition("```python\n")[2].partition("```")[0]
+    lines = (
+        (ROOT / "docs" / "python.md").read_text().partition("```python\n")[2].partition("```")[0]
+    )
     exec(lines, {})
     accuracy, classes = capsys.readouterr().out.splitlines()[-2:]
     assert float(accuracy.split()[0]) > 0.6

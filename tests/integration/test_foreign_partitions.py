@@ -13,14 +13,27 @@ from retexo.apps import train
 from retexo.config.compose import compose
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
-OVERRIDES = ("num_partitions=3", "hidden_dim=8", "num_rounds=[6]", "stopping=none", "dropout=0", "device=cpu",
-             "cluster.threads=1", "optimizer._target_=torch.optim.SGD", "learning_rate=[0.1]",
-             "+experiment=exact")  # fmt: skip
+OVERRIDES = (
+    "num_partitions=3",
+    "hidden_dim=8",
+    "num_rounds=[6]",
+    "stopping=none",
+    "dropout=0",
+    "device=cpu",
+    "cluster.threads=1",
+    "optimizer._target_=torch.optim.SGD",
+    "learning_rate=[0.1]",
+    "+experiment=exact",
+)
 
 
-def trained(partition_dir: Path, run_dir: Path, *overrides: str) -> tuple[dict[str, Any], list[float | None]]:
+def trained(
+    partition_dir: Path, run_dir: Path, *overrides: str
+) -> tuple[dict[str, Any], list[float | None]]:
     """The summary, and the loss of every round."""
-    summary = train.run(compose([*OVERRIDES, f"partition_dir={partition_dir}", *overrides]), run_dir)
+    summary = train.run(
+        compose([*OVERRIDES, f"partition_dir={partition_dir}", *overrides]), run_dir
+    )
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return summary, [json.loads(line)["train_loss"] for line in lines]
 
@@ -55,6 +68,8 @@ def test_the_public_layout(ours: Any, tmp_path: Path) -> None:
     for path in folder.glob("part*/node_feat.dgl"):
         tensors = dgl.data.utils.load_tensors(str(path))
         rows = len(tensors["_N/label"])
-        tensors |= {f"_N/{name}": torch.full((rows,), 7) for name in ("in_deg", "out_deg")}  # never those of the graph
+        tensors |= {
+            f"_N/{name}": torch.full((rows,), 7) for name in ("in_deg", "out_deg")
+        }  # never those of the graph
         dgl.data.utils.save_tensors(str(path), tensors)
     assert_same(trained(tmp_path, tmp_path / "run", "dataset_name=karateclub"), ours)

@@ -80,7 +80,9 @@ def scattered(num_nodes: int, num_parts: int) -> np.ndarray:
 
 def sparse_masks(num_nodes: int) -> dict[str, np.ndarray]:
     """Every second node is in no mask."""
-    return {name: mask & (np.arange(num_nodes) % 2 == 0) for name, mask in thirds(num_nodes).items()}
+    return {
+        name: mask & (np.arange(num_nodes) % 2 == 0) for name, mask in thirds(num_nodes).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,9 @@ def at(folder: Path) -> tuple[str, ...]:
     return (*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts")
 
 
-def evaluated(place: Path, run_dir: Path, *arguments: str, config: str = "node_classification") -> dict[str, Any]:
+def evaluated(
+    place: Path, run_dir: Path, *arguments: str, config: str = "node_classification"
+) -> dict[str, Any]:
     """What evaluation.json says."""
     settings = [*at(place), "app=evaluate", f"checkpoint_dir={place}/run", *HERE, *arguments]
     evaluate.run(compose(settings, config), run_dir)
@@ -107,7 +111,7 @@ def evaluated(place: Path, run_dir: Path, *arguments: str, config: str = "node_c
     return result
 
 
-# --- the same partitions -----------------------------------------------------------------------------------------------  # noqa: E501
+# --- the same partitions -----------------------------------------------------------------------------------------------
 
 
 def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -> None:
@@ -127,34 +131,71 @@ def test_evaluate_sends_at_most_what_training_sent_as_rows(place: Path, tmp_path
     summary = json.loads((place / "run" / "summary.json").read_text())
     exact = evaluated(place, tmp_path / "exact")["bytes"]
     plain = evaluated(place, tmp_path / "plain", "exchange=plain")["bytes"]
-    rows = [sum(counted["by_kind"][kind] for kind in ("features", "embeddings"))
-            for counted in (exact, summary["bytes"], plain)]  # fmt: skip
+    rows = [
+        sum(counted["by_kind"][kind] for kind in ("features", "embeddings"))
+        for counted in (exact, summary["bytes"], plain)
+    ]
     assert 0 < rows[0] <= rows[1] <= rows[2]
     assert rows[0] < rows[2]
-    assert rows[0] == sum(sent(find([place / "parts" / "toy-random-vol-2"], 2), place / "run", "evaluate").values())
+    assert rows[0] == sum(
+        sent(find([place / "parts" / "toy-random-vol-2"], 2), place / "run", "evaluate").values()
+    )
     for counted in (exact, plain):
         assert counted["by_kind"]["gradients"] == counted["by_kind"]["parameters"] == 0
-        assert counted["total"] == sum(map(sum, counted["by_peer"])) == sum(counted["by_kind"].values())
+        assert (
+            counted["total"]
+            == sum(map(sum, counted["by_peer"]))
+            == sum(counted["by_kind"].values())
+        )
 
 
-MODELS = {"gcn": ("model=gcn",), "gat": ("model=gat", "heads=2"), "pool": ("model=sage", "model.aggregator=pool"),
-          "skips": ("model=sage", "model.own_half=true", "model.inputs=all", "model.passes=aggregate",
-                    "readout=validation", "smoothing.steps=3", "smoothing.alphas=[0.3]"),
-          "hops": ("model=gat", "heads=2", "smoothing.steps=2", "smoothing.alphas=[0.3]",
-                   "smoothing.reach=hops")}  # fmt: skip
+MODELS = {
+    "gcn": ("model=gcn",),
+    "gat": ("model=gat", "heads=2"),
+    "pool": ("model=sage", "model.aggregator=pool"),
+    "skips": (
+        "model=sage",
+        "model.own_half=true",
+        "model.inputs=all",
+        "model.passes=aggregate",
+        "readout=validation",
+        "smoothing.steps=3",
+        "smoothing.alphas=[0.3]",
+    ),
+    "hops": (
+        "model=gat",
+        "heads=2",
+        "smoothing.steps=2",
+        "smoothing.alphas=[0.3]",
+        "smoothing.reach=hops",
+    ),
+}
 CASES = [*MODELS.values(), *((*MODELS[name], "exchange=plain") for name in ("gcn", "skips"))]
 
 
 def train_or_load(
-    rank: int, world_size: int, directory: PartitionDirectory, folder: Path, cases: list[TrainSettings], train: bool
+    rank: int,
+    world_size: int,
+    directory: PartitionDirectory,
+    folder: Path,
+    cases: list[TrainSettings],
+    train: bool,
 ) -> list[np.ndarray]:
     """Train each case, the checkpoints beside, or load it; this worker's logits."""
     comm = Communicator(GlooTransport(rank, world_size))
-    return [_logits(comm, directory, folder / str(number), case, train=train) for number, case in enumerate(cases)]
+    return [
+        _logits(comm, directory, folder / str(number), case, train=train)
+        for number, case in enumerate(cases)
+    ]
 
 
 def _logits(
-    comm: Communicator, directory: PartitionDirectory, run_dir: Path, settings: TrainSettings, *, train: bool
+    comm: Communicator,
+    directory: PartitionDirectory,
+    run_dir: Path,
+    settings: TrainSettings,
+    *,
+    train: bool,
 ) -> np.ndarray:
     partition = directory.read(comm.rank)
     graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
@@ -162,13 +203,26 @@ def _logits(
     new = build_stages(shape, 0)
     stages = new if train else open_checkpoint(run_dir).stages()
     context = make_context(
-        settings, partition, graph_info, comm, stages[0].conv, clock=Clock(), log=Silent(), run_dir=run_dir
+        settings,
+        partition,
+        graph_info,
+        comm,
+        stages[0].conv,
+        clock=Clock(),
+        log=Silent(),
+        run_dir=run_dir,
     )  # type: ignore[arg-type]
     if not train:
         return infer(context, stages, open_checkpoint(run_dir).answer).logits.numpy()
-    answer, logits = choose_answer(context, lazy.train(context, stages).logits, partial(propagate, context))
+    answer, logits = choose_answer(
+        context, lazy.train(context, stages).logits, partial(propagate, context)
+    )
     if comm.rank == 0:
-        about = {"multilabel": False, "partition_digest": directory.digest(), "answer": dataclasses.asdict(answer)}
+        about = {
+            "multilabel": False,
+            "partition_digest": directory.digest(),
+            "answer": dataclasses.asdict(answer),
+        }
         save_model(run_dir / "checkpoint", shape, about)
     return logits.numpy()
 
@@ -178,10 +232,21 @@ class Silent:
 
 
 def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> None:
-    directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
-    small = ("hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", "cluster.threads=1")
+    directory = write_partitions(
+        tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3
+    )
+    small = (
+        "hidden_dim=8",
+        "num_rounds=[4]",
+        "num_partitions=3",
+        "device=cpu",
+        "cluster.threads=1",
+    )
     cases = [train_settings(*small, *case) for case in CASES]
-    trained, again = (run_workers(3, train_or_load, tmp_path, directory, tmp_path, cases, way) for way in (True, False))
+    trained, again = (
+        run_workers(3, train_or_load, tmp_path, directory, tmp_path, cases, way)
+        for way in (True, False)
+    )
     for before, after in zip(trained, again, strict=True):
         for wanted, got in zip(before, after, strict=True):
             assert np.isfinite(wanted).any()
@@ -191,15 +256,29 @@ def test_a_fresh_process_makes_the_same_logits_bit_for_bit(tmp_path: Path) -> No
 @pytest.mark.parametrize("model", ["gcn", "gat", "pool"])
 def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: str) -> None:
     """Other sums would be other numbers in four bits, so that the run's waves are its own."""
-    directory = write_partitions(tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3)
-    settings = train_settings("hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", *MODELS[model])
+    directory = write_partitions(
+        tmp_path, random_graph(60, 240), sparse_masks(60), scattered(60, 3), 3
+    )
+    settings = train_settings(
+        "hidden_dim=8", "num_rounds=[4]", "num_partitions=3", "device=cpu", *MODELS[model]
+    )
     assert settings.exchange.precision == ("int4", "int4")
 
     def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
-        graph_info, stages = agree_on_graph_info(comm, partition, directory, "0" * 64), checkpoint.stages()
+        graph_info, stages = (
+            agree_on_graph_info(comm, partition, directory, "0" * 64),
+            checkpoint.stages(),
+        )
         context = make_inference_context(
-            settings, checkpoint, PlainGraph(partition), graph_info, comm, stages, use="evaluate", clock=Clock()
+            settings,
+            checkpoint,
+            PlainGraph(partition),
+            graph_info,
+            comm,
+            stages,
+            use="evaluate",
+            clock=Clock(),
         )
         known = (partition.train_mask | partition.val_mask | partition.test_mask).numpy()
         logits = PlainGraph.infer(context, stages, checkpoint.answer).logits.numpy()
@@ -210,7 +289,7 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
     run_threads(3, lambda comm: evaluated(comm, [logits for (logits,) in trained]))
 
 
-# --- other partitions --------------------------------------------------------------------------------------------------  # noqa: E501
+# --- other partitions --------------------------------------------------------------------------------------------------
 
 KINDS = {
     "gcn": architecture(),
@@ -257,7 +336,10 @@ def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, rea
     (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
     directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
     run = load_run(folder)
-    assert_near(run.predict(directory, node_ids=[1030, 1003]), run.predict(directory).take(np.array([30, 3])))
+    assert_near(
+        run.predict(directory, node_ids=[1030, 1003]),
+        run.predict(directory).take(np.array([30, 3])),
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 5])
@@ -311,7 +393,9 @@ def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
     """New nodes are predicted; nodes that no new edge reaches are as before."""
     run, before = load_run(checkpoint_of(tmp_path / "run", architecture("sage"))), random_graph()
     rng = np.random.default_rng(5)
-    new_edges = [(int(rng.integers(46)), node) for node in range(40, 46) for _ in range(3)] + [(41, 7)]
+    new_edges = [(int(rng.integers(46)), node) for node in range(40, 46) for _ in range(3)] + [
+        (41, 7)
+    ]
     edges = np.concatenate([np.stack((before.src, before.dst), 1), new_edges])
     features = np.concatenate([before.features, rng.standard_normal((6, 6))])
     after = make_graph(edges, features, [*before.labels, *[-1] * 6], 3)
@@ -328,12 +412,18 @@ def test_nodes_and_edges_added_since(tmp_path: Path) -> None:
     assert_near(run.predict(write_partitions(tmp_path / "one", after, masks, np.zeros(46), 1)), new)
 
 
-# --- the app -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the app -----------------------------------------------------------------------------------------------------------
 
 
 def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
     """What predictions.json says."""
-    settings = [*at(place), "app=predict", f"checkpoint_dir={place}/run/checkpoint", *HERE, *arguments]
+    settings = [
+        *at(place),
+        "app=predict",
+        f"checkpoint_dir={place}/run/checkpoint",
+        *HERE,
+        *arguments,
+    ]
     predict.run(compose(settings), run_dir)
     result: dict[str, Any] = json.loads((run_dir / "predictions.json").read_text())
     return result
@@ -349,7 +439,9 @@ def written(place: Path) -> Path:
 
 
 def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> None:
-    table, embeddings = (read_table(written / f"{name}.parquet") for name in ("predictions", "embeddings"))
+    table, embeddings = (
+        read_table(written / f"{name}.parquet") for name in ("predictions", "embeddings")
+    )
     assert list(table) == ["id", "class", "p0", "p1", "p2"]
     width = 4  # the aggregate of hidden_dim=8, that the last layer reads
     assert list(embeddings) == ["id", *(f"e{place}" for place in range(width))]
@@ -358,15 +450,25 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     assert table["class"].tolist() == wanted.classes.tolist()
     probabilities = np.stack([table[f"p{place}"] for place in range(3)], 1)
     assert probabilities.dtype == np.float32
-    np.testing.assert_array_equal(probabilities, wanted.probabilities)  # one thread each: the same bits
-    np.testing.assert_array_equal(np.stack([embeddings[f"e{place}"] for place in range(width)], 1), wanted.embeddings)
-    assert sorted(path.name for path in (written / "predictions").iterdir()) == ["part0.parquet", "part1.parquet"]
+    np.testing.assert_array_equal(
+        probabilities, wanted.probabilities
+    )  # one thread each: the same bits
+    np.testing.assert_array_equal(
+        np.stack([embeddings[f"e{place}"] for place in range(width)], 1), wanted.embeddings
+    )
+    assert sorted(path.name for path in (written / "predictions").iterdir()) == [
+        "part0.parquet",
+        "part1.parquet",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_other_formats_hold_the_same(place: Path, written: Path, tmp_path: Path, kind: str) -> None:
     predicted(place, tmp_path / "out", f"predict.format={kind}")
-    path, wanted = tmp_path / "out" / f"predictions.{kind}", read_table(written / "predictions.parquet")
+    path, wanted = (
+        tmp_path / "out" / f"predictions.{kind}",
+        read_table(written / "predictions.parquet"),
+    )
     found = read_table(path) if kind == "npy" else np.genfromtxt(path, delimiter=",", names=True)
     for name, column in wanted.items():
         np.testing.assert_array_equal(np.asarray(found[name]).astype(column.dtype), column)
@@ -401,7 +503,9 @@ def test_a_directory_that_dgl_made(tmp_path: Path) -> None:
 
 
 def test_a_node_with_nothing_but_an_empty_part_has_nothing_to_check(tmp_path: Path) -> None:
-    path = write_partitions(tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3, with_dgl_files=True).path
+    path = write_partitions(
+        tmp_path, random_graph(), thirds(40), np.repeat([0, 2], 20), 3, with_dgl_files=True
+    ).path
     (path / "meta.json").unlink()
     directory = find([path], 3)
     assert Shape.of(directory, range(1, 2)) is None
@@ -418,13 +522,17 @@ def test_graphs_of_ogb_go_by_its_evaluator(tmp_path: Path) -> None:
         checkpoint_of(tmp_path / name / "run", architecture())
         results.append(evaluated(tmp_path / name, tmp_path / name / "out"))
     assert results[0]["test"] == results[1]["test"]
-    assert results[1]["bytes"]["by_kind"]["metrics"] - results[0]["bytes"]["by_kind"]["metrics"] == 16
+    assert (
+        results[1]["bytes"]["by_kind"]["metrics"] - results[0]["bytes"]["by_kind"]["metrics"] == 16
+    )
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- bytes -------------------------------------------------------------------------------------------------------------
 
 
-def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str) -> dict[tuple[str, int, int], int]:
+def sent(
+    directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
+) -> dict[tuple[str, int, int], int]:
     """Bytes of rows by kind, layer and wave, of all workers."""
     checkpoint = open_checkpoint(run_dir)
     settings = train_settings(f"num_partitions={directory.num_parts}", "device=cpu", *overrides)
@@ -435,7 +543,14 @@ def sent(directory: PartitionDirectory, run_dir: Path, use: Any, *overrides: str
         partition, stages = directory.read(comm.rank), checkpoint.stages()
         graph_info = agree_on_graph_info(comm, partition, directory, "0" * 64)
         context = make_inference_context(
-            settings, checkpoint, PlainGraph(partition), graph_info, comm, stages, use=use, clock=Clock()
+            settings,
+            checkpoint,
+            PlainGraph(partition),
+            graph_info,
+            comm,
+            stages,
+            use=use,
+            clock=Clock(),
         )
         infer(context, stages, checkpoint.answer)
         return [(tag, num_bytes) for (tag, _), num_bytes in comm.meter.entries.items()]
@@ -454,7 +569,9 @@ def halo_rows(partition: Partition, dst: np.ndarray) -> int:
     return len(np.unique(partition.src.numpy()[edges]))
 
 
-@pytest.mark.parametrize(("hidden", "width"), [(4, 4), (16, 6)], ids=["after the weights", "of the input"])
+@pytest.mark.parametrize(
+    ("hidden", "width"), [(4, 4), (16, 6)], ids=["after the weights", "of the input"]
+)
 def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     """Attention takes rows: as many as boundary nodes that are needed, once a layer, in the shorter of two forms."""
     directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 3), 3)
@@ -467,7 +584,9 @@ def test_bytes_by_hand(tmp_path: Path, hidden: int, width: int) -> None:
     masked = [(part.train_mask | part.val_mask | part.test_mask).numpy() for part in parts]
     needed = sum(halo_rows(part, mask) for part, mask in zip(parts, masked, strict=True))
     of_masked = sent(directory, tmp_path / "run", "evaluate")
-    last = min(build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3)  # 2 heads of 3 classes
+    last = min(
+        build_stages(architecture("gat", hidden_dim=hidden), 0)[0].output_dim, 2 * 3
+    )  # 2 heads of 3 classes
     assert of_masked["embeddings", 1, INFER_WAVE] <= 4 * last * needed
     assert of_all["embeddings", 1, INFER_WAVE] <= 4 * last * everything
     assert of_masked["features", 0, INFER_WAVE] <= of_all["features", 0, INFER_WAVE]
@@ -485,10 +604,12 @@ def test_sums_take_no_more_than_plain_rows(tmp_path: Path, kind: str) -> None:
     assert 0 < sum(of_masked.values()) <= sum(of_all.values()) < plain
 
 
-# --- several nodes -----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- several nodes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_prediction_that_fails_leaves_no_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prediction_that_fails_leaves_no_parts(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(prepared: Any, run_dir: Path, wanted: Any) -> None:
         (run_dir / "predictions").mkdir(parents=True)
         (run_dir / "predictions" / "part0.npy").touch()
@@ -503,9 +624,19 @@ def test_a_prediction_that_fails_leaves_no_parts(place: Path, tmp_path: Path, mo
 def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    common = ("app=predict", *DATA, "checkpoint_dir=run", *HERE, "predict.format=npy", "parts_per_node=1",
-              "distributed.interface=lo", f"distributed.master_port={port}")  # fmt: skip
-    commands = [(*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}") for node in (0, 1)]
+    common = (
+        "app=predict",
+        *DATA,
+        "checkpoint_dir=run",
+        *HERE,
+        "predict.format=npy",
+        "parts_per_node=1",
+        "distributed.interface=lo",
+        f"distributed.master_port={port}",
+    )
+    commands = [
+        (*common, f"node_rank={node}", f"hydra.run.dir={tmp_path}/node{node}") for node in (0, 1)
+    ]
     other = start_cli(*commands[1], cwd=place)
     for ended in (run_main(*commands[0], cwd=place), finish(other)):
         assert ended.rc == 0, ended.output
@@ -520,7 +651,7 @@ def test_two_nodes_write_their_own_parts(place: Path, written: Path, tmp_path: P
         np.testing.assert_array_equal(column, wanted[name])
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- mistakes ----------------------------------------------------------------------------------------------------------
 
 
 def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
@@ -557,19 +688,37 @@ def not_a_number(checkpoint: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "version": (lambda at: edit(at, lambda content: content.update(version=7)), ("model.json", "version 7")),
+    "version": (
+        lambda at: edit(at, lambda content: content.update(version=7)),
+        ("model.json", "version 7"),
+    ),
     "no json": (lambda at: (at / "model.json").write_text("{"), ("model.json",)),
     "a list": (lambda at: (at / "model.json").write_text("[1]"), ("model.json",)),
-    "foreign": (lambda at: (at / "model.json").write_text('{"model": "bert"}'), ("model.json", "version")),
-    "model": (lambda at: edit(at, lambda content: content["architecture"].update(name="gru")), ("model.json", "gru")),
-    "type": (lambda at: edit(at, lambda content: content["architecture"].update(heads="x")), ("model.json",)),
-    "field": (lambda at: edit(at, lambda content: content["architecture"].pop("heads")), ("model.json", "heads")),
-    "no task": (lambda at: edit(at, lambda content: content.pop("multilabel")), ("model.json", "multilabel")),
+    "foreign": (
+        lambda at: (at / "model.json").write_text('{"model": "bert"}'),
+        ("model.json", "version"),
+    ),
+    "model": (
+        lambda at: edit(at, lambda content: content["architecture"].update(name="gru")),
+        ("model.json", "gru"),
+    ),
+    "type": (
+        lambda at: edit(at, lambda content: content["architecture"].update(heads="x")),
+        ("model.json",),
+    ),
+    "field": (
+        lambda at: edit(at, lambda content: content["architecture"].pop("heads")),
+        ("model.json", "heads"),
+    ),
+    "no task": (
+        lambda at: edit(at, lambda content: content.pop("multilabel")),
+        ("model.json", "multilabel"),
+    ),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
     "swapped": (swap, ("layer1.safetensors", "not a layer of this model")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -589,7 +738,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
     "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
     "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),
-    "no partitions": (("partition_dir=elsewhere", "parts_per_node=1"), ("elsewhere", "app=partition_data")),
+    "no partitions": (
+        ("partition_dir=elsewhere", "parts_per_node=1"),
+        ("elsewhere", "app=partition_data"),
+    ),
 }
 
 
@@ -644,25 +796,41 @@ def test_fewer_classes_can_be_predicted_but_not_compared(place: Path, tmp_path: 
 
 def test_ids_that_are_not_there(place: Path) -> None:
     with pytest.raises(InputError, match=r"no node 5, 999$"):
-        load_run(place / "run").predict(place / "parts" / "toy-random-vol-2", node_ids=[1003, 5, 999])
+        load_run(place / "run").predict(
+            place / "parts" / "toy-random-vol-2", node_ids=[1003, 5, 999]
+        )
 
 
-def test_parquet_without_its_packages(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_its_packages(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install -e '.\[tables\]'"):
-        predict.run(compose([*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]), tmp_path / "out")
+        predict.run(
+            compose([*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]),
+            tmp_path / "out",
+        )
 
 
 def test_embeddings_of_one_layer(place: Path, tmp_path: Path) -> None:
     checkpoint_of(tmp_path / "run", architecture(num_layers=1))
-    settings = [*at(place), "app=predict", f"checkpoint_dir={tmp_path}/run", "predict.embeddings=true", *HERE]
+    settings = [
+        *at(place),
+        "app=predict",
+        f"checkpoint_dir={tmp_path}/run",
+        "predict.embeddings=true",
+        *HERE,
+    ]
     with pytest.raises(InputError, match=r"predict\.embeddings"):
         predict.run(compose(settings), tmp_path / "out")
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no checkpoint": (("app=evaluate",), ("checkpoint_dir",)),
-    "format": (("app=predict", "checkpoint_dir=run", "predict.format=xlsx"), ("predict.format=xlsx", "parquet")),
+    "format": (
+        ("app=predict", "checkpoint_dir=run", "predict.format=xlsx"),
+        ("predict.format=xlsx", "parquet"),
+    ),
     "flipped": (("app=evaluate", "checkpoint_dir=flipped"), ("layer0.safetensors", "checksum")),
 }
 
@@ -671,7 +839,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def ended(place: Path) -> dict[str, Ended]:
     shutil.copytree(place / "run", place / "flipped")
     flip(place / "flipped" / "checkpoint" / "layer0.safetensors")
-    return {name: run_main(*arguments, *DATA, *HERE, cwd=place) for name, (arguments, _) in COMMANDS.items()}
+    return {
+        name: run_main(*arguments, *DATA, *HERE, cwd=place)
+        for name, (arguments, _) in COMMANDS.items()
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

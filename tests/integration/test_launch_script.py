@@ -38,14 +38,23 @@ host=${last%%:*}; there=$FAKE/disk-$host/${last#*:}
 mkdir -p "$there"
 for file; do [ "$file" = "$last" ] || cp -rn "$file" "$there"; done
 """
-DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=3", "hidden_dim=8",
-        "device=cpu", "cluster.threads=1")  # fmt: skip
+DATA = (
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "partition_dir=parts",
+    "num_partitions=3",
+    "hidden_dim=8",
+    "device=cpu",
+    "cluster.threads=1",
+)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A project folder with partitions, hosts.txt, and a folder of fake programs."""
-    write_partitions(tmp_path / "parts", random_graph(), thirds(40), [node % 3 for node in range(40)], 3)
+    write_partitions(
+        tmp_path / "parts", random_graph(), thirds(40), [node % 3 for node in range(40)], 3
+    )
     for name, text in (("ssh", SSH), ("rsync", RSYNC)):
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -60,13 +69,22 @@ def place(tmp_path: Path) -> Path:
 def command(*arguments: str) -> tuple[str, ...]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    here = ("distributed.interface=lo", "distributed.master_addr=127.0.0.1", f"distributed.master_port={port}")
+    here = (
+        "distributed.interface=lo",
+        "distributed.master_addr=127.0.0.1",
+        f"distributed.master_port={port}",
+    )
     return "--python", sys.executable, "hosts.txt", *arguments, *here
 
 
 def environment(place: Path) -> dict[str, str]:
-    return {"PATH": f"{place}/bin:{os.environ['PATH']}", "FAKE": str(place), "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}  # fmt: skip
+    return {
+        "PATH": f"{place}/bin:{os.environ['PATH']}",
+        "FAKE": str(place),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def launch(place: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -85,7 +103,9 @@ def refused(place: Path, *arguments: str) -> Ended:
     """How the same command ends within this process."""
     before = signal.getsignal(signal.SIGTERM)
     try:
-        return run_main(*command(*arguments), cwd=place, env=environment(place), script="scripts/launch.py")
+        return run_main(
+            *command(*arguments), cwd=place, env=environment(place), script="scripts/launch.py"
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -97,10 +117,17 @@ def files(folder: Path) -> set[str]:
 def test_each_host_gets_its_parts_and_all_train(place: Path) -> None:
     """With a configuration of the user's own."""
     (place / "own" / "experiment").mkdir(parents=True)
-    (place / "own" / "experiment" / "short.yaml").write_text("# @package _global_\nnum_rounds: [3]\n")
-    ended = finish(launch(place, "--config-dir=own", "+experiment=short", *DATA, "hydra.run.dir=run"))
+    (place / "own" / "experiment" / "short.yaml").write_text(
+        "# @package _global_\nnum_rounds: [3]\n"
+    )
+    ended = finish(
+        launch(place, "--config-dir=own", "+experiment=short", *DATA, "hydra.run.dir=run")
+    )
     assert ended.rc == 0, ended.output
-    assert sorted((place / "ssh.log").read_text().split()) == ["beta", "me@alpha"]  # they are called at once
+    assert sorted((place / "ssh.log").read_text().split()) == [
+        "beta",
+        "me@alpha",
+    ]  # they are called at once
     lines = ended.stdout.splitlines()
     assert all(line.startswith(("[me@alpha] ", "[beta] ")) for line in lines), ended.stdout
     assert any(line.startswith("[me@alpha] accuracy") for line in lines)
@@ -125,16 +152,28 @@ def workers(place: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["INT", "KILL"])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["INT", "KILL"]
+)
 def test_all_end_with_the_launcher(place: Path, number: signal.Signals, status: int) -> None:
-    process = launch(place, "app=train", *DATA, "num_rounds=[1000000]", "stopping=none", "hydra.run.dir=run")
+    process = launch(
+        place, "app=train", *DATA, "num_rounds=[1000000]", "stopping=none", "hydra.run.dir=run"
+    )
     try:
         metrics = place / "run" / "metrics.jsonl"
-        wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), 90, "training")
+        wait_until(
+            lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
+            90,
+            "training",
+        )
         process.send_signal(number)
         ended = finish(process, timeout=40)
         assert ended.rc == status, ended.output
-        wait_until(lambda: not workers(place) and not group_members(process.pid), 30, f"nothing runs: {workers(place)}")
+        wait_until(
+            lambda: not workers(place) and not group_members(process.pid),
+            30,
+            f"nothing runs: {workers(place)}",
+        )
         assert json.loads((place / "run" / "summary.json").read_text())["status"] == "failed"
     finally:
         kill_group(process.pid)
@@ -142,7 +181,9 @@ def test_all_end_with_the_launcher(place: Path, number: signal.Signals, status: 
 
 def test_a_host_that_cannot_be_reached_ends_the_others(place: Path) -> None:
     (place / "hosts.txt").write_text("alpha\naway\n")
-    ended = finish(launch(place, "app=train", *DATA, "hydra.run.dir=run", "distributed.init_timeout=60"))
+    ended = finish(
+        launch(place, "app=train", *DATA, "hydra.run.dir=run", "distributed.init_timeout=60")
+    )
     assert ended.rc == 1, ended.output
     assert "error: away ended with status 255" in ended.stderr
     assert "[away] ssh: connect to host away: No route to host" in ended.stdout

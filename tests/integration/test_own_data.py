@@ -30,11 +30,21 @@ def write_friends(folder: Path, people: int = 60) -> list[str]:
 @pytest.mark.timeout(240)
 def test_tables_of_names_are_trained_predicted_and_read_back(tmp_path: Path) -> None:
     names = write_friends(tmp_path / "friends")
-    data = ("dataset_name=file", "dataset_file=friends", "symmetrize=true", "features=[degree,positional]")
+    data = (
+        "dataset_name=file",
+        "dataset_file=friends",
+        "symmetrize=true",
+        "features=[degree,positional]",
+    )
     ended = run_main("app=train", *data, *SPLIT, *SMALL, "hydra.run.dir=run", cwd=tmp_path)
     assert ended.rc == 0, ended.output
     for kind in ("csv", "parquet", "npy"):
-        wanted = ("app=predict", "checkpoint_dir=run", f"predict.format={kind}", f"hydra.run.dir={kind}")
+        wanted = (
+            "app=predict",
+            "checkpoint_dir=run",
+            f"predict.format={kind}",
+            f"hydra.run.dir={kind}",
+        )
         ended = run_main(*wanted, *data, *SPLIT, "num_partitions=2", "device=cpu", cwd=tmp_path)
         assert ended.rc == 0, ended.output
     with (tmp_path / "csv" / "predictions.csv").open(newline="") as file:
@@ -53,9 +63,18 @@ def test_tables_of_names_are_trained_predicted_and_read_back(tmp_path: Path) -> 
 @pytest.mark.timeout(240)
 def test_random_features_are_not_sent(tmp_path: Path) -> None:
     write_friends(tmp_path / "friends")
-    data = ("dataset_name=file", "dataset_file=friends", "symmetrize=true", "features=random", *SPLIT, *SMALL)
+    data = (
+        "dataset_name=file",
+        "dataset_file=friends",
+        "symmetrize=true",
+        "features=random",
+        *SPLIT,
+        *SMALL,
+    )
     for app in ("train", "plan"):
-        ended = run_main(f"app={app}", *data, "exchange.precision=fp32", f"hydra.run.dir={app}", cwd=tmp_path)
+        ended = run_main(
+            f"app={app}", *data, "exchange.precision=fp32", f"hydra.run.dir={app}", cwd=tmp_path
+        )
         assert ended.rc == 0, ended.output
     counted = json.loads((tmp_path / "train" / "summary.json").read_text())["bytes"]["by_kind"]
     assert counted["features"] == 0
@@ -65,9 +84,15 @@ def test_random_features_are_not_sent(tmp_path: Path) -> None:
     assert not any(entry["layer"] == 0 and entry["wave"] for entry in predicted)
     run = retexo.load_run(tmp_path / "train")
     for parts in (1, 3):
-        assert run_main("app=partition_data", *data, f"num_partitions={parts}", cwd=tmp_path).rc == 0
-    one, two, three = (run.predict(path) for path in sorted((tmp_path / "data/partitions").iterdir()))
-    assert np.allclose(one.probabilities, two.probabilities, atol=1e-5)  # halo rows are what their owners have
+        assert (
+            run_main("app=partition_data", *data, f"num_partitions={parts}", cwd=tmp_path).rc == 0
+        )
+    one, two, three = (
+        run.predict(path) for path in sorted((tmp_path / "data/partitions").iterdir())
+    )
+    assert np.allclose(
+        one.probabilities, two.probabilities, atol=1e-5
+    )  # halo rows are what their owners have
     assert np.allclose(one.probabilities, three.probabilities, atol=1e-5)
 
 
@@ -83,9 +108,19 @@ def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> N
         csv.writer(file).writerow((names[0], "ageless"))
     found = {}
     for folder in ("friends", "grown"):
-        wanted = ("app=predict", f"dataset_file={folder}", "checkpoint_dir=run", "predict.format=csv")
+        wanted = (
+            "app=predict",
+            f"dataset_file={folder}",
+            "checkpoint_dir=run",
+            "predict.format=csv",
+        )
         ended = run_main(
-            *wanted, *data[:-4], "num_partitions=2", "device=cpu", f"hydra.run.dir={folder}_out", cwd=tmp_path
+            *wanted,
+            *data[:-4],
+            "num_partitions=2",
+            "device=cpu",
+            f"hydra.run.dir={folder}_out",
+            cwd=tmp_path,
         )
         assert ended.rc == 0, ended.output
         with (tmp_path / f"{folder}_out" / "predictions.csv").open(newline="") as file:

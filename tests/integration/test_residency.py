@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import MASKS, Ended, Masks, finish, make_credentials, random_graph, save_npz, start_cli, thirds
+from support import (
+    MASKS,
+    Ended,
+    Masks,
+    finish,
+    make_credentials,
+    random_graph,
+    save_npz,
+    start_cli,
+    thirds,
+)
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -20,8 +30,16 @@ from retexo.errors import TrainingError
 from retexo.outputs.predictions import read_table
 
 NAMES = ["north", "east", "south", "void"]
-COMMON = ("num_partitions=4", "hidden_dim=8", "heads=2", "num_rounds=[4]", "device=cpu", "cluster.threads=1",
-          "dropout=0.5", "predict.format=npy")  # fmt: skip
+COMMON = (
+    "num_partitions=4",
+    "hidden_dim=8",
+    "heads=2",
+    "num_rounds=[4]",
+    "device=cpu",
+    "cluster.threads=1",
+    "dropout=0.5",
+    "predict.format=npy",
+)
 PARTS = np.random.default_rng(5).integers(3, size=40)
 
 
@@ -29,7 +47,10 @@ def hard_graph() -> tuple[GraphData, Masks]:
     """Ids up to 2^62, double edges, self loops. South trains and validates nothing, and east has no label at all."""
     graph = random_graph()
     ids = np.sort(np.random.default_rng(1).integers(2**62, size=40))
-    masks = {name: mask & (PARTS != 1) & ((PARTS != 2) | (name == "test_mask")) for name, mask in thirds(40).items()}
+    masks = {
+        name: mask & (PARTS != 1) & ((PARTS != 2) | (name == "test_mask"))
+        for name, mask in thirds(40).items()
+    }
     labels = np.where(PARTS == 1, -1, graph.labels)
     return replace(graph, node_ids=ids, labels=labels), masks
 
@@ -56,8 +77,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_file(place: Path) -> tuple[str, ...]:
-    return ("dataset_name=file", f"dataset_file={place}/toy.npz", "partition_method=file",
-            f"partition_file={place}/parts.npy", f"partition_dir={place}/partitions")  # fmt: skip
+    return (
+        "dataset_name=file",
+        f"dataset_file={place}/toy.npz",
+        "partition_method=file",
+        f"partition_file={place}/parts.npy",
+        f"partition_dir={place}/partitions",
+    )
 
 
 def by_sites(place: Path) -> tuple[str, ...]:
@@ -65,7 +91,9 @@ def by_sites(place: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_training_is_that_of_the_same_assignment_bit_for_bit(place: Path, tmp_path: Path, model: str) -> None:
+def test_training_is_that_of_the_same_assignment_bit_for_bit(
+    place: Path, tmp_path: Path, model: str
+) -> None:
     runs = {}
     for name, data in (("file", by_file(place)), ("sites", by_sites(place))):
         runs[name] = train.run(compose([*COMMON, f"model={model}", *data]), tmp_path / name)
@@ -81,7 +109,10 @@ def test_training_is_that_of_the_same_assignment_bit_for_bit(place: Path, tmp_pa
 
 def test_the_plan_has_the_bytes_of_setup_and_features(place: Path, tmp_path: Path) -> None:
     settings = compose([*COMMON, "stopping=none", *by_sites(place)])
-    planned, trained = plan.run(settings, tmp_path / "plan"), train.run(settings, tmp_path / "train")
+    planned, trained = (
+        plan.run(settings, tmp_path / "plan"),
+        train.run(settings, tmp_path / "train"),
+    )
     for kind in ("setup", "features"):
         sent = sum(entry["num_bytes"] for entry in planned["entries"] if entry["kind"] == kind)
         assert sent == trained["bytes"]["by_kind"][kind]
@@ -96,12 +127,16 @@ def test_predictions_are_by_the_sites_ids(place: Path, tmp_path: Path) -> None:
     assert other["id"].tolist() == sorted(hard_graph()[0].node_ids.tolist())
     for name, column in one.items():
         np.testing.assert_array_equal(column, other[name])
-    scores = [evaluate.run(compose([*COMMON, "app=evaluate", model, *data]), tmp_path / f"{place}-scores")["test"]
-              for place, data in enumerate((by_file(place), by_sites(place)))]  # fmt: skip
+    scores = [
+        evaluate.run(
+            compose([*COMMON, "app=evaluate", model, *data]), tmp_path / f"{place}-scores"
+        )["test"]
+        for place, data in enumerate((by_file(place), by_sites(place)))
+    ]
     assert scores[0] == scores[1]
 
 
-# --- what one process finds --------------------------------------------------------------------------------------------  # noqa: E501
+# --- what one process finds --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,7 +152,9 @@ def test_predictions_are_by_the_sites_ids(place: Path, tmp_path: Path) -> None:
         (["partition.seed=1"], "partition.seed: has no meaning"),
     ],
 )
-def test_settings_that_do_not_fit(place: Path, tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_settings_that_do_not_fit(
+    place: Path, tmp_path: Path, overrides: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         train.run(compose([*COMMON, *by_sites(place), *overrides]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -125,11 +162,13 @@ def test_settings_that_do_not_fit(place: Path, tmp_path: Path, overrides: list[s
 
 def test_there_is_nothing_to_partition(place: Path) -> None:
     with pytest.raises(InputError, match="dataset_name=parts: there is nothing to partition"):
-        partition_data.run(compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]).partition)
+        partition_data.run(
+            compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]).partition
+        )
     assert not (place / "other").exists()
 
 
-# --- sites on nodes of their own ---------------------------------------------------------------------------------------  # noqa: E501
+# --- sites on nodes of their own ---------------------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -148,26 +187,39 @@ def alone(base: Path) -> list[Path]:
     return moved
 
 
-def run_sites(folders: list[Path], base: Path, *more: str, keys: list[Path] | None = None) -> list[Ended]:
+def run_sites(
+    folders: list[Path], base: Path, *more: str, keys: list[Path] | None = None
+) -> list[Ended]:
     """Each site's command, in a working directory of its own; what each opened below `base` is in its opened.txt.
 
     keys: folders of credentials, by rank.
     """
     port = free_port()
-    common = (*COMMON, "num_partitions=3", "parts_per_node=1", "dataset_name=parts", "distributed.interface=lo",
-              f"distributed.master_port={port}", *more)  # fmt: skip
+    common = (
+        *COMMON,
+        "num_partitions=3",
+        "parts_per_node=1",
+        "dataset_name=parts",
+        "distributed.interface=lo",
+        f"distributed.master_port={port}",
+        *more,
+    )
     watch = base / "watch"
     watch.mkdir(exist_ok=True)
     (watch / "sitecustomize.py").write_text(WATCH.format(base=str(base)))
     path = os.pathsep.join([str(watch), os.environ.get("PYTHONPATH", "")])
     processes = [
         start_cli(
-            *common, f"node_rank={rank}", f"dataset_file={folder}", f"hydra.run.dir={folder.parent}/run",
+            *common,
+            f"node_rank={rank}",
+            f"dataset_file={folder}",
+            f"hydra.run.dir={folder.parent}/run",
             *([f"distributed.credentials={keys[rank]}"] if keys else []),
-            cwd=folder.parent, env={"PYTHONPATH": path, "OPENED": str(folder.parent / "opened.txt")},
+            cwd=folder.parent,
+            env={"PYTHONPATH": path, "OPENED": str(folder.parent / "opened.txt")},
         )
         for rank, folder in enumerate(folders)
-    ]  # fmt: skip
+    ]
     return [finish(process) for process in processes]
 
 
@@ -206,7 +258,9 @@ def test_three_sites_that_encrypt_and_hide_their_shares(tmp_path: Path) -> None:
         assert ended.rc == 0, ended.output
         assert "nothing is encrypted" not in ended.output
     write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
-    one = train.run(compose([*COMMON, "num_partitions=3", *by_sites(tmp_path), *secure]), tmp_path / "one")
+    one = train.run(
+        compose([*COMMON, "num_partitions=3", *by_sites(tmp_path), *secure]), tmp_path / "one"
+    )
     summary = json.loads((tmp_path / "machine0" / "run" / "summary.json").read_text())
     assert (summary["test"], summary["bytes"]) == (one["test"], one["bytes"])
     for rank, folder in enumerate(folders):
@@ -219,16 +273,23 @@ def test_three_sites_that_encrypt_and_hide_their_shares(tmp_path: Path) -> None:
                 found = sum(sum(places.values()) for places in told["to"][name]["bytes"].values())
                 assert found == summary["bytes"]["by_peer"][rank][peer]
                 with np.load(folder / "asked.npz") as asked:
-                    assert told["to"][name]["nodes_with_rows"] == len(asked[str(asked["sites"].tolist().index(name))])
+                    assert told["to"][name]["nodes_with_rows"] == len(
+                        asked[str(asked["sites"].tolist().index(name))]
+                    )
 
 
 def test_a_site_gives_no_more_rows_than_it_allows(tmp_path: Path) -> None:
     """Nothing is sent, and what was asked for is not taken down as given."""
     write_sites(tmp_path / "sites", random_graph(), thirds(40), PARTS, NAMES[:3])
     few = (*COMMON, "num_partitions=3", *by_sites(tmp_path), "sites.max_rows_shared=2")
-    with pytest.raises(TrainingError, match=r"sites.max_rows_shared=2.0: at most 2 of \d+ nodes are given to a site; "):
+    with pytest.raises(
+        TrainingError,
+        match=r"sites.max_rows_shared=2.0: at most 2 of \d+ nodes are given to a site; ",
+    ):
         train.run(compose(few), tmp_path / "run")
-    told = [json.loads((tmp_path / "run" / f"disclosure-{rank}.json").read_text()) for rank in range(3)]
+    told = [
+        json.loads((tmp_path / "run" / f"disclosure-{rank}.json").read_text()) for rank in range(3)
+    ]
     kinds = {kind for each in told for to in each["to"].values() for kind in to["bytes"]}
     assert kinds == {"setup"}
     assert not list(tmp_path.glob("sites/*/asked.npz"))
@@ -238,16 +299,26 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
     """Of an undirected graph, as many nodes as the others ask for then; nothing but its own folder is read."""
     graph = random_graph()
     ends = np.concatenate([graph.src, graph.dst]), np.concatenate([graph.dst, graph.src])
-    folders = write_sites(tmp_path / "sites", replace(graph, src=ends[0], dst=ends[1]), thirds(40), PARTS, NAMES[:3])
+    folders = write_sites(
+        tmp_path / "sites", replace(graph, src=ends[0], dst=ends[1]), thirds(40), PARTS, NAMES[:3]
+    )
     whole = (*COMMON, "num_partitions=3", *by_sites(tmp_path))
     train.run(compose(whole), tmp_path / "run")
-    alone = (*COMMON, "num_partitions=3", "app=plan", "dataset_name=parts", f"dataset_file={folders[1]}")
+    alone = (
+        *COMMON,
+        "num_partitions=3",
+        "app=plan",
+        "dataset_name=parts",
+        f"dataset_file={folders[1]}",
+    )
     planned = plan.run(compose(alone), tmp_path / "plan")
     told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())
     for name, to in told["to"].items():
         assert planned["to"][name]["own_nodes_with_rows"] == to["nodes_with_rows"]
         for kind, most in planned["to"][name]["bytes_at_most"].items():
-            assert sum(to["bytes"][kind].values()) <= 1.5 * most, kind  # with which rows, and in which form
+            assert sum(to["bytes"][kind].values()) <= 1.5 * most, (
+                kind
+            )  # with which rows, and in which form
     assert "own nodes if edges have their reverse" in capsys.readouterr().out
     limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
@@ -269,12 +340,21 @@ def test_a_dangling_id_ends_every_site(tmp_path: Path) -> None:
     assert (north.rc, east.rc, south.rc) == (1, 1, 1)
     assert f"{folders[1] / ARRAYS}: array `src`: south does not hold node 987654321;" in east.stderr
     for ended in (north, south):
-        assert "contradict other sites'" in ended.stderr or "rank 1 (node 1) refused its input" in ended.stderr
+        assert (
+            "contradict other sites'" in ended.stderr
+            or "rank 1 (node 1) refused its input" in ended.stderr
+        )
         assert "987654321" not in ended.stderr
 
 
 def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
     folders = alone(tmp_path)
     settings = ("num_partitions=3", "parts_per_node=1", "node_rank=1", f"dataset_file={folders[0]}")
-    with pytest.raises(InputError, match=r"no folder of site east \(rank 1\), only of north \(rank 0\); set node_rank"):
-        train.run(compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]), tmp_path / "run")
+    with pytest.raises(
+        InputError,
+        match=r"no folder of site east \(rank 1\), only of north \(rank 0\); set node_rank",
+    ):
+        train.run(
+            compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]),
+            tmp_path / "run",
+        )

@@ -5,7 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
-from support import finish, group_members, random_graph, run_main, save_npz, start_cli, thirds, wait_until
+from support import (
+    finish,
+    group_members,
+    random_graph,
+    run_main,
+    save_npz,
+    start_cli,
+    thirds,
+    wait_until,
+)
 
 SWEEP = (
     "dataset_name=file",

@@ -21,10 +21,17 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        write_partitions(folder, random_graph(48, 200), thirds(48), [node % 3 for node in range(48)], 3)
+        write_partitions(
+            folder, random_graph(48, 200), thirds(48), [node % 3 for node in range(48)], 3
+        )
 
     def settings(self, *overrides: str) -> Settings:
-        data = ("dataset_name=file", "dataset_file=toy.npz", f"partition_dir={self.folder}", "num_partitions=3")
+        data = (
+            "dataset_name=file",
+            "dataset_file=toy.npz",
+            f"partition_dir={self.folder}",
+            "num_partitions=3",
+        )
         return compose([*data, *overrides])
 
     def run_of(self, name: str) -> Path:
@@ -42,7 +49,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("trainers"))
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINERS if name != "sampled"])  # tests/distributed/test_sampled.py
+@pytest.mark.parametrize(
+    "name", [name for name in TRAINERS if name != "sampled"]
+)  # tests/distributed/test_sampled.py
 def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
     summary, lazy = place.summary(name), place.summary("lazy")
     assert summary.keys() == lazy.keys()
@@ -56,14 +65,18 @@ def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
     rows = counted["by_kind"]["features"] + counted["by_kind"]["embeddings"]
     assert (rows == 0) == (name == "local")
     assert (counted["by_kind"]["embeddings"] == 0) == (name in ("local", "sign", "fedgcn"))
-    lines = [json.loads(line) for line in (place.run_of(name) / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (place.run_of(name) / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["round"] for line in lines if line["layer"] == 0] == list(range(7))
 
 
 @pytest.mark.parametrize("name", ["full_graph", "bns"])
 def test_evaluate_says_what_the_run_said(place: Place, name: str, tmp_path: Path) -> None:
     summary = place.summary(name)
-    result = evaluate.run(place.settings("app=evaluate", f"checkpoint_dir={place.run_of(name)}"), tmp_path / "out")
+    result = evaluate.run(
+        place.settings("app=evaluate", f"checkpoint_dir={place.run_of(name)}"), tmp_path / "out"
+    )
     assert {part: result[part] for part in ("train", "val", "test")} == {
         part: summary[part] for part in ("train", "val", "test")
     }
@@ -109,7 +122,9 @@ def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -
 
 def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="model=gat"):
-        train.run(compose(["trainer=sign", "model=gat", f"partition_dir={tmp_path}"]), tmp_path / "run")
+        train.run(
+            compose(["trainer=sign", "model=gat", f"partition_dir={tmp_path}"]), tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 

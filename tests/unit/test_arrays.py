@@ -19,7 +19,11 @@ LISTS = st.lists(st.integers(0, 8), max_size=40)
 @given(ids=LISTS)
 def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> None:
     index = np.array(ids, dtype)
-    for values in (np.arange(9) % 2 == 0, np.arange(9, dtype=np.int32), np.linspace(0, 1, 9, dtype=np.float32)):
+    for values in (
+        np.arange(9) % 2 == 0,
+        np.arange(9, dtype=np.int32),
+        np.linspace(0, 1, 9, dtype=np.float32),
+    ):
         assert np.array_equal(taken(values, index), values[index])
         assert taken(values, index).dtype == values.dtype
     distinct, place = np.unique(index, return_inverse=True)
@@ -27,7 +31,10 @@ def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> Non
         assert np.array_equal(taken(np.arange(9), index), index)
         assert np.array_equal(occurring(index, 9), np.isin(np.arange(9), index))
     assert np.array_equal(counted(index, 9), np.bincount(index, minlength=9))
-    assert pointers(counted(place)).tolist() == [*np.searchsorted(np.sort(place), range(len(distinct))), len(ids)]
+    assert pointers(counted(place)).tolist() == [
+        *np.searchsorted(np.sort(place), range(len(distinct))),
+        len(ids),
+    ]
     assert np.array_equal(occurring(index, 9), np.isin(np.arange(9), index))
     assert [each.tolist() for each in compact(index)] == [distinct.tolist(), place.tolist()]
 

@@ -26,9 +26,19 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
 
 
 def test_nobody_is_told_to_install_a_strangers_package() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    texts = [ROOT / name for name in listed if name.endswith((".py", ".md", ".sh", ".toml", ".yaml", ".cff"))]
-    assert not [path for path in texts if path.exists() and re.search(r"pip install +['\"]?retexo", path.read_text())]
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    texts = [
+        ROOT / name
+        for name in listed
+        if name.endswith((".py", ".md", ".sh", ".toml", ".yaml", ".cff"))
+    ]
+    assert not [
+        path
+        for path in texts
+        if path.exists() and re.search(r"pip install +['\"]?retexo", path.read_text())
+    ]
 
 
 def test_an_import_loads_nothing_and_starts_nothing() -> None:
@@ -37,20 +47,40 @@ def test_an_import_loads_nothing_and_starts_nothing() -> None:
     subprocess.run([sys.executable, "-c", said], cwd=ROOT, check=True, timeout=100)
 
 
-def test_settings_are_given_as_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_given_as_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = []
-    monkeypatch.setattr(notebook.apps, "run", lambda settings, run_dir: taken.append((settings, run_dir)))
-    values = {"model": "sage", "num_rounds": (1, 0), "weight_decay": 0, "stopping": {"patience": None},
-              "measure_dv": True, "partition_dir": tmp_path / "it's", "hydra.run.dir": "here"}  # fmt: skip
+    monkeypatch.setattr(
+        notebook.apps, "run", lambda settings, run_dir: taken.append((settings, run_dir))
+    )
+    values = {
+        "model": "sage",
+        "num_rounds": (1, 0),
+        "weight_decay": 0,
+        "stopping": {"patience": None},
+        "measure_dv": True,
+        "partition_dir": tmp_path / "it's",
+        "hydra.run.dir": "here",
+    }
     retexo.train(values, config_name="node_classification_gat")
-    overrides = ["model=sage", "num_rounds=[1,0]", "weight_decay=0", "stopping.patience=null",
-                 "measure_dv=true", f"partition_dir=\"{tmp_path}/it's\""]  # fmt: skip
+    overrides = [
+        "model=sage",
+        "num_rounds=[1,0]",
+        "weight_decay=0",
+        "stopping.patience=null",
+        "measure_dv=true",
+        f'partition_dir="{tmp_path}/it\'s"',
+    ]
     retexo.run([*overrides, "hydra.run.dir=here"], "node_classification_gat")
     wanted = compose(overrides, "node_classification_gat")
     assert [settings.resolved for settings, _ in taken] == [wanted.resolved] * 2
     assert [run_dir for _, run_dir in taken] == [Path("here")] * 2
     assert (wanted.train.model.name, wanted.train.model.dropout) == ("sage", 0.3)
-    for settings, told in (({"num_roundz": 3}, "did you mean num_rounds"), (["num_rounds=[1"], "no viable")):
+    for settings, told in (
+        ({"num_roundz": 3}, "did you mean num_rounds"),
+        (["num_rounds=[1"], "no viable"),
+    ):
         with pytest.raises(InputError, match=told):
             retexo.run(settings)
     with pytest.raises(InputError, match="no such folder"):
@@ -60,7 +90,9 @@ def test_settings_are_given_as_on_the_command_line(tmp_path: Path, monkeypatch: 
 def test_a_folder_of_the_users_own_configurations(tmp_path: Path) -> None:
     """By --config-dir: with the command, for the runs of a sweep, and from Python."""
     (tmp_path / "own" / "experiment").mkdir(parents=True)
-    (tmp_path / "own" / "mine.yaml").write_text("defaults: [node_classification_sage, _self_]\nhidden_dim: 17\n")
+    (tmp_path / "own" / "mine.yaml").write_text(
+        "defaults: [node_classification_sage, _self_]\nhidden_dim: 17\n"
+    )
     axes = "{seed: {a: seed=1, b: seed=2}}"
     (tmp_path / "own" / "experiment" / "two.yaml").write_text(
         f"# @package _global_\nsweep: {{dir: runs, axes: {axes}}}"
@@ -71,10 +103,18 @@ def test_a_folder_of_the_users_own_configurations(tmp_path: Path) -> None:
     settings = compose(["+experiment=two"], "mine", str(tmp_path / "own"))
     assert settings.arguments[:2] == ("--config-name=mine", f"--config-dir={tmp_path}/own")
     planned = sweep.plan(settings)
-    assert [(one.settings.train.seed, one.settings.train.model.hidden_dim) for one in planned] == [(1, 17), (2, 17)]
+    assert [(one.settings.train.seed, one.settings.train.model.hidden_dim) for one in planned] == [
+        (1, 17),
+        (2, 17),
+    ]
 
 
 def test_the_shell_completes_settings_and_values(tmp_path: Path) -> None:
-    for line, offered in (("retexo model=", "model=gat model=gcn"), ("retexo stopping.pat", "stopping.patience=")):
-        said = run_main("-sc", "query=bash", cwd=tmp_path, env={"COMP_LINE": line, "COMP_POINT": str(len(line))})
+    for line, offered in (
+        ("retexo model=", "model=gat model=gcn"),
+        ("retexo stopping.pat", "stopping.patience="),
+    ):
+        said = run_main(
+            "-sc", "query=bash", cwd=tmp_path, env={"COMP_LINE": line, "COMP_POINT": str(len(line))}
+        )
         assert offered in said.stdout, said.output

@@ -35,8 +35,12 @@ def write_ascending(values: IntArray, universe: int) -> ByteArray:
         """Set the high bits; the low ones, which begin within a byte as those of every block do."""
         part = values[block]
         high[(part >> low) + np.arange(block.start, block.stop)] = 1
-        planes = np.unpackbits(part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little")
-        return np.packbits(np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little")
+        planes = np.unpackbits(
+            part.view(np.uint8).reshape(-1, 8), axis=1, count=low, bitorder="little"
+        )
+        return np.packbits(
+            np.concatenate((np.zeros(shift, np.uint8), planes.ravel())), bitorder="little"
+        )
 
     lows = in_blocks(write, count, AT_ONCE)
     code = np.zeros(code_size(count, universe), np.uint8)
@@ -44,18 +48,24 @@ def write_ascending(values: IntArray, universe: int) -> ByteArray:
     code[: len(packed)] = packed
     for block, part in zip(blocks(count, AT_ONCE), lows, strict=True):
         begin = first_byte + block.start * low // 8
-        code[begin : begin + len(part)] |= part  # the last byte of the block before is the first of this one
+        code[begin : begin + len(part)] |= (
+            part  # the last byte of the block before is the first of this one
+        )
     return code
 
 
 def read_ascending(code: ByteArray, count: int, universe: int) -> IntArray:
     """Read what write_ascending wrote. Raises ValueError where it is not `count` values in [0, universe)."""
     if len(code) != code_size(count, universe):
-        raise ValueError(f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}")
+        raise ValueError(
+            f"{count} values below {universe} take {code_size(count, universe)} bytes, not {len(code)}"
+        )
     low = best_low(count, universe)
     num_high = num_bits(count, universe, low) - count * low
     padded = code if len(code) > 7 else np.append(code, np.zeros(8, np.uint8))
-    words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))  # that begin at each byte
+    words: NDArray[np.uint64] = np.ndarray(
+        len(padded) - 7, np.uint64, padded, strides=(1,)
+    )  # that begin at each byte
 
     def is_set(bits: slice) -> Mask:
         part = code[bits.start // 8 : (bits.stop + 7) // 8]
@@ -95,7 +105,10 @@ def num_bits(count: Any, universe: int, low: Any) -> Any:
 
 def best_low(count: int, universe: int) -> int:
     """Low bits of each value that make the code shortest; a 64-bit word holds them wherever in a byte they begin."""
-    return min(range(min(58, max(universe, 1).bit_length())), key=lambda low: num_bits(count, universe, low))
+    return min(
+        range(min(58, max(universe, 1).bit_length())),
+        key=lambda low: num_bits(count, universe, low),
+    )
 
 
 def write_lists(values: IntArray, counts: IntArray, low: IntArray, universe: int) -> ByteArray:

@@ -75,7 +75,9 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
     sizes = [np.zeros(0, dtype=np.int64)]
     for chunk in _chunks(rows):
         if row_format.encoding == "dense":
-            sizes.append(np.full(len(chunk), value_bytes(chunk.shape[1], chunk.dtype, row_format.precision)))
+            sizes.append(
+                np.full(len(chunk), value_bytes(chunk.shape[1], chunk.dtype, row_format.precision))
+            )
         else:
             sizes.append(sparse.sizes(chunk, row_format.precision))
     return np.concatenate(sizes)
@@ -107,9 +109,15 @@ def decode(
     buffer: uint8 [B], not trusted; without `out`, where the rows are to be, its memory may become theirs. Raises
     ValueError where it is not exactly one block of such rows.
     """
-    as_they_are = row_format == RowFormat() and buffer.dtype == torch.uint8 and buffer.is_contiguous()
+    as_they_are = (
+        row_format == RowFormat() and buffer.dtype == torch.uint8 and buffer.is_contiguous()
+    )
     if as_they_are and buffer.shape == (math.prod(shape) * dtype.itemsize,):
-        as_rows = (buffer if buffer.data_ptr() % dtype.itemsize == 0 else buffer.clone()).view(dtype).view(shape)
+        as_rows = (
+            (buffer if buffer.data_ptr() % dtype.itemsize == 0 else buffer.clone())
+            .view(dtype)
+            .view(shape)
+        )
         return as_rows if out is None else out.copy_(as_rows)
     rows, start = torch.empty(shape, dtype=dtype) if out is None else out, 0
     for chunk in _read_chunks(buffer, shape, dtype, row_format):
@@ -124,14 +132,18 @@ def _write_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     return write_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
 
-def _read_dense(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+def _read_dense(
+    reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
+) -> torch.Tensor:
     """What `_write_dense` wrote, dtype [R, D]."""
     return read_values(reader, np.full(shape[0], shape[1]), dtype, precision).reshape(shape)
 
 
 def _check(rows: Rows) -> None:
     if len(rows.shape) != 2 or rows.shape[1] >= _MAX_WIDTH:
-        raise ValueError(f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not {tuple(rows.shape)}")
+        raise ValueError(
+            f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not {tuple(rows.shape)}"
+        )
     if isinstance(rows, torch.Tensor) and rows.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"rows must be float32 or float64, not {rows.dtype}")
 

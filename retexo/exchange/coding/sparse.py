@@ -80,7 +80,9 @@ def write(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
     return torch.cat([as_bytes(array) for array in arrays])
 
 
-def read(reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+def read(
+    reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
+) -> torch.Tensor:
     """What `write` wrote, dtype [R, D]."""
     num_rows, width = shape
     headers = reader.take(num_rows, _header_dtype(width)).to(torch.int64).numpy()
@@ -106,7 +108,11 @@ def _take_apart(rows: torch.Tensor, precision: Precision) -> _Chunk:
     # NumPy's comparisons take a tenth of the time of torch's; it has no bfloat16.
     present = (codes.float() if codes.dtype == torch.bfloat16 else codes).numpy() != 0
     counts, is_one = _row_counts(present), rows.numpy() == 1
-    binary = (counts > 0) & (_row_counts(is_one & present) == counts) if is_one.any() else np.zeros(len(counts), bool)
+    binary = (
+        (counts > 0) & (_row_counts(is_one & present) == counts)
+        if is_one.any()
+        else np.zeros(len(counts), bool)
+    )
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
     whole = (counts > 0) & ~binary & (_index(counts, width).nbytes >= skipped)
     present[whole] = True
@@ -147,7 +153,11 @@ def _read_present(reader: ByteReader, counts: IntArray, width: int) -> torch.Ten
         raise ValueError(f"a list names columns out of order or beyond the width of {width}")
     present[row, columns] = True
     num_bitmaps, bitmap_bytes = int(index.is_bitmap.sum()), (width + 7) // 8
-    packed = reader.take(num_bitmaps * bitmap_bytes, torch.uint8).numpy().reshape(num_bitmaps, bitmap_bytes)
+    packed = (
+        reader.take(num_bitmaps * bitmap_bytes, torch.uint8)
+        .numpy()
+        .reshape(num_bitmaps, bitmap_bytes)
+    )
     bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
     if bits[:, width:].any() or (bits.sum(axis=1) != counts[index.is_bitmap]).any():
         raise ValueError("a bitmap does not have as many columns as its header announces")

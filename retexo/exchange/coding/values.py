@@ -24,7 +24,9 @@ def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count
     """Bytes of so many values of one row, their scale included; count: int, or int64 [R]."""
     if precision == "int4":
         return (count + 1) // 2 + SCALE_BYTES
-    return count * code_dtype(dtype, precision).itemsize + (SCALE_BYTES if precision == "int8" else 0)
+    return count * code_dtype(dtype, precision).itemsize + (
+        SCALE_BYTES if precision == "int8" else 0
+    )
 
 
 def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,11 +38,15 @@ def quantise(rows: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
         return rows.to(code_dtype(rows.dtype, precision)), torch.empty(0)
     codes, scales = to_int8(rows, LARGEST[precision])
     if not bool(torch.isfinite(scales).all()):
-        raise ValueError(f'precision "{precision}" holds finite float32 values only; these rows have others')
+        raise ValueError(
+            f'precision "{precision}" holds finite float32 values only; these rows have others'
+        )
     return codes, scales
 
 
-def write_values(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision) -> torch.Tensor:
+def write_values(
+    codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision
+) -> torch.Tensor:
     """uint8 [B]: scales [R], then codes [sum of counts], row by row; of "int4" the first in a byte's low half."""
     if precision == "int4":
         halves = torch.zeros(2 * int(((counts + 1) // 2).sum()), dtype=torch.uint8)
@@ -49,13 +55,19 @@ def write_values(codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, pr
     return torch.cat([as_bytes(scales), as_bytes(codes)])
 
 
-def read_values(reader: "ByteReader", counts: IntArray, dtype: torch.dtype, precision: Precision) -> torch.Tensor:
+def read_values(
+    reader: "ByteReader", counts: IntArray, dtype: torch.dtype, precision: Precision
+) -> torch.Tensor:
     """What `write_values` wrote as values of dtype, [sum of counts]; counts int64 [R]."""
     scaled = precision in LARGEST
     scales = reader.take(len(counts) if scaled else 0, torch.float32)
     if precision == "int4":
         packed = reader.take(int(((counts + 1) // 2).sum()), torch.uint8)
-        halves = torch.stack([packed << 4, packed & 240], dim=1).view(torch.int8).flatten()[_halves(counts)]
+        halves = (
+            torch.stack([packed << 4, packed & 240], dim=1)
+            .view(torch.int8)
+            .flatten()[_halves(counts)]
+        )
         codes = halves >> 4  # the sign goes along
     else:
         codes = reader.take(int(counts.sum()), code_dtype(dtype, precision))
@@ -93,7 +105,9 @@ class ByteReader:
         """The next `count` values of a type, [count]."""
         end = self._position + count * dtype.itemsize
         if end > len(self._buffer):
-            raise ValueError(f"a block of {len(self._buffer)} bytes ends before the {end} that its headers announce")
+            raise ValueError(
+                f"a block of {len(self._buffer)} bytes ends before the {end} that its headers announce"
+            )
         # A copy: a view of another type has to begin at a multiple of its size.
         taken = self._buffer[self._position : end].clone().view(dtype)
         self._position = end
@@ -102,4 +116,6 @@ class ByteReader:
     def finish(self) -> None:
         """Raises ValueError where bytes are left."""
         if self._position != len(self._buffer):
-            raise ValueError(f"a block of {len(self._buffer)} bytes has rows in its first {self._position} only")
+            raise ValueError(
+                f"a block of {len(self._buffer)} bytes has rows in its first {self._position} only"
+            )

@@ -33,24 +33,37 @@ class Options(Checked):
     """How GAT attends to neighbours, and merges its heads."""
 
     head_merge: str = setting(
-        "model.head_merge", "mean",
+        "model.head_merge",
+        "mean",
         "of hidden layers; mean, as published: an embedding is hidden_dim / heads wide; the last layer has the mean",
         one_of("mean", "concat"),
-    )  # fmt: skip
+    )
     self_loops: bool = setting(
-        "model.self_loops", True, "a node is its own neighbour, as in the paper; false as in the public Retexo code",
+        "model.self_loops",
+        True,
+        "a node is its own neighbour, as in the paper; false as in the public Retexo code",
         earlier=False,
-    )  # fmt: skip
+    )
 
 
 def build(layer: LayerShape, options: Options) -> "GAT":
     """Each head is hidden_dim / heads wide; in the last layer as wide as there are classes."""
     model = layer.model
     if model.hidden_dim % model.heads:
-        raise InputError(f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat")
+        raise InputError(
+            f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat"
+        )
     width = layer.num_out if layer.is_last else model.hidden_dim // model.heads
     merge = "mean" if layer.is_last else options.head_merge
-    return GAT(layer.num_in, width, model.dropout, model.heads, merge, options.self_loops, layer.num_edge_features)
+    return GAT(
+        layer.num_in,
+        width,
+        model.dropout,
+        model.heads,
+        merge,
+        options.self_loops,
+        layer.num_edge_features,
+    )
 
 
 class GAT(Convolution):
@@ -69,9 +82,15 @@ class GAT(Convolution):
     adds_skips = True
 
     def __init__(
-        self, num_in: int, num_out: int, dropout: float, heads: int, merge: str, self_loops: bool,
+        self,
+        num_in: int,
+        num_out: int,
+        dropout: float,
+        heads: int,
+        merge: str,
+        self_loops: bool,
         num_edge_features: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)
         self.attention_src = nn.Parameter(_attention(heads, num_out))
@@ -94,18 +113,30 @@ class GAT(Convolution):
             assert isinstance(rows, Tensor)
             score_src, score_dst = (
                 (some @ (weight * vector).sum(dim=-1)).to(weight.dtype)
-                for some, vector in ((rows, self.attention_src), (rows[: inputs.num_rows], self.attention_dst))
+                for some, vector in (
+                    (rows, self.attention_src),
+                    (rows[: inputs.num_rows], self.attention_dst),
+                )
             )
             alpha = self._attention(block, score_src, score_dst).to(rows.dtype)
-            merged = (head_sums(block, rows, alpha) @ weight.transpose(0, 1)).to(weight.dtype).transpose(0, 1)
+            merged = (
+                (head_sums(block, rows, alpha) @ weight.transpose(0, 1))
+                .to(weight.dtype)
+                .transpose(0, 1)
+            )
         else:
             z = product(rows, self.weight).to(weight.dtype)
             z = torch.cat((z, inputs.projected)) if len(inputs.projected) else z
             z = z.view(-1, *weight.shape[1:])
-            score_src, score_dst = (z * self.attention_src).sum(-1), (z[: inputs.num_rows] * self.attention_dst).sum(-1)
+            score_src, score_dst = (
+                (z * self.attention_src).sum(-1),
+                (z[: inputs.num_rows] * self.attention_dst).sum(-1),
+            )
             alpha = self._attention(block, score_src, score_dst)
             heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
-            merged = torch.stack([edge_sum(block, values, share.contiguous()) for values, share in heads], dim=1)
+            merged = torch.stack(
+                [edge_sum(block, values, share.contiguous()) for values, share in heads], dim=1
+            )
         if block.edge_feat is not None:
             merged = merged + self._edge_sum(block, block.edge_feat, alpha.to(weight.dtype))
         merged = merged.mean(dim=1) if self.merge == "mean" else merged.flatten(1)
@@ -117,7 +148,12 @@ class GAT(Convolution):
         """
         block = inputs.block
         assert block is not None
-        if not isinstance(rows, Tensor) or rows.requires_grad or len(inputs.projected) or not len(block.src):
+        if (
+            not isinstance(rows, Tensor)
+            or rows.requires_grad
+            or len(inputs.projected)
+            or not len(block.src)
+        ):
             return False
         width, others = rows.shape[1], len(rows) - inputs.num_rows
         after = self.weight.shape[1] * (14 * len(rows) + others * width / 10)
@@ -147,6 +183,8 @@ class GAT(Convolution):
 def _attention(heads: int, width: int) -> Tensor:
     """[1, heads, width], small: attention starts near the mean, which overfits less."""
     vectors = torch.empty(1, heads, width)
-    if not vectors.is_meta:  # as for check_model: there torch would import its compiler, which takes seconds
+    if (
+        not vectors.is_meta
+    ):  # as for check_model: there torch would import its compiler, which takes seconds
         nn.init.xavier_normal_(vectors, gain=nn.init.calculate_gain("relu"))
     return vectors

@@ -34,7 +34,9 @@ class GIN(LinearConvolution):
         norm: its normalisation, as model.norm.
     """
 
-    def __init__(self, num_in: int, num_out: int, dropout: float, width: int, norm: str = "layer") -> None:
+    def __init__(
+        self, num_in: int, num_out: int, dropout: float, width: int, norm: str = "layer"
+    ) -> None:
         super().__init__(num_out, dropout)
         self.weight_in = xavier(num_in, width)
         self.bias_in = nn.Parameter(torch.zeros(width))

@@ -30,7 +30,9 @@ def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":
             f"hidden_dim={layer.model.hidden_dim}: a group has {layer.num_out} of it, which must be a multiple of "
             f"heads={heads} for rgat"
         )
-    return RelationalAttention(layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own)
+    return RelationalAttention(
+        layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own
+    )
 
 
 class RelationalAttention(RelationalConvolution):
@@ -43,13 +45,19 @@ class RelationalAttention(RelationalConvolution):
 
     linear_aggregation = False
 
-    def __init__(self, groups: Groups, num_out: int, dropout: float, heads: int, num_own: int) -> None:
+    def __init__(
+        self, groups: Groups, num_out: int, dropout: float, heads: int, num_own: int
+    ) -> None:
         super().__init__(groups, num_out, dropout)
         self.attention_heads = heads
         count = len(groups[-1]) if groups else 0
-        vectors = (torch.randn(heads, num_out // heads) * (heads / num_out) ** 0.5 for _ in range(count))
+        vectors = (
+            torch.randn(heads, num_out // heads) * (heads / num_out) ** 0.5 for _ in range(count)
+        )
         self.attention_src = nn.ParameterList(nn.Parameter(vector) for vector in vectors)
-        self.attention_dst = nn.ParameterList(xavier(num_own, heads) for _ in range(count if num_own else 0))
+        self.attention_dst = nn.ParameterList(
+            xavier(num_own, heads) for _ in range(count if num_own else 0)
+        )
 
     def forward(self, inputs: Inputs) -> Tensor:
         own = inputs.skips[0] if self.attention_dst else None
@@ -57,14 +65,21 @@ class RelationalAttention(RelationalConvolution):
         out = self.sums(inputs.matrices[:count], inputs.num_rows, self.groups[:-1])
         parts = [
             self._attend(place, rows, block, own)
-            for place, (rows, block) in enumerate(zip(inputs.matrices[count:], inputs.blocks, strict=True))
+            for place, (rows, block) in enumerate(
+                zip(inputs.matrices[count:], inputs.blocks, strict=True)
+            )
         ]
-        return torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1) + self.bias
+        return (
+            torch.cat([*out, *([self.added(parts, inputs.num_rows)] if self.groups else [])], dim=1)
+            + self.bias
+        )
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """[N_dst, D] of one relation."""
         rate = self.groups[-1][place].dropout
-        z = product(self.dropped(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(self.bias.dtype)
+        z = product(self.dropped(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
+            self.bias.dtype
+        )
         z = z.view(len(z), self.attention_heads, self.width // self.attention_heads)
         score = (z * self.attention_src[place]).sum(dim=-1).index_select(0, block.src)
         if own is not None:
@@ -74,4 +89,6 @@ class RelationalAttention(RelationalConvolution):
             score = score + block.weight.clamp(min=1e-30).log()[:, None]
         alpha = edge_softmax(block, score.to(self.bias.dtype))
         heads = zip(z.unbind(1), alpha.unbind(1), strict=True)
-        return torch.cat([edge_sum(block, rows.contiguous(), share.contiguous()) for rows, share in heads], dim=1)
+        return torch.cat(
+            [edge_sum(block, rows.contiguous(), share.contiguous()) for rows, share in heads], dim=1
+        )

@@ -17,10 +17,14 @@ class Options(Checked):
     """How R-GCN shares weights."""
 
     num_bases: int = setting(
-        "model.num_bases", 8, "matrices that relations share which bring rows of one type; up to so many share none",
+        "model.num_bases",
+        8,
+        "matrices that relations share which bring rows of one type; up to so many share none",
         at_least(1),
-    )  # fmt: skip
+    )
 
 
 def build(layer: LayerShape, options: Options) -> RelationalConvolution:
-    return RelationalConvolution(layer.groups, layer.num_out, layer.model.dropout, options.num_bases)
+    return RelationalConvolution(
+        layer.groups, layer.num_out, layer.model.dropout, options.num_bases
+    )

@@ -26,14 +26,19 @@ class Options(Checked):
     """How SAGE aggregates its neighbours."""
 
     aggregator: str = setting(
-        "model.aggregator", "mean", "mean of the rows, or maximum after a dense layer", one_of("mean", "pool")
+        "model.aggregator",
+        "mean",
+        "mean of the rows, or maximum after a dense layer",
+        one_of("mean", "pool"),
     )
 
 
 def build(layer: LayerShape, options: Options) -> "SAGEMean | SAGEPool":
     if options.aggregator == "pool":
         return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
-    return SAGEMean(layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half)
+    return SAGEMean(
+        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.own_half
+    )
 
 
 class SAGEMean(LinearConvolution):
@@ -48,7 +53,9 @@ class SAGEMean(LinearConvolution):
 
     normalised = True
 
-    def __init__(self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True) -> None:
+    def __init__(
+        self, num_in: int, num_out: int, dropout: float, *, root_weight: bool = True
+    ) -> None:
         super().__init__(num_out, dropout)
         self.root_weight = root_weight
         if root_weight:
@@ -92,16 +99,22 @@ class SAGEPool(Convolution):
         self.bias = nn.Parameter(torch.zeros(num_out))
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
-        return Inputs((as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, projected, block)
+        return Inputs(
+            (as_matrix(rows), as_matrix(rows[: block.num_dst])), block.num_dst, projected, block
+        )
 
     def forward(self, inputs: Inputs) -> Tensor:
         assert inputs.block is not None
         rows, own = inputs.matrices
-        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(self.bias.dtype)
+        messages = torch.relu(product(self.dropped(rows), self.weight_pool, self.bias_pool)).to(
+            self.bias.dtype
+        )
         if len(inputs.projected):
             messages = torch.cat((messages, inputs.projected))
         pooled = edge_max(inputs.block, messages)
-        return product(self.dropped(own), self.weight_self) + product(pooled, self.weight_neigh, self.bias)
+        return product(self.dropped(own), self.weight_self) + product(
+            pooled, self.weight_neigh, self.bias
+        )
 
     def project(self, rows: Matrix) -> Tensor:
         return torch.relu(product(rows, self.weight_pool, self.bias_pool))

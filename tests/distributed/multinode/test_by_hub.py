@@ -32,8 +32,17 @@ from retexo.apps import train
 from retexo.config.compose import compose
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")
-SMALL = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=3", "num_rounds=[3]", "hidden_dim=6",
-         "cluster.threads=1", "device=cpu", "exchange=plain", "exchange.precision=fp32")  # fmt: skip
+SMALL = (
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "num_partitions=3",
+    "num_rounds=[3]",
+    "hidden_dim=6",
+    "cluster.threads=1",
+    "device=cpu",
+    "exchange=plain",
+    "exchange.precision=fp32",
+)
 CAPTURE = """
 import socket, sys
 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as wire, open(sys.argv[1], "wb", 0) as file:
@@ -58,17 +67,28 @@ def captured(node: namespaces.Node, file: Path) -> Iterator[None]:
 def reach_only(node: namespaces.Node, other: namespaces.Node) -> None:
     """Take all routes away but that to one other node."""
     for change in (["del", "10.0.0.0/24"], ["add", f"{other.address}/32"]):
-        subprocess.run(["ip", "-n", node.namespace, "route", *change, "dev", namespaces.DEVICE], check=True)
+        subprocess.run(
+            ["ip", "-n", node.namespace, "route", *change, "dev", namespaces.DEVICE], check=True
+        )
 
 
 def run_nodes(
     nodes: list[namespaces.Node], folder: Path, *more: str, each: list[list[str]], run: str = "run"
 ) -> list[Ended]:
     processes = [
-        start_cli("app=train", "parts_per_node=1", f"node_rank={rank}", "distributed.backend=sockets",
-                  f"hydra.run.dir={folder}/{run}{rank}", *more, *each[rank], cwd=folder, prefix=node.prefix)
+        start_cli(
+            "app=train",
+            "parts_per_node=1",
+            f"node_rank={rank}",
+            "distributed.backend=sockets",
+            f"hydra.run.dir={folder}/{run}{rank}",
+            *more,
+            *each[rank],
+            cwd=folder,
+            prefix=node.prefix,
+        )
         for rank, node in enumerate(nodes)
-    ]  # fmt: skip
+    ]
     return [finish(process) for process in processes]
 
 
@@ -81,9 +101,13 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
     rows = [row.astype(np.float32).tobytes()[:16] for row in graph.features]
     with namespaces.network(3) as nodes, captured(nodes[0], tmp_path / "plain"):
         open_ = run_nodes(
-            nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", f"distributed.master_addr={nodes[0].address}",
+            nodes,
+            tmp_path,
+            *SMALL,
+            f"partition_dir={tmp_path}",
+            f"distributed.master_addr={nodes[0].address}",
             each=[["distributed.tls=false"]] * 3,
-        )  # fmt: skip
+        )
     assert [ended.rc for ended in open_] == [0, 0, 0], open_[0].output
     assert "nothing is encrypted" in open_[0].output
     packets = (tmp_path / "plain").read_bytes()
@@ -95,12 +119,22 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
         for node in nodes:
             reach_only(node, middle)
         where = f"distributed.hub={middle.address}:7000"
-        hub = start_cli("app=hub", "num_partitions=3", "parts_per_node=1", "distributed.backend=sockets", where,
-                        f"distributed.credentials={keys[3]}", cwd=tmp_path, prefix=middle.prefix)  # fmt: skip
+        hub = start_cli(
+            "app=hub",
+            "num_partitions=3",
+            "parts_per_node=1",
+            "distributed.backend=sockets",
+            where,
+            f"distributed.credentials={keys[3]}",
+            cwd=tmp_path,
+            prefix=middle.prefix,
+        )
         try:
             with captured(middle, tmp_path / "secure"):
                 each = [[f"distributed.credentials={folder}"] for folder in keys[:3]]
-                secure = run_nodes(nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", where, *SECURE, each=each)
+                secure = run_nodes(
+                    nodes, tmp_path, *SMALL, f"partition_dir={tmp_path}", where, *SECURE, each=each
+                )
         finally:
             kill_group(hub.pid)
             hub.communicate()
@@ -108,16 +142,28 @@ def test_three_nodes_that_reach_a_hub_alone(tmp_path: Path) -> None:
     packets = (tmp_path / "secure").read_bytes()
     assert len(packets) > 50_000
     assert not any(row in packets for row in rows)
-    alone = train.run(compose(["app=train", *SMALL, *SECURE, f"partition_dir={tmp_path}"]), tmp_path / "alone")
+    alone = train.run(
+        compose(["app=train", *SMALL, *SECURE, f"partition_dir={tmp_path}"]), tmp_path / "alone"
+    )
     assert alone["status"] == "done"
     for layer in ("layer0.safetensors", "layer1.safetensors"):
-        one, other = ((tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone"))
+        one, other = (
+            (tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone")
+        )
         assert one == other
 
 
-CORA = ("dataset_name=parts", "num_partitions=3", "cluster.threads=1",
-        "device=cpu", "exchange=plain", "exchange.precision=fp32", "stopping=none", "num_rounds=[40]",
-        "gradient.precision=fp32")  # fmt: skip
+CORA = (
+    "dataset_name=parts",
+    "num_partitions=3",
+    "cluster.threads=1",
+    "device=cpu",
+    "exchange=plain",
+    "exchange.precision=fp32",
+    "stopping=none",
+    "num_rounds=[40]",
+    "gradient.precision=fp32",
+)
 
 
 def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[bytes]]:
@@ -135,9 +181,17 @@ def cora_with_canaries(folder: Path) -> tuple[list[Path], list[bytes], list[byte
     owner = rng.integers(3, size=graph.num_nodes)
     sites = write_sites(folder, graph, masks, owner, ("north", "east", "south"))
     ends = np.stack([owner[graph.dst], owner[graph.src]], axis=1)
-    asked = [ids[graph.src[(ends == pair).all(axis=1)]] for pair in itertools.permutations(range(3), 2)]
-    shown = {int(each) for some in asked for each in (some.min(), some.max())}  # the others are coded by these
-    return list(sites), [row.tobytes() for row in more[:100]], [each.to_bytes(8, "little") for each in shown]
+    asked = [
+        ids[graph.src[(ends == pair).all(axis=1)]] for pair in itertools.permutations(range(3), 2)
+    ]
+    shown = {
+        int(each) for some in asked for each in (some.min(), some.max())
+    }  # the others are coded by these
+    return (
+        list(sites),
+        [row.tobytes() for row in more[:100]],
+        [each.to_bytes(8, "little") for each in shown],
+    )
 
 
 @pytest.mark.long("test_hub.py has the hub within node 0, test_residency.py the run over TLS")
@@ -153,12 +207,18 @@ def test_cora_at_sites_whose_firewalls_let_nobody_in(tmp_path: Path) -> None:
             for node in nodes:
                 stack.enter_context(captured(node, tmp_path / f"{run}-{node.address}"))
             if run == "plain":
-                more, each = [f"distributed.master_addr={nodes[0].address}", "distributed.tls=false"], data
+                more, each = (
+                    [f"distributed.master_addr={nodes[0].address}", "distributed.tls=false"],
+                    data,
+                )
             else:
                 for node in nodes[1:]:
                     firewall.close_inbound(node.namespace)
                 more = [f"distributed.hub={nodes[0].address}:7000", "gradient.secure=true"]
-                each = [[*own, f"distributed.credentials={key}"] for own, key in zip(data, keys, strict=True)]
+                each = [
+                    [*own, f"distributed.credentials={key}"]
+                    for own, key in zip(data, keys, strict=True)
+                ]
             ended = run_nodes(nodes, tmp_path, *CORA, *more, each=each, run=run)
             assert [one.rc for one in ended] == [0, 0, 0], ended[0].output
             sent = [node.sent()[0] for node in nodes]
@@ -167,7 +227,10 @@ def test_cora_at_sites_whose_firewalls_let_nobody_in(tmp_path: Path) -> None:
         summary = json.loads((tmp_path / f"{run}0" / "summary.json").read_text())
         counted[run] = summary["bytes"]["by_peer"], sent, found, summary["test"]["accuracy"]
         print(run, counted[run])
-    (plain, plain_sent, found, _), (secure, secure_sent, none, accuracy) = counted["plain"], counted["secure"]
+    (plain, plain_sent, found, _), (secure, secure_sent, none, accuracy) = (
+        counted["plain"],
+        counted["secure"],
+    )
     assert found[0] > 5
     assert found[1] == len(ids)
     assert none == (0, 0)

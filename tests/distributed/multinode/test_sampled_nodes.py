@@ -36,14 +36,29 @@ def test_two_machines(tmp_path: Path) -> None:
     with namespaces.network(2) as nodes:
         for rank, node in enumerate(nodes):
             parts = copy_for(range(rank, rank + 1), directory, tmp_path / f"parts{rank}")
-            own = [f"partition_dir={parts}", f"node_rank={rank}", f"hydra.run.dir={tmp_path}/run{rank}"]
-            processes.append(start_cli(
-                "--config-name", "node_classification_sage", "app=train", "trainer=sampled", *base[:2], *own,
-                "num_rounds=[6]", "batch_size=64", "cluster.threads=1", "parts_per_node=1",
-                "sampled.trainers=2",
-                f"distributed.master_addr={nodes[0].address}",
-                cwd=tmp_path, prefix=Machine(node.namespace, node.address).prefix,
-            ))  # fmt: skip
+            own = [
+                f"partition_dir={parts}",
+                f"node_rank={rank}",
+                f"hydra.run.dir={tmp_path}/run{rank}",
+            ]
+            processes.append(
+                start_cli(
+                    "--config-name",
+                    "node_classification_sage",
+                    "app=train",
+                    "trainer=sampled",
+                    *base[:2],
+                    *own,
+                    "num_rounds=[6]",
+                    "batch_size=64",
+                    "cluster.threads=1",
+                    "parts_per_node=1",
+                    "sampled.trainers=2",
+                    f"distributed.master_addr={nodes[0].address}",
+                    cwd=tmp_path,
+                    prefix=Machine(node.namespace, node.address).prefix,
+                )
+            )
         for ended in [finish(process, timeout=150) for process in processes]:
             assert ended.rc == 0, ended.output
         sent = [node.sent() for node in nodes]
@@ -52,5 +67,7 @@ def test_two_machines(tmp_path: Path) -> None:
     for rank, (wire, packets) in enumerate(sent):
         payload = crossing(summary["bytes"]["by_peer"], range(rank, rank + 1))
         rest = wire - HEADERS * packets - payload
-        print(f"rank {rank}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}")
+        print(
+            f"rank {rank}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}"
+        )
         assert 0 <= rest <= FRAMES * payload

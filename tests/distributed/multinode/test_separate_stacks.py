@@ -21,7 +21,13 @@ from support import ROOT, finish, start_cli, wait_until
 from retexo.apps import partition_data, train
 from retexo.config.compose import compose
 
-TRAINING = ("+experiment=exact", "num_rounds=[4]", "stopping=none", "device=cpu", "cluster.threads=1")
+TRAINING = (
+    "+experiment=exact",
+    "num_rounds=[4]",
+    "stopping=none",
+    "device=cpu",
+    "cluster.threads=1",
+)
 """Messages that are long enough for the headers of packets to be few."""
 HEADERS = 14 + 20 + 32
 """bytes of Ethernet, IP and TCP (with its timestamps) around the payload of a packet"""
@@ -34,7 +40,11 @@ def readme_command(**changes: Any) -> list[str]:
     first = next(line for line in lines if "distributed.master_addr=" in line)
     arguments = shlex.split(first)[2:]
     for name, value in changes.items():
-        (place,) = (at for at, argument in enumerate(arguments) if argument.split("=")[0].split(".")[-1] == name)
+        (place,) = (
+            at
+            for at, argument in enumerate(arguments)
+            if argument.split("=")[0].split(".")[-1] == name
+        )
         arguments[place] = f"{arguments[place].split('=')[0]}={value}"
     return arguments
 
@@ -65,19 +75,25 @@ OneNode = Callable[[int], tuple[Path, Run]]
 
 
 def left_by(run_dir: Path, sent: list[tuple[int, int]]) -> Run:
-    layers = {path.name: path.read_bytes() for path in (run_dir / "checkpoint").glob("*.safetensors")}
+    layers = {
+        path.name: path.read_bytes() for path in (run_dir / "checkpoint").glob("*.safetensors")
+    }
     return Run(layers, json.loads((run_dir / "summary.json").read_text()), sent)
 
 
 def ranks_of(num_parts: int, per_node: int) -> list[range]:
-    return [range(first, min(first + per_node, num_parts)) for first in range(0, num_parts, per_node)]
+    return [
+        range(first, min(first + per_node, num_parts)) for first in range(0, num_parts, per_node)
+    ]
 
 
 def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
     """Start the command on every node, each with its own copy of its parts, and wait for all of them."""
     num_nodes = len(ranks_of(int(partitions.name.rsplit("-", 1)[-1]), per_node))
     with namespaces.network(num_nodes) as nodes:
-        for ended in [finish(process) for process in start_on(nodes, partitions, folder, per_node, *arguments)]:
+        for ended in [
+            finish(process) for process in start_on(nodes, partitions, folder, per_node, *arguments)
+        ]:
             assert ended.rc == 0, ended.output
         return left_by(folder / "run0", [node.sent() for node in nodes])
 
@@ -93,9 +109,17 @@ def start_on(
         if not parts.exists():
             copy_for(own, partitions, parts)
         command = readme_command(
-            num_partitions=num_parts, parts_per_node=per_node, node_rank=rank, master_addr=nodes[0].address,
-        )  # fmt: skip
-        command += [f"partition_dir={parts}", *TRAINING, *arguments, f"hydra.run.dir={folder}/run{rank}"]
+            num_partitions=num_parts,
+            parts_per_node=per_node,
+            node_rank=rank,
+            master_addr=nodes[0].address,
+        )
+        command += [
+            f"partition_dir={parts}",
+            *TRAINING,
+            *arguments,
+            f"hydra.run.dir={folder}/run{rank}",
+        ]
         processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
     return processes
 
@@ -107,7 +131,12 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
     @functools.cache
     def run(parts: int) -> tuple[Path, Run]:
         folder = Path(tmp_path_factory.mktemp("one"))
-        arguments = ("dataset_name=cora", f"num_partitions={parts}", f"partition_dir={folder}/parts", *TRAINING)
+        arguments = (
+            "dataset_name=cora",
+            f"num_partitions={parts}",
+            f"partition_dir={folder}/parts",
+            *TRAINING,
+        )
         settings = compose(arguments, "node_classification_gcn")
         partition_data.run(settings.partition)
         train.run(settings, folder / "run")
@@ -119,10 +148,17 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
 
 # parts, parts a node: the first are 2 nodes with 2 parts and 1
 LONG = pytest.mark.long("other numbers of nodes and parts")
-PLACEMENTS = [(3, 2), *(pytest.param(placement, marks=LONG) for placement in ((5, 2), (5, 3), (3, 1)))]
+PLACEMENTS = [
+    (3, 2),
+    *(pytest.param(placement, marks=LONG) for placement in ((5, 2), (5, 3), (3, 1))),
+]
 
 
-@pytest.fixture(scope="module", params=PLACEMENTS, ids=lambda placement: f"{placement[0]}-parts-by-{placement[1]}")
+@pytest.fixture(
+    scope="module",
+    params=PLACEMENTS,
+    ids=lambda placement: f"{placement[0]}-parts-by-{placement[1]}",
+)
 def placed(
     request: pytest.FixtureRequest, one_node: OneNode, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[range], Run, Run]:
@@ -142,7 +178,11 @@ def test_the_same_parameters_bit_for_bit(placed: tuple[list[range], Run, Run]) -
 
 def crossing(by_peer: list[list[int]], own: range) -> int:
     """Bytes that the workers of a node sent to workers of other nodes, by their account."""
-    return sum(by_peer[rank][peer] for rank, peer in itertools.product(own, range(len(by_peer))) if peer not in own)
+    return sum(
+        by_peer[rank][peer]
+        for rank, peer in itertools.product(own, range(len(by_peer)))
+        if peer not in own
+    )
 
 
 def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) -> None:
@@ -154,26 +194,38 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
     for own, (wire, packets) in zip(groups, several.sent, strict=True):
         payload = crossing(several.summary["bytes"]["by_peer"], own)
         rest = wire - HEADERS * packets - payload
-        print(f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}")
+        print(
+            f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest {rest:,}"
+        )
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload
 
 
 @pytest.mark.timeout(300)  # it waits for three starts, up to 90 s each
-def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(one_node: OneNode, tmp_path: Path) -> None:
+def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(
+    one_node: OneNode, tmp_path: Path
+) -> None:
     """Both nodes end within 20 s, and name the other; resumed, the run ends as one that was never cut."""
     directory, _ = one_node(3)
     kept = ("checkpoint.every=5", "resume=auto", "distributed.heartbeat_timeout=5")
     longer = ("num_rounds=[30]", *kept)
     settings = compose(
-        ["dataset_name=cora", "num_partitions=3", f"partition_dir={directory.parent}", *TRAINING, *longer],
+        [
+            "dataset_name=cora",
+            "num_partitions=3",
+            f"partition_dir={directory.parent}",
+            *TRAINING,
+            *longer,
+        ],
         "node_classification_gcn",
     )
     train.run(settings, tmp_path / "whole")
     with namespaces.network(2) as nodes:
         processes = start_on(nodes, directory, tmp_path, 2, *longer)
         log = tmp_path / "run0" / "metrics.jsonl"
-        wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 12, 90, "a dozen rounds")
+        wait_until(
+            lambda: log.exists() and len(log.read_text().splitlines()) > 12, 90, "a dozen rounds"
+        )
         nodes[1].cut()
         cut = time.monotonic()
         ended = [finish(process) for process in processes]
@@ -183,14 +235,16 @@ def test_a_cut_link_is_noticed_and_the_run_goes_on_when_it_is_back(one_node: One
         assert f"node {1 - rank}" in end.stderr.splitlines()[-1]
         assert "phase: " in end.stderr.splitlines()[-1]
     with namespaces.network(2) as nodes:
-        for end in [finish(process) for process in start_on(nodes, directory, tmp_path, 2, *longer)]:
+        for end in [
+            finish(process) for process in start_on(nodes, directory, tmp_path, 2, *longer)
+        ]:
             assert end.rc == 0, end.output
     whole, resumed = (left_by(tmp_path / name, []) for name in ("whole", "run0"))
     assert resumed.parameters == whole.parameters
     assert resumed.summary["resumed"]["round"] >= 5
 
 
-# --- the networks themselves -------------------------------------------------------------------------------------------  # noqa: E501
+# --- the networks themselves -------------------------------------------------------------------------------------------
 
 
 HOLD = """
@@ -206,7 +260,9 @@ def test_a_network_is_gone_after_a_failure_with_what_ran_in_it() -> None:
         with namespaces.network(2) as nodes:
             mine.extend(node.namespace for node in nodes)
             assert set(mine) <= set(namespaces.left())
-            processes.append(subprocess.Popen([*nodes[0].prefix, "sleep", "1000"], start_new_session=True))
+            processes.append(
+                subprocess.Popen([*nodes[0].prefix, "sleep", "1000"], start_new_session=True)
+            )
             wait_until(lambda: namespaces.pids(mine[0]), 10, "it runs on the node")
             raise ZeroDivisionError
 
@@ -233,6 +289,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
 
 def test_nodes_reach_each_other_and_nothing_else() -> None:
     with namespaces.network(2) as nodes:
-        routes = subprocess.run([*nodes[0].prefix, "ip", "route"], capture_output=True, text=True, check=True).stdout
+        routes = subprocess.run(
+            [*nodes[0].prefix, "ip", "route"], capture_output=True, text=True, check=True
+        ).stdout
         assert routes.split()[:3] == ["10.0.0.0/24", "dev", "eth0"]
         assert len(routes.splitlines()) == 1

@@ -13,7 +13,13 @@ from retexo.cluster import launch
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 
-DATA = ("dataset_name=synthetic", "synthetic.nodes=60", "synthetic.edges=90", "synthetic.features=4", "split.seed=3")
+DATA = (
+    "dataset_name=synthetic",
+    "synthetic.nodes=60",
+    "synthetic.edges=90",
+    "synthetic.features=4",
+    "split.seed=3",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +48,9 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
     assert open_directory(settings()).digest() == made.digest(), "made again it is another"
 
 
-def test_compiled_passes_are_imported_for_workers_that_train_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_passes_are_imported_for_workers_that_train_many_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[bool] = []
     monkeypatch.setattr(launch, "warm_up", lambda compiled: told.append(compiled))
     make(4)
@@ -59,7 +67,9 @@ def test_compiled_passes_are_imported_for_workers_that_train_many_rows(monkeypat
 def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
     """The first one is the default, the second comes with the code, and partitions of the third are there."""
     make(4)
-    with pytest.raises(InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"):
+    with pytest.raises(
+        InputError, match=f"dataset_file=g.npz has no meaning with dataset_name={name}: .*=file"
+    ):
         open_directory(compose([*DATA, f"dataset_name={name}", "dataset_file=g.npz"]))
 
 
@@ -67,7 +77,11 @@ def test_the_number_of_parts_of_the_only_directory() -> None:
     make(3)
     found = settings()
     cluster = found.train.cluster
-    assert (found.partition.num_partitions, cluster.num_partitions, cluster.parts_per_node) == (3, 3, 3)
+    assert (found.partition.num_partitions, cluster.num_partitions, cluster.parts_per_node) == (
+        3,
+        3,
+        3,
+    )
     assert found.resolved["num_partitions"] == 3
     assert open_directory(found).num_parts == 3
     for given in ("num_partitions=2", "parts_per_node=2"):
@@ -86,14 +100,20 @@ def test_a_directory_of_another_layout_says_its_number() -> None:
 
 def test_the_published_place_is_read_unless_another_is_given() -> None:
     make(4, "partition_dir=../retexo-datasets/partitions/")
-    assert open_directory(settings()).path == Path("../retexo-datasets/partitions/synthetic-random-vol-4")
-    assert open_directory(settings("partition_dir=data/partitions")).path.parent == Path("data/partitions")
+    assert open_directory(settings()).path == Path(
+        "../retexo-datasets/partitions/synthetic-random-vol-4"
+    )
+    assert open_directory(settings("partition_dir=data/partitions")).path.parent == Path(
+        "data/partitions"
+    )
 
 
 def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
     with pytest.raises(InputError, match=r"app=partition_data .* copy it to the others"):
         open_directory(settings("parts_per_node=2"))
     for name in ("reddit", "ogbn-arxiv", "pubmed_torch"):
-        with pytest.raises(InputError, match=rf"app=partition_data dataset_name={name} .* dataset_name=cora"):
+        with pytest.raises(
+            InputError, match=rf"app=partition_data dataset_name={name} .* dataset_name=cora"
+        ):
             open_directory(with_parts_found(compose([f"dataset_name={name}"])))
     assert not Path("data").exists()

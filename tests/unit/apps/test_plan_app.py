@@ -36,7 +36,12 @@ from retexo.estimate.memory import BASE, KEPT, Memory, worker_memory
 from retexo.estimate.traffic import architecture_of, estimate_traffic
 
 WORLD = 3
-DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", f"num_partitions={WORLD}")
+DATA = (
+    "dataset_name=file",
+    "dataset_file=toy.npz",
+    "partition_dir=parts",
+    f"num_partitions={WORLD}",
+)
 SMALL = ("hidden_dim=8", "num_rounds=[3]", "stopping=none", "device=cpu")
 
 
@@ -50,7 +55,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with toy.npz, its partitions below parts/, and a copy of these below damaged/ that is."""
     folder = Path(tmp_path_factory.mktemp("plan"))
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
-    partition_data.run(compose([*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]).partition)
+    partition_data.run(
+        compose(
+            [*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts"]
+        ).partition
+    )
     shutil.copytree(folder / "parts", folder / "damaged")
     path = folder / "damaged" / f"toy-random-vol-{WORLD}" / "part1" / "feat.npy"
     path.write_bytes(path.read_bytes()[:-1])
@@ -78,15 +87,19 @@ def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> N
     assert ended.rc == 0, ended.output
     sent = json.loads((place / "train" / "summary.json").read_text())["bytes"]
     assert planned["rounds"]["limit"] == [3, 3]
-    entries = [{**entry, "total": entry["num_bytes"] * (3 if entry["kind"] == "gradients" else 1)}
-               for entry in planned["entries"]]  # fmt: skip
+    entries = [
+        {**entry, "total": entry["num_bytes"] * (3 if entry["kind"] == "gradients" else 1)}
+        for entry in planned["entries"]
+    ]
     assert sum(entry["total"] for entry in entries) == planned["bytes"]["limit"] >= sent["total"]
     for kind in ("setup", "features", "metrics"):
         own = [entry for entry in entries if entry["kind"] == kind]
         assert all(entry["exact"] for entry in own)
         assert sum(entry["total"] for entry in own) == sent["by_kind"][kind]
     assert sum(entry["total"] for entry in entries if entry["layer"] == 0) == sent["by_layer"][0]
-    assert sum(entry["total"] for entry in entries if entry["layer"] is None) == sent["outside_layers"]
+    assert (
+        sum(entry["total"] for entry in entries if entry["layer"] is None) == sent["outside_layers"]
+    )
     least, most = (by_peer(entries, exact) for exact in (True, False))
     assert (least <= np.array(sent["by_peer"])).all()
     assert (np.array(sent["by_peer"]) <= most).all()
@@ -96,21 +109,33 @@ def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> N
 def by_peer(entries: Sequence[dict[str, Any]], only_exact: bool) -> np.ndarray:
     table = np.zeros((WORLD, WORLD), dtype=np.int64)
     for entry in entries:
-        table[entry["sender"], entry["receiver"]] += entry["total"] * (entry["exact"] or not only_exact)
+        table[entry["sender"], entry["receiver"]] += entry["total"] * (
+            entry["exact"] or not only_exact
+        )
     return table
 
 
 def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     entries = planned["entries"]
-    features = [entry for entry in entries if (entry["kind"], entry["wave"]) == ("features", "rounds")]
-    embeddings = [entry for entry in entries if (entry["kind"], entry["wave"]) == ("embeddings", "embed")]
+    features = [
+        entry for entry in entries if (entry["kind"], entry["wave"]) == ("features", "rounds")
+    ]
+    embeddings = [
+        entry for entry in entries if (entry["kind"], entry["wave"]) == ("embeddings", "embed")
+    ]
     assert f"layer 0 rounds features {sum(entry['num_bytes'] for entry in features):,}" in lines
-    assert f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most" in lines
+    assert (
+        f"layer 1 embed embeddings {sum(entry['num_bytes'] for entry in embeddings):,} at most"
+        in lines
+    )
     for name, number in (("limit", "3, 3"), ("given", "5, 2")):
         assert f"all bytes, rounds per layer {number} ({name})" in lines
         assert f"this configuration {planned['bytes'][name]:,} at most" in lines
-        assert any(line.startswith(f"centralized {planned['baselines'][name]['centralized']:,}") for line in lines)
+        assert any(
+            line.startswith(f"centralized {planned['baselines'][name]['centralized']:,}")
+            for line in lines
+        )
     assert "by sender (down) and receiver (given)" in lines
     assert any(line.startswith("memory per worker, private, about:") for line in lines)
 
@@ -141,11 +166,14 @@ def test_a_mistake_ends_with_status_2(place: Path, mistakes: dict[str, Ended], n
 
 
 def toy_settings(place: Path, *overrides: str) -> Settings:
-    return compose([*DATA, *SMALL, f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", *overrides])
+    return compose(
+        [*DATA, *SMALL, f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", *overrides]
+    )
 
 
 @pytest.mark.parametrize(
-    ("given", "rounds"), [("[5]", (5, 5, 5)), ("[5,2]", (5, 2, 2)), ("[5,2,1]", (5, 2, 1)), ("[0,1,2,3]", (0, 1, 2))]
+    ("given", "rounds"),
+    [("[5]", (5, 5, 5)), ("[5,2]", (5, 2, 2)), ("[5,2,1]", (5, 2, 1)), ("[0,1,2,3]", (0, 1, 2))],
 )
 def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
     settings = compose(["num_layers=3", f"plan.rounds={given}", f"num_rounds={given}"])
@@ -167,7 +195,11 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
     def start(*_: Any) -> None:
         raise AssertionError("a process is started")
 
-    for module, name in ((launch, "warm_up"), (launch, "run_workers"), (launch.multiprocessing.Process, "start")):
+    for module, name in (
+        (launch, "warm_up"),
+        (launch, "run_workers"),
+        (launch.multiprocessing.Process, "start"),
+    ):
         monkeypatch.setattr(module, name, start)
     found = plan.run(toy_settings(place), tmp_path)
     assert list(found["rounds"]) == ["limit"]
@@ -176,15 +208,26 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
 
 OPTIONS = {
     ("exchange=plain", "gradient=sync"): {
-        "exchange=exact", "exchange.precision=bf16", "exchange.precision=int8", "gradient.precision=bf16",
-        "gradient.precision=int6", "gradient.compression=powersgd", "smoothing.reach=hops",
+        "exchange=exact",
+        "exchange.precision=bf16",
+        "exchange.precision=int8",
+        "gradient.precision=bf16",
+        "gradient.precision=int6",
+        "gradient.compression=powersgd",
+        "smoothing.reach=hops",
     },
-    ("exchange.precision=bf16",): {"exchange.precision=int8", "gradient.precision=bf16", "smoothing.reach=hops"},
-}  # fmt: skip
+    ("exchange.precision=bf16",): {
+        "exchange.precision=int8",
+        "gradient.precision=bf16",
+        "smoothing.reach=hops",
+    },
+}
 
 
 @pytest.mark.parametrize("base", OPTIONS)
-def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: Path, base: tuple[str, ...]) -> None:
+def test_options_are_sorted_and_what_their_setting_sends(
+    place: Path, tmp_path: Path, base: tuple[str, ...]
+) -> None:
     options = plan.run(toy_settings(place, *base, "plan.rounds=[4,1]"), tmp_path)["options"]
     assert set(options) == OPTIONS[base]
     assert list(options.values()) == sorted(options.values())
@@ -205,7 +248,9 @@ def test_what_takes_long_is_not_tried(
     assert "takes long" in capsys.readouterr().out
 
 
-def test_nothing_is_run_dry_twice(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_run_dry_twice(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """This configuration and exchange=plain, whatever the rounds; and two other precisions, another reach."""
     calls: Counter[int] = Counter()
     really_run = traffic.run_threads
@@ -230,26 +275,42 @@ def small_graph() -> GraphData:
 
 @pytest.fixture
 def small(tmp_path: Path) -> PartitionDirectory:
-    masks = {name: np.arange(5) % 3 == third for third, name in enumerate(("train_mask", "val_mask", "test_mask"))}
+    masks = {
+        name: np.arange(5) % 3 == third
+        for third, name in enumerate(("train_mask", "val_mask", "test_mask"))
+    }
     return write_partitions(tmp_path, small_graph(), masks, [0, 0, 0, 1, 1], 2)
 
 
 def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
-    return compose([
-        f"partition_dir={directory.path}", "num_partitions=2", "hidden_dim=8", "num_rounds=[10,4,3]", "num_layers=3",
-        "device=cpu", *overrides,
-    ])  # fmt: skip
+    return compose(
+        [
+            f"partition_dir={directory.path}",
+            "num_partitions=2",
+            "hidden_dim=8",
+            "num_rounds=[10,4,3]",
+            "num_layers=3",
+            "device=cpu",
+            *overrides,
+        ]
+    )
 
 
 def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     settings = small_settings(small)
     found = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
     halo, epochs = 3, 10
-    features, embeddings = 4 * halo * 4, 2 * 4 * halo * 8 * 2  # forwards and backwards, after each layer but the last
+    features, embeddings = (
+        4 * halo * 4,
+        2 * 4 * halo * 8 * 2,
+    )  # forwards and backwards, after each layer but the last
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read(part) for part in (0, 1)]
-    plain = replace(settings.train, exchange=replace(settings.train.exchange, mode="plain", precision=("fp32",) * 3))
+    plain = replace(
+        settings.train,
+        exchange=replace(settings.train.exchange, mode="plain", precision=("fp32",) * 3),
+    )
     assert found == {
         "plain lazy exchange": estimate_traffic(plain, small, partitions).total([10, 4, 3]),
         "full graph, end to end": features + epochs * (embeddings + gradients),
@@ -307,7 +368,9 @@ def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, wid
     directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
     partitions = [directory.read(part) for part in (0, 1)]
     settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
-    return worker_memory(partitions[0], architecture_of(settings, directory, partitions), settings, 26)
+    return worker_memory(
+        partitions[0], architecture_of(settings, directory, partitions), settings, 26
+    )
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])

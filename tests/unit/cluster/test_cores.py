@@ -32,7 +32,11 @@ TREES: dict[str, tuple[dict[str, str], int]] = {
     "below one core": ({OWN: "0::/a\n", f"{CGROUP}/a/cpu.max": "50000 100000\n"}, 1),
     "more than there are": ({OWN: "0::/a\n", f"{CGROUP}/a/cpu.max": "9900000 100000\n"}, CORES),
     "of a group above": (
-        {OWN: "0::/a/b/c\n", f"{CGROUP}/a/cpu.max": "300000 100000\n", f"{CGROUP}/a/b/cpu.max": "500000 100000\n"},
+        {
+            OWN: "0::/a/b/c\n",
+            f"{CGROUP}/a/cpu.max": "300000 100000\n",
+            f"{CGROUP}/a/b/cpu.max": "500000 100000\n",
+        },
         3,
     ),
     "not visible": ({OWN: "0::/../../far/away\n", f"{CGROUP}/cpu.max": "200000 100000\n"}, 2),

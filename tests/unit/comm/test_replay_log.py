@@ -15,7 +15,9 @@ def test_the_checksum_does_not_depend_on_the_pieces(cuts: list[int]) -> None:
     assert checksum(np.split(MESSAGE, sorted(cuts))) == checksum([MESSAGE])
 
 
-@pytest.mark.parametrize("place", [0, 7, BLOCK - 1, BLOCK, 3 * BLOCK - 1, 3 * BLOCK, len(MESSAGE) - 1])
+@pytest.mark.parametrize(
+    "place", [0, 7, BLOCK - 1, BLOCK, 3 * BLOCK - 1, 3 * BLOCK, len(MESSAGE) - 1]
+)
 def test_the_checksum_is_of_every_byte(place: int) -> None:
     changed = MESSAGE.copy()
     changed[place] ^= 128
@@ -28,4 +30,12 @@ def test_the_checksum_is_of_the_order_of_blocks() -> None:
 
 
 def test_the_checksum_is_of_the_length() -> None:
-    assert len({checksum([np.zeros(size, np.uint8)]) for size in (0, 1, 8, BLOCK - 1, BLOCK, BLOCK + 1)}) == 6
+    assert (
+        len(
+            {
+                checksum([np.zeros(size, np.uint8)])
+                for size in (0, 1, 8, BLOCK - 1, BLOCK, BLOCK + 1)
+            }
+        )
+        == 6
+    )

@@ -29,13 +29,17 @@ def noted(work: Callable[[Communicator], Any]) -> Callable[[Communicator], Any]:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_results_come_by_rank(world: int) -> None:
-    assert run_threads(world, lambda comm: (comm.rank, comm.world_size)) == [(rank, world) for rank in range(world)]
+    assert run_threads(world, lambda comm: (comm.rank, comm.world_size)) == [
+        (rank, world) for rank in range(world)
+    ]
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_all_to_all(world: int) -> None:
     def work(comm: Communicator) -> list[list[int]]:
-        to_peers = [torch.full((peer,), 10 * comm.rank + peer, dtype=torch.int32) for peer in range(world)]
+        to_peers = [
+            torch.full((peer,), 10 * comm.rank + peer, dtype=torch.int32) for peer in range(world)
+        ]
         return [part.tolist() for part in comm.all_to_all(to_peers, [comm.rank] * world, SETUP)]
 
     for rank, (parts, sent) in enumerate(run_threads(world, noted(work))):
@@ -49,7 +53,11 @@ def test_all_reduce_and_gathers(world: int) -> None:
         tensor = torch.tensor([comm.rank + 1.0, 0.5])
         comm.all_reduce([ReduceInput(tensor)], SETUP)
         own = torch.tensor([comm.rank])
-        return tensor.tolist(), comm.all_gather(own, SETUP).tolist(), comm.gather(own, SETUP).tolist()
+        return (
+            tensor.tolist(),
+            comm.all_gather(own, SETUP).tolist(),
+            comm.gather(own, SETUP).tolist(),
+        )
 
     everyone = [[rank] for rank in range(world)]
     for rank, ((total, gathered, at_first), _) in enumerate(run_threads(world, noted(work))):
@@ -80,7 +88,7 @@ def test_what_was_received_is_a_copy() -> None:
     assert run_threads(3, work) == [[0], [1], [2]]
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- failures ----------------------------------------------------------------------------------------------------------
 
 
 class Cause(Exception):
@@ -117,4 +125,7 @@ def test_a_message_of_another_size_than_announced() -> None:
 def test_a_rehearsal_after_a_failed_one() -> None:
     with pytest.raises(ZeroDivisionError):
         run_threads(2, lambda comm: 1 // comm.rank)
-    assert run_threads(2, lambda comm: comm.all_gather(torch.tensor([comm.rank]), SETUP).tolist()) == [[[0], [1]]] * 2
+    assert (
+        run_threads(2, lambda comm: comm.all_gather(torch.tensor([comm.rank]), SETUP).tolist())
+        == [[[0], [1]]] * 2
+    )

@@ -11,10 +11,23 @@ from hypothesis import strategies as st
 from retexo.comm import wire
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, wire.INT6])
-@given(count=st.integers(0, 5 * wire.BLOCK), blocks=st.lists(st.integers(0, 5), max_size=4), offset=st.integers(0, 9))
-def test_chunks_hold_the_values(dtype: torch.dtype, count: int, blocks: list[int], offset: int) -> None:
-    values = torch.arange(-count, count, 2, dtype=torch.float32 if dtype in wire.LARGEST else torch.float64) / 8
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, wire.INT6]
+)
+@given(
+    count=st.integers(0, 5 * wire.BLOCK),
+    blocks=st.lists(st.integers(0, 5), max_size=4),
+    offset=st.integers(0, 9),
+)
+def test_chunks_hold_the_values(
+    dtype: torch.dtype, count: int, blocks: list[int], offset: int
+) -> None:
+    values = (
+        torch.arange(
+            -count, count, 2, dtype=torch.float32 if dtype in wire.LARGEST else torch.float64
+        )
+        / 8
+    )
     encoded = wire.encode(values, dtype)
     ends = sorted({0, count, *(min(count, each * wire.BLOCK) for each in blocks)})
     decoded = []

@@ -22,8 +22,13 @@ from retexo.config.settings import Settings
 from retexo.trainers import registry
 from retexo.trainers.registry import TRAINERS
 
-CONFIGS = ("node_classification", "node_classification_gcn", "node_classification_sage", "node_classification_gat",
-           "node_classification_gin")  # fmt: skip
+CONFIGS = (
+    "node_classification",
+    "node_classification_gcn",
+    "node_classification_sage",
+    "node_classification_gat",
+    "node_classification_gin",
+)
 
 
 def refused(*overrides: str) -> str:
@@ -47,16 +52,34 @@ def test_composing_and_refusing_take_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-def test_what_was_composed_once_serves_other_values_at_another_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_composed_once_serves_other_values_at_another_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = []
     for seed, now in ((5, "before"), (6, "after")):
-        monkeypatch.setattr("hydra.core.utils.datetime", Mock(**{"now.return_value.strftime.return_value": now}))
-        settings, run_dir = compose_run([f"seed={seed}", "model=gat", "trainer=bns", f"bns.p=0.{seed}"])
-        found.append((settings.train.seed, settings.resolved["bns"]["p"], settings.train.model.name, str(run_dir)))
-    assert found == [(5, 0.5, "gat", "outputs/before/before"), (6, 0.6, "gat", "outputs/after/after")]
+        monkeypatch.setattr(
+            "hydra.core.utils.datetime", Mock(**{"now.return_value.strftime.return_value": now})
+        )
+        settings, run_dir = compose_run(
+            [f"seed={seed}", "model=gat", "trainer=bns", f"bns.p=0.{seed}"]
+        )
+        found.append(
+            (
+                settings.train.seed,
+                settings.resolved["bns"]["p"],
+                settings.train.model.name,
+                str(run_dir),
+            )
+        )
+    assert found == [
+        (5, 0.5, "gat", "outputs/before/before"),
+        (6, 0.6, "gat", "outputs/after/after"),
+    ]
 
 
-def test_a_changed_file_of_the_configuration_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_changed_file_of_the_configuration_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shutil.copytree(CONFIG_DIR, tmp_path / "conf")
     monkeypatch.setattr("retexo.config.compose.CONFIG_DIR", tmp_path / "conf")
     sizes = []
@@ -69,7 +92,11 @@ def test_a_changed_file_of_the_configuration_is_read_again(monkeypatch: pytest.M
 def test_defaults() -> None:
     settings = compose()
     train, partition = settings.train, settings.partition
-    assert (settings.app, partition.dataset.name, partition.num_partitions) == ("train", "reddit", 4)
+    assert (settings.app, partition.dataset.name, partition.num_partitions) == (
+        "train",
+        "reddit",
+        4,
+    )
     # The published partition_dir is outside the project; it is read, too (tests/unit/apps/test_partitions.py).
     assert (partition.dir, partition.dataset.dir) == ("data/partitions", "../retexo-datasets/")
     assert (partition.method, partition.objective, partition.overwrite) == ("random", "vol", False)
@@ -80,21 +107,49 @@ def test_defaults() -> None:
     gradient, exchange = train.gradient, train.exchange
     assert (gradient.mode, gradient.local_epochs) == ("sync", 1)
     assert (gradient.compression, gradient.rank, gradient.precision) == ("powersgd", 2, "int6")
-    assert [compose([f"model={name}"]).train.gradient.rank for name in ("sage", "gat", "gin")] == [2, 3, 3]
-    assert (exchange.mode, exchange.precision, train.stopping.patience) == ("exact", ("int4", "int4"), 20)
-    assert (train.model.own_half, train.model.inputs, train.model.passes) == (True, "all", "aggregate")
-    assert (train.readout, train.smoothing.steps, train.smoothing.reach) == ("validation", 5, "computed")
+    assert [compose([f"model={name}"]).train.gradient.rank for name in ("sage", "gat", "gin")] == [
+        2,
+        3,
+        3,
+    ]
+    assert (exchange.mode, exchange.precision, train.stopping.patience) == (
+        "exact",
+        ("int4", "int4"),
+        20,
+    )
+    assert (train.model.own_half, train.model.inputs, train.model.passes) == (
+        True,
+        "all",
+        "aggregate",
+    )
+    assert (train.readout, train.smoothing.steps, train.smoothing.reach) == (
+        "validation",
+        5,
+        "computed",
+    )
     exact = compose(["+experiment=exact"]).train
     assert replace(train, exchange=exact.exchange, gradient=exact.gradient) == exact
-    assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == ("sync", "none", "fp32")
+    assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
+        "sync",
+        "none",
+        "fp32",
+    )
     assert (exact.exchange.mode, exact.exchange.precision) == ("exact", ("fp32", "fp32"))
     fast = compose(["+experiment=fast"]).train
-    assert (fast.exchange, fast.gradient, fast.batch_size) == (exact.exchange, exact.gradient, "auto")
+    assert (fast.exchange, fast.gradient, fast.batch_size) == (
+        exact.exchange,
+        exact.gradient,
+        "auto",
+    )
     assert (fast.stopping.patience, fast.stopping.hidden_patience) == (20, 10)
     assert (fast.cluster.backend, fast.checkpoint.keep) == ("sockets", False)
     assert (train.measure_dv, train.sleep_time) == (False, 0.0)
     cluster = train.cluster
-    assert (cluster.backend, cluster.master_addr, cluster.master_port) == ("gloo", "127.0.0.1", 10011)
+    assert (cluster.backend, cluster.master_addr, cluster.master_port) == (
+        "gloo",
+        "127.0.0.1",
+        10011,
+    )
     assert (cluster.interface, cluster.init_timeout, cluster.timeout) == (None, 120, 1800)
     assert cluster.local_ranks == range(4)
 
@@ -102,9 +157,17 @@ def test_defaults() -> None:
 def test_groups_have_the_last_word_over_the_task() -> None:
     """Links have defaults of their own, in place of which a chosen group counts."""
     links = compose(config_name="link_prediction_gcn").train
-    assert (links.gradient.compression, links.gradient.precision, links.stopping.patience) == ("none", "int8", 40)
+    assert (links.gradient.compression, links.gradient.precision, links.stopping.patience) == (
+        "none",
+        "int8",
+        40,
+    )
     chosen = compose(["gradient=sync", "stopping=none"], "link_prediction_gcn").train
-    assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == ("none", "fp32", None)
+    assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == (
+        "none",
+        "fp32",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,13 +232,25 @@ def test_groups_have_the_last_word_over_the_task() -> None:
         ("synthetic.nodes=0", ["synthetic.nodes=0"]),
         ("synthetic.homophily=1.5", ["synthetic.homophily=1.5"]),
         # What tests/hostile has found.
-        *((f"{name}={value}", [name]) for name, value in {
-            "num_layers": 10**9, "hidden_dim": 10**12, "num_partitions": 10**12, "seed": 2**63, "partition.seed": 2**64,
-            "cluster.threads": 10**9, "distributed.timeout": 1e300, "sleep_time": 1e300, "learning_rate": "[1e300]",
-            "weight_decay": 1e300, "synthetic.nodes": 10**30, "num_rounds": "${device}",
-        }.items()),
+        *(
+            (f"{name}={value}", [name])
+            for name, value in {
+                "num_layers": 10**9,
+                "hidden_dim": 10**12,
+                "num_partitions": 10**12,
+                "seed": 2**63,
+                "partition.seed": 2**64,
+                "cluster.threads": 10**9,
+                "distributed.timeout": 1e300,
+                "sleep_time": 1e300,
+                "learning_rate": "[1e300]",
+                "weight_decay": 1e300,
+                "synthetic.nodes": 10**30,
+                "num_rounds": "${device}",
+            }.items()
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
     message = refused(override)
     assert [word for word in words if word not in message] == [], message
@@ -217,8 +292,20 @@ def test_where_no_name_of_a_group_is_near_all_are_named() -> None:
     assert "distributed.size: no such setting; distributed has " in refused("+distributed.size=2")
 
 
-@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "torch.optim.Optimizer", "torch.optim.lr_scheduler.StepLR",  # noqa: E501
-                                    "torch.optim.Adm", "torch.load", "Adam", "", "torch.optim.functional"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "builtins.eval",
+        "torch.optim.Optimizer",
+        "torch.optim.lr_scheduler.StepLR",
+        "torch.optim.Adm",
+        "torch.load",
+        "Adam",
+        "",
+        "torch.optim.functional",
+    ],
+)
 def test_only_optimizers_of_torch_are_called(target: str) -> None:
     assert "must be a class of torch.optim" in refused(f"optimizer._target_='{target}'")
 
@@ -235,7 +322,10 @@ def test_only_optimizers_of_torch_are_called(target: str) -> None:
         (["+optimizer.betas=[2,2]"], ["beta"]),
         (["optimizer._target_=torch.optim.LBFGS"], ["weight_decay"]),
         (["optimizer._target_=torch.optim.LBFGS", "weight_decay=0"], ["LBFGS"]),  # needs a closure
-        (["optimizer._target_=torch.optim.SparseAdam", "weight_decay=0"], ["SparseAdam"]),  # needs sparse gradients
+        (
+            ["optimizer._target_=torch.optim.SparseAdam", "weight_decay=0"],
+            ["SparseAdam"],
+        ),  # needs sparse gradients
     ],
 )
 def test_optimizer_arguments_are_checked(overrides: list[str], words: list[str]) -> None:
@@ -244,33 +334,53 @@ def test_optimizer_arguments_are_checked(overrides: list[str], words: list[str])
 
 
 def test_momentum_as_published() -> None:
-    settings = compose(["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9"]).train.optimizer
+    settings = compose(
+        ["optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9"]
+    ).train.optimizer
     assert (settings.target, settings.arguments) == ("torch.optim.SGD", {"momentum": 0.9})
 
 
 @pytest.mark.parametrize(
     ("given", "layers", "wanted"),
-    [("[5,6,7]", 2, (5, 6)), ("[5,6,7]", 3, (5, 6, 7)), ("[5,6]", 4, (5, 6, 6, 6)), ("[5]", 3, (5, 5, 5))],
+    [
+        ("[5,6,7]", 2, (5, 6)),
+        ("[5,6,7]", 3, (5, 6, 7)),
+        ("[5,6]", 4, (5, 6, 6, 6)),
+        ("[5]", 3, (5, 5, 5)),
+    ],
 )
 def test_lists_per_layer(given: str, layers: int, wanted: tuple[int, ...]) -> None:
-    settings = compose([f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]).train
+    settings = compose(
+        [f"num_rounds={given}", f"learning_rate={given}", f"num_layers={layers}"]
+    ).train
     assert settings.num_rounds == wanted
     assert settings.learning_rate == wanted
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"), [("bf16", ("bf16",) * 3), ("[int8,int4]", ("int8", "int4", "int4")), ("[fp32]", ("fp32",) * 3)]
+    ("given", "wanted"),
+    [("bf16", ("bf16",) * 3), ("[int8,int4]", ("int8", "int4", "int4")), ("[fp32]", ("fp32",) * 3)],
 )
 def test_one_precision_is_that_of_all_layers(given: str, wanted: tuple[str, ...]) -> None:
-    assert compose([f"exchange.precision={given}", "num_layers=3"]).train.exchange.precision == wanted
+    assert (
+        compose([f"exchange.precision={given}", "num_layers=3"]).train.exchange.precision == wanted
+    )
 
 
 @pytest.mark.parametrize(
     ("parts", "per_node", "node", "ranks"),
-    [(4, "null", 0, [0, 1, 2, 3]), (4, 2, 1, [2, 3]), (5, 2, 2, [4]), (3, 8, 0, [0, 1, 2]), (1, 1, 0, [0])],
+    [
+        (4, "null", 0, [0, 1, 2, 3]),
+        (4, 2, 1, [2, 3]),
+        (5, 2, 2, [4]),
+        (3, 8, 0, [0, 1, 2]),
+        (1, 1, 0, [0]),
+    ],
 )
 def test_ranks_of_a_node(parts: int, per_node: object, node: int, ranks: list[int]) -> None:
-    settings = compose([f"num_partitions={parts}", f"parts_per_node={per_node}", f"node_rank={node}"])
+    settings = compose(
+        [f"num_partitions={parts}", f"parts_per_node={per_node}", f"node_rank={node}"]
+    )
     assert list(settings.train.cluster.local_ranks) == ranks
 
 
@@ -281,7 +391,11 @@ def test_what_was_given_is_known() -> None:
 
 def test_seeds_follow_the_seed() -> None:
     dataset = compose(["seed=7"]).partition.dataset
-    assert (dataset.split.seed, dataset.synthetic.seed, compose(["seed=7"]).partition.seed) == (7, 7, 7)
+    assert (dataset.split.seed, dataset.synthetic.seed, compose(["seed=7"]).partition.seed) == (
+        7,
+        7,
+        7,
+    )
     assert compose(["seed=7", "split.seed=1"]).partition.dataset.split.seed == 1
 
 
@@ -296,19 +410,41 @@ def test_user_errors_are_input_errors() -> None:
 
 
 PUBLISHED = {
-    "model.own_half": False, "model.inputs": "previous", "model.passes": "activation", "dropout": 0.6,
-    "readout": "last", "smoothing.steps": 0, "smoothing.reach": "computed",
-    "learning_rate": [0.003] * 3, "num_rounds": [200] * 3,
-    "stopping.patience": 30, "local_epochs": 1, "gradient.mode": "sync", "gradient.precision": "fp32",
-    "gradient.compression": "none", "gradient.rank": 4, "exchange.precision": "fp32",
-}  # fmt: skip
+    "model.own_half": False,
+    "model.inputs": "previous",
+    "model.passes": "activation",
+    "dropout": 0.6,
+    "readout": "last",
+    "smoothing.steps": 0,
+    "smoothing.reach": "computed",
+    "learning_rate": [0.003] * 3,
+    "num_rounds": [200] * 3,
+    "stopping.patience": 30,
+    "local_epochs": 1,
+    "gradient.mode": "sync",
+    "gradient.precision": "fp32",
+    "gradient.compression": "none",
+    "gradient.rank": 4,
+    "exchange.precision": "fp32",
+}
 CHANGED = {
-    "model.own_half": True, "model.inputs": "all", "model.passes": "aggregate", "dropout": 0.2,
-    "readout": "validation", "smoothing.steps": 5, "smoothing.reach": "hops",
-    "learning_rate": [0.01], "num_rounds": [90],
-    "stopping.patience": 20, "local_epochs": 20, "gradient.mode": "local", "gradient.precision": "bf16",
-    "gradient.compression": "powersgd", "gradient.rank": 9, "exchange.precision": "int8",
-}  # fmt: skip
+    "model.own_half": True,
+    "model.inputs": "all",
+    "model.passes": "aggregate",
+    "dropout": 0.2,
+    "readout": "validation",
+    "smoothing.steps": 5,
+    "smoothing.reach": "hops",
+    "learning_rate": [0.01],
+    "num_rounds": [90],
+    "stopping.patience": 20,
+    "local_epochs": 20,
+    "gradient.mode": "local",
+    "gradient.precision": "bf16",
+    "gradient.compression": "powersgd",
+    "gradient.rank": 9,
+    "exchange.precision": "int8",
+}
 
 
 @pytest.fixture(scope="module")
@@ -342,13 +478,18 @@ def settings_in(folder: str | None, *overrides: str, model: str = "gcn") -> dict
     return {name: found[name] for name in PUBLISHED}
 
 
-@pytest.mark.parametrize("choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")])
+@pytest.mark.parametrize(
+    "choice", ["+experiment=retexo", *(f"trainer={name}" for name in TRAINERS if name != "lazy")]
+)
 def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str) -> None:
     if choice == "trainer=sampled":
         need_dgl()
     for folder in (None, changed):
         assert settings_in(folder, choice) == PUBLISHED
-    assert settings_in(changed, choice, "stopping=none", "readout=last") == {**PUBLISHED, "stopping.patience": None}
+    assert settings_in(changed, choice, "stopping=none", "readout=last") == {
+        **PUBLISHED,
+        "stopping.patience": None,
+    }
     own = {**PUBLISHED, "gradient.mode": "local", "local_epochs": 7, "learning_rate": [0.2]}
     if choice not in ("trainer=full_graph", "trainer=bns", "trainer=sampled"):
         given = ("gradient=local", "local_epochs=7", "learning_rate=[0.2]")
@@ -358,22 +499,34 @@ def test_published_settings_do_not_follow_the_defaults(choice: str, changed: str
 
 
 def test_published_gat_of_lazy_training_alone_leaves_the_node_out(changed: str) -> None:
-    for folder, (choice, loops) in product((None, changed), (("+experiment=retexo", False), ("trainer=bns", True))):
+    for folder, (choice, loops) in product(
+        (None, changed), (("+experiment=retexo", False), ("trainer=bns", True))
+    ):
         assert settings_in(folder, choice, model="gat") == {**PUBLISHED, "dropout": 0.3}
         gat = compose([choice], config_name(folder, "gat"), folder).train.model
         assert gat.options == {"head_merge": "mean", "self_loops": loops}
-    assert compose(["+experiment=retexo", "model.self_loops=true"], "node_classification_gat").train.model.options[
-        "self_loops"
-    ]
+    assert compose(
+        ["+experiment=retexo", "model.self_loops=true"], "node_classification_gat"
+    ).train.model.options["self_loops"]
 
 
-@pytest.mark.parametrize("given", ["model.own_half=True", "model.inputs=all", "model.passes=aggregate", "batch_size=9",
-                                   "smoothing.reach=hops",
-                                   "compute.precision=bf16"])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        "model.own_half=True",
+        "model.inputs=all",
+        "model.passes=aggregate",
+        "batch_size=9",
+        "smoothing.reach=hops",
+        "compute.precision=bf16",
+    ],
+)
 def test_what_only_lazy_training_has(given: str) -> None:
     registry.check(compose([given]).train)
     for more in ("trainer=full_graph", "trainer=sign"):
-        with pytest.raises(InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"):
+        with pytest.raises(
+            InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"
+        ):
             registry.check(compose([given, more]).train)
 
 

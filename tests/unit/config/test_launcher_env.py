@@ -8,11 +8,24 @@ from retexo.config.launcher_env import detect, expand_counts, first_host
 from retexo.config.schema import CONFIG_DIR
 from retexo.config.settings import Settings
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.5",
-            "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "2"}  # fmt: skip
-SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODELIST": "gpu[07-08]",
-         "SLURM_NNODES": "2"}  # fmt: skip
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.0.0.5",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODELIST": "gpu[07-08]",
+    "SLURM_NNODES": "2",
+}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +72,9 @@ def cluster(environ: dict[str, str], *overrides: str) -> Settings:
     import hydra
 
     with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return load(hydra.compose("node_classification", list(overrides)), overrides, environ=environ)
+        return load(
+            hydra.compose("node_classification", list(overrides)), overrides, environ=environ
+        )
 
 
 def test_torchrun() -> None:
@@ -78,7 +93,9 @@ def test_torchrun() -> None:
 
 def test_all_on_one_machine() -> None:
     assert cluster({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}).train.cluster.one_machine
-    assert cluster({**SLURM, "SLURM_NODELIST": "gpu07", "SLURM_NNODES": "1"}).train.cluster.one_machine
+    assert cluster(
+        {**SLURM, "SLURM_NODELIST": "gpu07", "SLURM_NNODES": "1"}
+    ).train.cluster.one_machine
 
 
 def test_slurm() -> None:
@@ -94,11 +111,18 @@ def test_uneven_tasks_of_slurm() -> None:
     environ = {**SLURM, "SLURM_TASKS_PER_NODE": "3,1", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
     assert cluster(environ).train.cluster.threads_of(16) == 16
     assert cluster({**environ, "SLURM_CPUS_PER_TASK": "6"}).train.cluster.threads_of(16) == 6
-    assert cluster({**environ, "SLURM_CPUS_PER_TASK": "6"}, "cluster.threads=3").train.cluster.threads_of(16) == 3
+    assert (
+        cluster(
+            {**environ, "SLURM_CPUS_PER_TASK": "6"}, "cluster.threads=3"
+        ).train.cluster.threads_of(16)
+        == 3
+    )
 
 
 def test_what_is_given_comes_before_the_environment() -> None:
-    settings = cluster(TORCHRUN, "distributed.master_addr=10.0.0.9", "distributed.master_port=1234").train.cluster
+    settings = cluster(
+        TORCHRUN, "distributed.master_addr=10.0.0.9", "distributed.master_port=1234"
+    ).train.cluster
     assert (settings.master_addr, settings.master_port) == ("10.0.0.9", 1234)
 
 
@@ -119,7 +143,10 @@ def test_contradictions(environ: dict[str, str], overrides: tuple[str, ...], wor
 
 
 def test_apps_that_have_no_workers_do_not_ask() -> None:
-    assert cluster({**TORCHRUN, "WORLD_SIZE": "9"}, "app=partition_data").train.cluster.launcher_env is None
+    assert (
+        cluster({**TORCHRUN, "WORLD_SIZE": "9"}, "app=partition_data").train.cluster.launcher_env
+        is None
+    )
 
 
 def test_a_key_of_the_users() -> None:

@@ -28,14 +28,21 @@ def test_the_page_of_settings_is_that_of_the_definitions() -> None:
 def test_help_has_every_setting_with_its_default() -> None:
     text = help_text()
     assert [each.help for each, _ in DEFINED.values() if each.help.split()[0] not in text] == []
-    for line in ("  num_partitions=4  ", "  stopping.patience=20  ", "  model=gcn  ", "  split.seed=${seed}  "):
+    for line in (
+        "  num_partitions=4  ",
+        "  stopping.patience=20  ",
+        "  model=gcn  ",
+        "  split.seed=${seed}  ",
+    ):
         assert line in text
 
 
 def test_a_run_has_the_defaults_of_the_definitions() -> None:
     resolved = flatten(compose().resolved)
     usual = flatten(defaults())
-    assert resolved == {name: resolved["seed"] if value == "${seed}" else value for name, value in usual.items()}
+    assert resolved == {
+        name: resolved["seed"] if value == "${seed}" else value for name, value in usual.items()
+    }
 
 
 def test_checks_name_the_setting_as_users_do() -> None:
@@ -56,7 +63,10 @@ def test_without_leaves_no_empty_group() -> None:
 
 def test_of_places_nothing_is_shared_between_nodes() -> None:
     shared = without(compose().resolved, keys(lambda setting: setting.per_node))
-    assert not {"cluster", "distributed", "checkpoint", "node_rank", "resume", "dataset_dir"} & shared.keys()
+    assert (
+        not {"cluster", "distributed", "checkpoint", "node_rank", "resume", "dataset_dir"}
+        & shared.keys()
+    )
     assert {"model", "split", "num_rounds", "seed", "device", "predict"} <= shared.keys()
     json.dumps(shared)
 
@@ -66,5 +76,8 @@ def test_a_setting_that_an_earlier_version_did_not_have() -> None:
     assert default("smoothing.steps", {}) == 0
     assert default("hidden_dim", {}) == 256
     assert default("split.seed", {"seed": 3}) == 3
-    assert (default("model.norm", {}), default("model.input_dropout", {"dropout": 0.5})) == ("layer", None)
+    assert (default("model.norm", {}), default("model.input_dropout", {"dropout": 0.5})) == (
+        "layer",
+        None,
+    )
     assert default("no.such", {}) is None

@@ -36,7 +36,12 @@ def arrays():
 
 def with_csr(given):
     matrix = sp.csr_array(given.pop("feat"))
-    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape)}
+    parts = {
+        "data": matrix.data,
+        "indices": matrix.indices,
+        "indptr": matrix.indptr,
+        "shape": np.array(matrix.shape),
+    }
     return given | {f"feat_{name}": part for name, part in parts.items()}
 
 
@@ -63,11 +68,17 @@ def test_npz_comes_back_as_it_went_in(tmp_path, form):
 
 
 def test_csr_entries_of_one_place_are_added_up(tmp_path):
-    parts = {"feat_data": [1.0, 2.0, 4.0], "feat_indices": [1, 0, 1], "feat_indptr": [0, 3, 3, 3, 3]}
+    parts = {
+        "feat_data": [1.0, 2.0, 4.0],
+        "feat_indices": [1, 0, 1],
+        "feat_indptr": [0, 3, 3, 3, 3],
+    }
     parts["feat_shape"] = [4, 2]
     given = arrays()
     del given["feat"]
-    np.savez(tmp_path / "toy.npz", **given, **{name: np.array(part) for name, part in parts.items()})
+    np.savez(
+        tmp_path / "toy.npz", **given, **{name: np.array(part) for name, part in parts.items()}
+    )
     features = load(tmp_path / "toy.npz").features
     assert features.toarray()[0].tolist() == [2.0, 5.0]
     assert features.nnz == 2
@@ -76,7 +87,9 @@ def test_csr_entries_of_one_place_are_added_up(tmp_path):
 
 def test_masks_and_ids_may_be_left_out(tmp_path):
     given = arrays()
-    np.savez(tmp_path / "toy.npz", **{name: given[name] for name in ("src", "dst", "feat", "label")})
+    np.savez(
+        tmp_path / "toy.npz", **{name: given[name] for name in ("src", "dst", "feat", "label")}
+    )
     graph = load(tmp_path / "toy.npz")
     assert graph.train_mask is None
     assert graph.node_ids.tolist() == [0, 1, 2, 3]
@@ -93,7 +106,9 @@ def test_multilabel(tmp_path):
 
 
 def test_nodes_without_any_edge_are_fine(tmp_path):
-    np.savez(tmp_path / "toy.npz", **(arrays() | {"src": np.zeros(0, int), "dst": np.zeros(0, int)}))
+    np.savez(
+        tmp_path / "toy.npz", **(arrays() | {"src": np.zeros(0, int), "dst": np.zeros(0, int)})
+    )
     assert load(tmp_path / "toy.npz").num_edges == 0
     assert load(tmp_path / "toy.npz", symmetrize=True).num_edges == 0
 
@@ -110,7 +125,10 @@ huge_features[1, 0] = 1e60
         ({"src": np.array([0, 4, 2])}, r"`src`: row 1 is 4; expected a node in \[0, 4\)"),
         ({"dst": np.array([0, 1, -1])}, "`dst`: row 2 is -1"),
         ({"src": np.array([0, 1])}, "`dst` has 3 rows, `src` has 2"),
-        ({"src": np.array([0, 1.5, 2])}, "`src` has dtype float64: row 1 is 1.5; expected integers"),
+        (
+            {"src": np.array([0, 1.5, 2])},
+            "`src` has dtype float64: row 1 is 1.5; expected integers",
+        ),
         ({"src": np.array([0.0, 1, 2])}, "`src` has dtype float64: expected integers"),
         ({"src": np.array(["0", "1", "2"])}, "`src` has dtype <U1; expected integers"),
         ({"src": np.zeros((2, 3), int)}, r"`src` has shape \(2, 3\)"),
@@ -124,15 +142,24 @@ huge_features[1, 0] = 1e60
         ({"label": np.array([0, 0.5, 1, 1])}, "`label`: row 1 is 0.5; expected a class"),
         ({"label": np.array([-1, -1, -1, -1])}, "no node has a label"),
         ({"label": np.zeros(0, int)}, "`label` is empty"),
-        ({"label": np.array([[0, 1], [2, 0], [1, 1], [0, 0]])}, "`label`: row 1, column 0 is 2; expected 0 or 1"),
-        ({"label": np.array([[0, 1], [np.nan, 0], [1, 1], [0, 0]])}, "`label`: row 1, column 0 is nan"),
+        (
+            {"label": np.array([[0, 1], [2, 0], [1, 1], [0, 0]])},
+            "`label`: row 1, column 0 is 2; expected 0 or 1",
+        ),
+        (
+            {"label": np.array([[0, 1], [np.nan, 0], [1, 1], [0, 0]])},
+            "`label`: row 1, column 0 is nan",
+        ),
         ({"label": np.array([[0, 1], [-1, -1], [1, 1], [0, 0]])}, "row 1, column 0 is -1"),
         ({"train_mask": np.array([True])}, "`train_mask` has 1 rows; expected 4"),
         ({"train_mask": np.array([0, 3, 0, 0])}, "`train_mask`: row 1 is 3; expected a mask"),
         ({"train_mask": np.array([0.0, 1, 0, 0])}, "`train_mask` has dtype float64"),
         ({"val_mask": None}, "`val_mask` is missing, train_mask, test_mask is there"),
         ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
-        ({"node_id": np.array([1, 2, 3, 1])}, "`node_id`: row 3 is 1, an id that an earlier row has"),
+        (
+            {"node_id": np.array([1, 2, 3, 1])},
+            "`node_id`: row 3 is 1, an id that an earlier row has",
+        ),
         ({"label": None}, "there is no array `label`; expected src, dst, label; found"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
         ({"src": np.array([0, {}, 1], dtype=object)}, "`src`: .* holds Python objects"),
@@ -148,29 +175,47 @@ def test_a_wrong_array_is_named(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"feat_indices": np.array([1, 0, 1, 0, 1, 0, 2])}, r"entry 6 \(node 3\) is 2; expected a feature in \[0, 2\)"),
+        (
+            {"feat_indices": np.array([1, 0, 1, 0, 1, 0, 2])},
+            r"entry 6 \(node 3\) is 2; expected a feature in \[0, 2\)",
+        ),
         ({"feat_indptr": np.array([0, 1, 3, 5])}, "`feat_indptr` has 4 entries; expected 5"),
         ({"feat_indptr": np.array([0, 1, 3, 5, 6])}, "runs from 0 to 6; expected from 0 to 7"),
         ({"feat_indptr": np.array([0, 3, 1, 5, 7])}, "entry 2 is 1, less than the one before"),
         ({"feat_shape": np.array([5, 2])}, r"`feat_shape` is \[5, 2\]; expected \[4, features\]"),
         ({"feat_data": np.ones(3)}, "`feat_data` has 3 rows"),
-        ({"feat_data": np.array([1, 2, 3, np.inf, 5, 6, 7])}, "`feat_data`: row 3, column 0 is inf"),
+        (
+            {"feat_data": np.array([1, 2, 3, np.inf, 5, 6, 7])},
+            "`feat_data`: row 3, column 0 is inf",
+        ),
         ({"feat_shape": None}, "there is no array `feat_shape`"),
     ],
 )
 def test_a_wrong_csr_matrix_is_named(tmp_path, change, message):
-    given = {name: array for name, array in (with_csr(arrays()) | change).items() if array is not None}
+    given = {
+        name: array for name, array in (with_csr(arrays()) | change).items() if array is not None
+    }
     np.savez(tmp_path / "toy.npz", **given)
     with pytest.raises(InputError, match=message):
         load(tmp_path / "toy.npz")
 
 
 def test_csr_entries_of_one_place_that_add_up_to_infinity(tmp_path):
-    parts = {"feat_data": [1.0, 3e38, 3e38], "feat_indices": [0, 1, 1], "feat_indptr": [0, 1, 3, 3, 3]}
-    given = {**arrays(), **{name: np.array(part) for name, part in parts.items()}, "feat_shape": np.array([4, 2])}
+    parts = {
+        "feat_data": [1.0, 3e38, 3e38],
+        "feat_indices": [0, 1, 1],
+        "feat_indptr": [0, 1, 3, 3, 3],
+    }
+    given = {
+        **arrays(),
+        **{name: np.array(part) for name, part in parts.items()},
+        "feat_shape": np.array([4, 2]),
+    }
     del given["feat"]
     np.savez(tmp_path / "toy.npz", **given)
-    with pytest.raises(InputError, match=r"`feat_data`: entries of one place \(node 1\) add up to more"):
+    with pytest.raises(
+        InputError, match=r"`feat_data`: entries of one place \(node 1\) add up to more"
+    ):
         load(tmp_path / "toy.npz")
 
 
@@ -182,7 +227,10 @@ def test_a_csr_matrix_that_is_too_wide(tmp_path):
 
 def test_a_member_that_is_there_twice(tmp_path):
     np.savez(tmp_path / "toy.npz", **arrays())
-    with zipfile.ZipFile(tmp_path / "toy.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+    with (
+        zipfile.ZipFile(tmp_path / "toy.npz", "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
         archive.writestr("src.npy", archive.read("dst.npy"))
     with pytest.raises(InputError, match=r"toy\.npz: holds `src` more than once"):
         load(tmp_path / "toy.npz")
@@ -204,7 +252,9 @@ def test_a_path_that_is_no_file(tmp_path, suffix):
 
 def test_a_damaged_npz_is_refused_wherever_the_damage_is(tmp_path):
     rng = np.random.default_rng(0)
-    np.savez_compressed(tmp_path / "toy.npz", **(arrays() | {"feat": rng.random((4, 200), dtype=np.float32)}))
+    np.savez_compressed(
+        tmp_path / "toy.npz", **(arrays() | {"feat": rng.random((4, 200), dtype=np.float32)})
+    )
     whole = (tmp_path / "toy.npz").read_bytes()
     for size in (0, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut.npz").write_bytes(whole[:size])
@@ -319,7 +369,9 @@ def test_a_table_of_many_chunks_is_put_together_in_order(tmp_path):
     (tmp_path / "toy" / "features.npy").unlink()
     lines = ["a,b", *(f"{a},{b / 8}" for a, b in table.tolist())]
     (tmp_path / "toy" / "features.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "toy" / "labels.csv").write_text("label\n" + "".join(f"{node % 3}\n" for node in range(20)))
+    (tmp_path / "toy" / "labels.csv").write_text(
+        "label\n" + "".join(f"{node % 3}\n" for node in range(20))
+    )
     for part in ("train.npy", "val.npy", "test.csv"):
         (tmp_path / "toy" / part).unlink()
     graph = load(tmp_path / "toy")
@@ -335,10 +387,16 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
     toy, folder = arrays(), tmp_path / "toy"
     folder.mkdir()
     ids = toy["node_id"]
-    pd.DataFrame({"src": ids[toy["src"]], "dst": ids[toy["dst"]]}).to_parquet(folder / "edges.parquet")
-    pd.DataFrame({"id": ids, "a": toy["feat"][:, 0], "b": toy["feat"][:, 1]}).to_parquet(folder / "features.parquet")
+    pd.DataFrame({"src": ids[toy["src"]], "dst": ids[toy["dst"]]}).to_parquet(
+        folder / "edges.parquet"
+    )
+    pd.DataFrame({"id": ids, "a": toy["feat"][:, 0], "b": toy["feat"][:, 1]}).to_parquet(
+        folder / "features.parquet"
+    )
     shuffled = [2, 0, 3, 1]
-    pd.DataFrame({"node_id": ids[shuffled], "label": toy["label"][shuffled]}).to_parquet(folder / "labels.parquet")
+    pd.DataFrame({"node_id": ids[shuffled], "label": toy["label"][shuffled]}).to_parquet(
+        folder / "labels.parquet"
+    )
     for part in ("train", "val", "test"):
         np.save(folder / f"{part}.npy", toy[f"{part}_mask"])
     assert_is_toy(load(folder))
@@ -348,8 +406,16 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
     ("file", "content", "message"),
     [
         ("edges.csv", "src,dst\n0,1\n1,9\n", "edges.csv: column `dst`: row 1 is 9"),
-        ("edges.csv", "src,dst\n0,1\n1,x\n", "edges.csv: column `dst`, row 1 is 'x'; expected a number"),
-        ("edges.csv", "src,dst\n0,1\n1,\n", "column `dst` has dtype float64: row 1 is nan; expected integers"),
+        (
+            "edges.csv",
+            "src,dst\n0,1\n1,x\n",
+            "edges.csv: column `dst`, row 1 is 'x'; expected a number",
+        ),
+        (
+            "edges.csv",
+            "src,dst\n0,1\n1,\n",
+            "column `dst` has dtype float64: row 1 is nan; expected integers",
+        ),
         ("edges.csv", "src,dst\n0,1\n1,1.5\n", "row 1 is 1.5"),
         ("edges.csv", "a,b\n0,1\n", "has the columns a, b; expected src and dst"),
         ("edges.csv", "0,1,5\n", "expected src and dst"),
@@ -358,15 +424,39 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         ("edges.csv", "0,1\n0,1,2\n1,2,3\n", "edges.csv"),
         ("edges.csv", "", "edges.csv: not a readable csv table"),
         ("edges.parquet", "rubbish", "found edges.csv, edges.parquet; expected one of them"),
-        ("labels.csv", "label\n0\n1.5\n1\n1\n", "labels.csv: column `label`: row 1 is 1.5; expected a class"),
-        ("labels.csv", "a,b\n0,x\n1,1\n1,0\n1,1\n", "labels.csv: column `b`, row 0 is 'x'; expected a number"),
-        ("labels.csv", "label\n0\n1\n1\n", "labels.csv: column `label` has 3 rows; expected 4, one per node"),
+        (
+            "labels.csv",
+            "label\n0\n1.5\n1\n1\n",
+            "labels.csv: column `label`: row 1 is 1.5; expected a class",
+        ),
+        (
+            "labels.csv",
+            "a,b\n0,x\n1,1\n1,0\n1,1\n",
+            "labels.csv: column `b`, row 0 is 'x'; expected a number",
+        ),
+        (
+            "labels.csv",
+            "label\n0\n1\n1\n",
+            "labels.csv: column `label` has 3 rows; expected 4, one per node",
+        ),
         ("labels.csv", "id\n0\n1\n2\n3\n", "no column besides the ids"),
-        ("labels.csv", "id,label\n0,0\n1,1\n1,1\n3,1\n", "column `id`: row 2 is 1, an id that an earlier row has"),
-        ("labels.csv", "id,label\n5,0\n6,1\n7,1\n8,1\n", "edges.csv: column `src`: row 0 is 0; expected one of the 4"),
+        (
+            "labels.csv",
+            "id,label\n0,0\n1,1\n1,1\n3,1\n",
+            "column `id`: row 2 is 1, an id that an earlier row has",
+        ),
+        (
+            "labels.csv",
+            "id,label\n5,0\n6,1\n7,1\n8,1\n",
+            "edges.csv: column `src`: row 0 is 0; expected one of the 4",
+        ),
         ("train.npy", None, "train.npy or train.csv is missing"),
         ("features.npy", None, "no node has features; set features=degree"),
-        ("features.npy", "rubbish", "features.npy: (not a readable npy array|holds Python objects)"),
+        (
+            "features.npy",
+            "rubbish",
+            "features.npy: (not a readable npy array|holds Python objects)",
+        ),
         ("test.csv", "7\n", "test.csv: row 0 is 7"),
         ("test.csv", "node\n7\n", "test.csv: row 0 is 7"),
     ],
@@ -392,7 +482,9 @@ def test_two_columns_of_one_name(tmp_path):
     np.save(tmp_path / "toy" / "features.npy", np.ones((2, 1)))
     np.save(tmp_path / "toy" / "labels.npy", np.array([0, 1]))
     columns = [pa.array([0]), pa.array([1]), pa.array([0])]
-    pq.write_table(pa.Table.from_arrays(columns, ["src", "dst", " dst"]), tmp_path / "toy" / "edges.parquet")
+    pq.write_table(
+        pa.Table.from_arrays(columns, ["src", "dst", " dst"]), tmp_path / "toy" / "edges.parquet"
+    )
     with pytest.raises(InputError, match=r"edges\.parquet: has the column `dst` more than once"):
         load(tmp_path / "toy")
 
@@ -453,10 +545,16 @@ def test_a_dgl_file_that_ends_dgls_process_is_refused(tmp_path, monkeypatch, pro
 
 def test_times_are_no_numbers(tmp_path):
     """pandas would make nanoseconds of them."""
-    tables = {"features": {"a": pd.to_datetime([0, 1])}, "labels": {"label": [0, 1]}, "edges": {"src": [0], "dst": [1]}}
+    tables = {
+        "features": {"a": pd.to_datetime([0, 1])},
+        "labels": {"label": [0, 1]},
+        "edges": {"src": [0], "dst": [1]},
+    }
     for name, columns in tables.items():
         pd.DataFrame(columns).to_parquet(tmp_path / f"{name}.parquet")
-    with pytest.raises(InputError, match=r"features\.parquet: column `a`, row 0 is .*; expected a number"):
+    with pytest.raises(
+        InputError, match=r"features\.parquet: column `a`, row 0 is .*; expected a number"
+    ):
         load(tmp_path)
 
 

@@ -41,7 +41,9 @@ def offline(monkeypatch):
 
 def load(name, folder, symmetrize=None):
     synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0, 2, 1)
-    return datasets.load(dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic))
+    return datasets.load(
+        dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic)
+    )
 
 
 def pairs(graph):
@@ -58,7 +60,9 @@ def write_reddit(folder, loop=True):
     """reddit_data.npz and reddit_graph.npz: 12 posts in a ring, the first with a self loop."""
     folder.mkdir(parents=True)
     src, dst = np.array(BOTH + ([(0, 0)] if loop else [])).T
-    sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12)))
+    sp.save_npz(
+        folder / "reddit_graph.npz", sp.coo_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12))
+    )
     np.savez(
         folder / "reddit_data.npz",
         feature=np.arange(36.0).reshape(12, 3),
@@ -72,7 +76,9 @@ def write_saint(folder, multilabel):
     """GraphSAINT's four files, as Yelp and Flickr have them."""
     folder.mkdir(parents=True)
     src, dst = np.array(BOTH).T
-    sp.save_npz(folder / "adj_full.npz", sp.csr_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12)))
+    sp.save_npz(
+        folder / "adj_full.npz", sp.csr_matrix((np.ones(len(src)), (src, dst)), shape=(12, 12))
+    )
     np.save(folder / "feats.npy", np.arange(36.0).reshape(12, 3) ** 2)
     classes = {str(node): [node % 2, 1, 0] if multilabel else node % 7 for node in range(12)}
     (folder / "class_map.json").write_text(json.dumps(classes))
@@ -105,7 +111,11 @@ def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
         write_reddit(folder)
     elif name != "karateclub":
         write_saint(folder, multilabel=name == "yelp")
-    theirs = {"reddit": data.RedditDataset, "yelp": data.YelpDataset, "flickr": data.FlickrDataset}.get(name)
+    theirs = {
+        "reddit": data.RedditDataset,
+        "yelp": data.YelpDataset,
+        "flickr": data.FlickrDataset,
+    }.get(name)
     if theirs is not None:
         monkeypatch.setattr(theirs, "raw_path", str(folder), raising=False)
         monkeypatch.setattr(theirs, "has_cache", lambda self: False)
@@ -113,7 +123,9 @@ def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
     wanted = (theirs(raw_dir=str(tmp_path)) if theirs else data.KarateClubDataset())[0]
     graph = load(name, tmp_path)
     edges = (ends.tolist() for ends in wanted.edges())
-    assert pairs(graph) == sorted((a, b) for a, b in zip(*edges, strict=True) if name != "reddit" or a != b)
+    assert pairs(graph) == sorted(
+        (a, b) for a, b in zip(*edges, strict=True) if name != "reddit" or a != b
+    )
     for key, tensor in wanted.ndata.items():
         if key != "feat" or name != "yelp":  # which is standardised
             attribute = {"feat": "features", "label": "labels"}.get(key, key)
@@ -121,7 +133,9 @@ def test_the_same_as_dgls_loader(tmp_path, name, monkeypatch):
 
 
 def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):
-    write_saint(tmp_path / "yelp", multilabel=True)  # the plain name does, as well as DGL's with its hash
+    write_saint(
+        tmp_path / "yelp", multilabel=True
+    )  # the plain name does, as well as DGL's with its hash
     graph = load("yelp", tmp_path)
     assert pairs(graph) == BOTH
     assert graph.labels.dtype == np.float32
@@ -162,16 +176,25 @@ def test_a_zip_that_was_put_there_by_hand_is_unpacked(tmp_path):
     zip_folder(tmp_path / "made", tmp_path / "data" / "reddit.zip")
     assert load("reddit", tmp_path / "data").num_nodes == 12
     (tmp_path / "data" / "flickr.zip").write_bytes(b"PK rubbish")
-    with pytest.raises(InputError, match=r"flickr.zip: cannot be unpacked .*remove it and fetch https://data.dgl.ai"):
+    with pytest.raises(
+        InputError,
+        match=r"flickr.zip: cannot be unpacked .*remove it and fetch https://data.dgl.ai",
+    ):
         load("flickr", tmp_path / "data")
-    assert not [path.name for path in (tmp_path / "data").iterdir() if path.name.startswith((".", "flickr_"))]
+    assert not [
+        path.name
+        for path in (tmp_path / "data").iterdir()
+        if path.name.startswith((".", "flickr_"))
+    ]
 
 
 def test_damaged_raw_files_are_named(tmp_path):
     folder = dgl_source.archive("reddit", str(tmp_path)).folder
     write_reddit(folder)
     (folder / "reddit_data.npz").write_bytes(b"rubbish")
-    with pytest.raises(InputError, match=f"dataset_name=reddit: the files in {folder} cannot be read"):
+    with pytest.raises(
+        InputError, match=f"dataset_name=reddit: the files in {folder} cannot be read"
+    ):
         load("reddit", tmp_path)
     (folder / "reddit_data.npz").unlink()
     with pytest.raises(InputError, match=r"lacks reddit_data\.npz; remove the folder"):
@@ -251,7 +274,9 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, c
         theirs = reader.read_binary_graph_raw(str(folder / "raw"))[0]
     else:
         write_ogb_csv(folder, source.split)
-        theirs = reader.read_csv_graph_raw(str(folder / "raw"), add_inverse_edge=name == "ogbn-products")[0]
+        theirs = reader.read_csv_graph_raw(
+            str(folder / "raw"), add_inverse_edge=name == "ogbn-products"
+        )[0]
     graph = load(name, tmp_path, symmetrize=False)
     assert pairs(graph) == sorted(map(tuple, theirs["edge_index"].T.tolist()))
     assert graph.features.dtype == np.float32
@@ -259,7 +284,9 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, c
     assert graph.num_nodes == theirs["num_nodes"]
     import pandas as pd
 
-    master = pd.read_csv(Path(sys.modules["ogb.nodeproppred"].__file__).parent / "master.csv", index_col=0)
+    master = pd.read_csv(
+        Path(sys.modules["ogb.nodeproppred"].__file__).parent / "master.csv", index_col=0
+    )
     assert graph.num_classes == int(master[name]["num classes"])
     assert source.split == master[name]["split"]
     assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
@@ -286,14 +313,19 @@ def write_mag(folder):
     """The layout inside mag.zip: three papers, two authors, a relation of each kind of ends."""
     raw, split = folder / "raw", folder / "split" / "time"
     write_csv(raw / "num-node-dict.csv.gz", [["author", "paper"], [2, 3]])
-    relations = {("author", "writes", "paper"): [(0, 1), (1, 2)], ("paper", "cites", "paper"): [(0, 1), (2, 1)]}
+    relations = {
+        ("author", "writes", "paper"): [(0, 1), (1, 2)],
+        ("paper", "cites", "paper"): [(0, 1), (2, 1)],
+    }
     write_csv(raw / "triplet-type-list.csv.gz", list(relations))
     for each, edges in relations.items():
         below = raw / "relations" / "___".join(each)
         write_csv(below / "edge.csv.gz", edges)
         write_csv(below / "num-edge-list.csv.gz", [[len(edges)]])
         write_csv(below / "edge_reltype.csv.gz", [[0]] * len(edges))
-    write_csv(raw / "node-feat" / "paper" / "node-feat.csv.gz", [[node / 4, 1.5] for node in range(3)])
+    write_csv(
+        raw / "node-feat" / "paper" / "node-feat.csv.gz", [[node / 4, 1.5] for node in range(3)]
+    )
     write_csv(raw / "node-feat" / "paper" / "node_year.csv.gz", [[2000], [2001], [2002]])
     write_csv(raw / "node-label" / "paper" / "node-label.csv.gz", [[4], [348], [0]])
     write_csv(raw / "nodetype-has-label.csv.gz", [["author", "paper"], [False, True]])
@@ -307,21 +339,33 @@ def test_mag_is_read_as_ogb_reads_it(tmp_path):
     folder = tmp_path / "ogbn_mag"
     write_mag(folder)
     reader = importlib.import_module("ogb.io.read_graph_raw")
-    theirs = reader.read_csv_heterograph_raw(str(folder / "raw"), additional_edge_files=["edge_reltype"])[0]
+    theirs = reader.read_csv_heterograph_raw(
+        str(folder / "raw"), additional_edge_files=["edge_reltype"]
+    )[0]
     graph = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), reverse=False))
     assert list(graph.relations) == list(theirs["edge_index_dict"])
     for each, ends in theirs["edge_index_dict"].items():
         assert np.array_equal([graph.relations[each].src, graph.relations[each].dst], ends)
-    assert {name: table.num_nodes for name, table in graph.nodes.items()} == theirs["num_nodes_dict"]
+    assert {name: table.num_nodes for name, table in graph.nodes.items()} == theirs[
+        "num_nodes_dict"
+    ]
     assert np.array_equal(graph.nodes["paper"].features, theirs["node_feat_dict"]["paper"])
-    assert np.array_equal(graph.labels, reader.read_node_label_hetero(str(folder / "raw"))["paper"].reshape(-1))
-    for masked, ids in zip((graph.train_mask, graph.val_mask, graph.test_mask),
-                           reader.read_nodesplitidx_split_hetero(str(folder / "split/time")), strict=True):  # fmt: skip
+    assert np.array_equal(
+        graph.labels, reader.read_node_label_hetero(str(folder / "raw"))["paper"].reshape(-1)
+    )
+    for masked, ids in zip(
+        (graph.train_mask, graph.val_mask, graph.test_mask),
+        reader.read_nodesplitidx_split_hetero(str(folder / "split/time")),
+        strict=True,
+    ):
         assert np.flatnonzero(masked).tolist() == ids["paper"].tolist()
     assert (graph.target, graph.num_classes) == ("paper", 349)
     both = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path)))
     assert ("paper", "rev_cites", "paper") in both.relations
-    assert both.nodes["author"].features.tolist() == [[0.25, 1.5], [0.5, 1.5]]  # those of their papers
+    assert both.nodes["author"].features.tolist() == [
+        [0.25, 1.5],
+        [0.5, 1.5],
+    ]  # those of their papers
     with pytest.raises(InputError, match="target=author"):
         datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), target="author"))
     write_csv(folder / "raw" / "relations" / "author___writes___paper" / "edge.csv.gz", [(0, 3)])
@@ -393,7 +437,8 @@ def write_planetoid(folder, name, num_nodes):
         "ally": classes[nodes % 3],
         "tx": sp.csr_matrix(features[np.array(test) % 4]),
         "ty": classes[np.array(test) % 3],
-        "graph": ring | {test[0]: [0, test[0]], 0: [*ring[0], test[0], 1]},  # with a self loop and a duplicate
+        "graph": ring
+        | {test[0]: [0, test[0]], 0: [*ring[0], test[0], 1]},  # with a self loop and a duplicate
     }
     for part, value in parts.items():
         (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol=2))
@@ -401,7 +446,9 @@ def write_planetoid(folder, name, num_nodes):
     return {(a, b) for a, many in parts["graph"].items() for b in many if a != b}
 
 
-@pytest.mark.parametrize(("name", "title"), [("citeseer_torch", "CiteSeer"), ("pubmed_torch", "PubMed")])
+@pytest.mark.parametrize(
+    ("name", "title"), [("citeseer_torch", "CiteSeer"), ("pubmed_torch", "PubMed")]
+)
 def test_planetoid(tmp_path, name, title):
     pytest.importorskip("torch_geometric")
     expected = write_planetoid(tmp_path / title / "raw", title.lower(), 600)
@@ -416,20 +463,28 @@ def test_planetoid(tmp_path, name, title):
     assert [path.name for path in (tmp_path / title).iterdir()] == ["raw"]  # no cache
 
 
-@pytest.mark.parametrize(("name", "file"), [("facebook", "facebook.npz"), ("lastfm", "lastfm_asia.npz")])
+@pytest.mark.parametrize(
+    ("name", "file"), [("facebook", "facebook.npz"), ("lastfm", "lastfm_asia.npz")]
+)
 def test_musae(tmp_path, name, file):
     pytest.importorskip("torch_geometric")
     raw = tmp_path / name / "raw"
     raw.mkdir(parents=True)
     edges = np.array(BOTH)
-    np.savez(raw / file, features=np.arange(36.0).reshape(12, 3), target=np.arange(12) % 4, edges=edges)
+    np.savez(
+        raw / file, features=np.arange(36.0).reshape(12, 3), target=np.arange(12) % 4, edges=edges
+    )
     graph = load(name, tmp_path)
     assert pairs(graph) == BOTH
     assert graph.labels.tolist() == [node % 4 for node in range(12)]
     assert (graph.features == np.arange(36.0).reshape(12, 3)).all()
     assert graph.num_classes == 4
     assert graph.train_mask is None
-    assert draw(graph, PLAIN, datasets.recipe(name).split).describe()["nodes"] == {"train": 2, "val": 2, "test": 8}
+    assert draw(graph, PLAIN, datasets.recipe(name).split).describe()["nodes"] == {
+        "train": 2,
+        "val": 2,
+        "test": 8,
+    }
 
 
 def test_a_missing_torch_geometric_is_said_with_the_remedy(tmp_path, monkeypatch):
@@ -441,7 +496,9 @@ def test_a_missing_torch_geometric_is_said_with_the_remedy(tmp_path, monkeypatch
 # ---- what cannot be downloaded
 
 
-@pytest.mark.parametrize("name", ["reddit", "yelp", "flickr", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
+@pytest.mark.parametrize(
+    "name", ["reddit", "yelp", "flickr", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M"]
+)
 def test_a_zip_that_cannot_be_fetched_is_named_with_its_place(tmp_path, name):
     source = ogb_source if name.startswith("ogbn") else dgl_source
     files = source.archive(name, str(tmp_path))
@@ -486,7 +543,9 @@ def test_a_download_is_whole_or_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Answer(b"all of it", 9))
     ensure_files("facebook", [target])
     assert target.path.read_bytes() == b"all of it"
-    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: pytest.fail("fetched what is there"))
+    monkeypatch.setattr(
+        urllib.request, "urlopen", lambda url, timeout: pytest.fail("fetched what is there")
+    )
     ensure_files("facebook", [target])
 
 
@@ -500,11 +559,20 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
     write_csv(folder / "raw" / "edge_weight.csv.gz", [[edge + 1] for edge in range(12)])
     rng = np.random.default_rng(0)
     for part in ("train", "valid", "test"):
-        edges = torch.tensor([[0, 5], [3, 8], [7, 2]] if part == "test" else [[1, 6], [4, 10], [9, 11]])
-        held = {"edge": edges, "edge_neg": torch.tensor([[0, 4], [1, 9]]), "weight": np.ones(3, np.int64)}
+        edges = torch.tensor(
+            [[0, 5], [3, 8], [7, 2]] if part == "test" else [[1, 6], [4, 10], [9, 11]]
+        )
+        held = {
+            "edge": edges,
+            "edge_neg": torch.tensor([[0, 4], [1, 9]]),
+            "weight": np.ones(3, np.int64),
+        }
         if name == "ogbl-citation2":
-            held = {"source_node": edges[:, 0].numpy(), "target_node": edges[:, 1].numpy(),
-                    "target_node_neg": rng.integers(12, size=(3, 4))}  # fmt: skip
+            held = {
+                "source_node": edges[:, 0].numpy(),
+                "target_node": edges[:, 1].numpy(),
+                "target_node_neg": rng.integers(12, size=(3, 4)),
+            }
         torch.save(held, folder / "split" / source.split / f"{part}.pt")
     import_ogb()
     reader = importlib.import_module("ogb.io.read_graph_raw")
@@ -525,7 +593,9 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
         assert fixed.tolist() == [[0, 4], [1, 9]]
     import pandas as pd
 
-    master = pd.read_csv(Path(sys.modules["ogb"].__file__).parent / "linkproppred" / "master.csv", index_col=0)
+    master = pd.read_csv(
+        Path(sys.modules["ogb"].__file__).parent / "linkproppred" / "master.csv", index_col=0
+    )
     assert (source.evaluator, source.split) == (master[name]["eval metric"], master[name]["split"])
     assert source.both_ways == (master[name]["add_inverse_edge"] == "True")
     assert source.zip == master[name]["download_name"]

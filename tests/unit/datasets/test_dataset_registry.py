@@ -25,7 +25,11 @@ PLAIN = split_settings()
 
 def asked(name, file=None, symmetrize=None):
     return dataset_settings(
-        name, file, dir="nowhere", symmetrize=symmetrize, synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0, 2, 1)
+        name,
+        file,
+        dir="nowhere",
+        symmetrize=symmetrize,
+        synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0, 2, 1),
     )
 
 
@@ -58,7 +62,9 @@ CLASS_SIZES = {
 def test_a_recipe_fits_the_size_of_its_data_set(name):
     labels = np.repeat(np.arange(len(CLASS_SIZES[name])), CLASS_SIZES[name])
     none, rows = np.empty(0, np.int32), np.zeros((len(labels), 1), np.float32)
-    graph = GraphData(name, none, none, rows, labels, len(CLASS_SIZES[name]), np.arange(len(labels)))
+    graph = GraphData(
+        name, none, none, rows, labels, len(CLASS_SIZES[name]), np.arange(len(labels))
+    )
     split = draw(graph, PLAIN, datasets.recipe(name).split)
     assert (split.train | split.val | split.test).all()
 
@@ -79,14 +85,26 @@ def test_recipes_are_the_published_ones():
         "citeseer_torch": (178, 357, 1902),
         "pubmed_torch": (1461, 2190, 13144),
     }
-    assert (numbers["synthetic"].train, numbers["synthetic"].val, numbers["synthetic"].test) == (0.08, 0.02, 0.9)
-    assert [name for name in datasets.NAMES if datasets.recipe(name).symmetrize] == ["ogbn-arxiv", "ogbn-papers100M"]
+    assert (numbers["synthetic"].train, numbers["synthetic"].val, numbers["synthetic"].test) == (
+        0.08,
+        0.02,
+        0.9,
+    )
+    assert [name for name in datasets.NAMES if datasets.recipe(name).symmetrize] == [
+        "ogbn-arxiv",
+        "ogbn-papers100M",
+    ]
 
 
 def test_the_bundled_cora_is_planetoids():
     graph = datasets.load(asked("cora"))
     assert graph.name == "cora_torch"
-    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (2708, 10556, 1433, 7)
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (
+        2708,
+        10556,
+        1433,
+        7,
+    )
     pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     assert len(pairs) == 10556
     assert all((b, a) in pairs and a != b for a, b in pairs)
@@ -96,7 +114,9 @@ def test_the_bundled_cora_is_planetoids():
     assert graph.features.nnz == 49216
     degrees = np.bincount(graph.src)
     assert (degrees.max(), degrees.min()) == (168, 1)
-    assert (graph.labels[graph.src] == graph.labels[graph.dst]).mean() == pytest.approx(0.81, abs=0.001)
+    assert (graph.labels[graph.src] == graph.labels[graph.dst]).mean() == pytest.approx(
+        0.81, abs=0.001
+    )
     split = draw(graph, PLAIN, datasets.recipe("cora").split)
     assert split.describe()["nodes"] == {"train": 602, "val": 300, "test": 1806}
 
@@ -149,7 +169,9 @@ def test_heavy_libraries_are_not_imported_before_they_are_needed():
         "heavy = {'torch', 'dgl', 'ogb', 'torch_geometric', 'pandas', 'sklearn'}; "
         "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -159,13 +181,20 @@ def test_dgl_needs_no_alias_and_says_nothing():
         "import sys; from partitioning.dgl_import import import_dgl; dgl = import_dgl(''); assert dgl.__version__; "
         "sys.exit('setuptools.extern' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_karate_club():
     graph = datasets.load(asked("karateclub"))
-    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (34, 156, 34, 2)
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (
+        34,
+        156,
+        34,
+        2,
+    )
     assert graph.features.dtype == np.float32
     assert np.bincount(graph.labels).tolist() == [17, 17]
     assert draw(graph, PLAIN, datasets.recipe("karateclub").split).train.sum() == 8

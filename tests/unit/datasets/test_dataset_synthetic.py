@@ -33,13 +33,17 @@ def assert_simple(graph, wanted):
     homophily=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
     seed=st.integers(0, 3),
 )
-def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(nodes, edges, classes, homophily, seed):
+def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
+    nodes, edges, classes, homophily, seed
+):
     wanted = asked(nodes, edges, 2, classes, homophily, seed)
     if classes > nodes:
         with pytest.raises(InputError, match="every class needs a node"):
             generate(wanted)
         return
-    class_sizes = np.bincount(generate(asked(nodes, 0, 2, classes, homophily, seed)).labels, minlength=classes)
+    class_sizes = np.bincount(
+        generate(asked(nodes, 0, 2, classes, homophily, seed)).labels, minlength=classes
+    )
     assert class_sizes.min() >= 1
     inside = int((class_sizes * (class_sizes - 1) // 2).sum())
     between = nodes * (nodes - 1) // 2 - inside
@@ -93,17 +97,28 @@ def test_classes_show_in_the_features_but_not_of_one_node_alone():
 def test_what_does_not_fit_is_named():
     with pytest.raises(InputError, match=r"synthetic.classes=9: there are only synthetic.nodes=8"):
         generate(asked(nodes=8, classes=9))
-    with pytest.raises(InputError, match=r"synthetic.edges=100, .*20 edges between classes do not fit"):
+    with pytest.raises(
+        InputError, match=r"synthetic.edges=100, .*20 edges between classes do not fit"
+    ):
         generate(asked(nodes=50, edges=100, classes=1))
 
 
 def test_the_heterogeneous_graph_is_as_asked():
     wanted = dataclasses.replace(asked(nodes=3000, edges=6000, features=9), types=4, relations=5)
     graph = synthetic_hetero.generate(wanted)
-    assert [table.features.shape for table in graph.nodes.values()] == [(750, 9), (750, 4), (750, 3), (750, 9)]
+    assert [table.features.shape for table in graph.nodes.values()] == [
+        (750, 9),
+        (750, 4),
+        (750, 3),
+        (750, 9),
+    ]
     assert [each[::2] for each in graph.relations] == [
-        ("type1", "target"), ("type2", "target"), ("type3", "type1"), ("target", "target"), ("target", "type1")
-    ]  # fmt: skip
+        ("type1", "target"),
+        ("type2", "target"),
+        ("type3", "type1"),
+        ("target", "target"),
+        ("target", "type1"),
+    ]
     assert [relation.num_edges for relation in graph.relations.values()] == [1200] * 5
     cites = graph.relations["target", "relation3", "target"]
     same = (graph.labels[cites.src] == graph.labels[cites.dst]).mean()

@@ -41,13 +41,31 @@ def test_weights_that_are_all_one_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ({"edge_weight": np.array([1, -2, 1, 1, 1])}, "`edge_weight`: row 1 is -2.0; expected 0, or a weight from"),
-        ({"edge_weight": np.array([1, 1, 1e30, 1, 1])}, "`edge_weight`: row 2 is .*; expected 0, or a weight from"),
-        ({"edge_weight": np.array([1, 1, 1, np.nan, 1])}, "`edge_weight`: row 3, .* is nan; expected a finite"),
-        ({"edge_weight": np.ones(4)}, r"`edge_weight` has shape \(4,\); expected \[5\], a weight per edge"),
+        (
+            {"edge_weight": np.array([1, -2, 1, 1, 1])},
+            "`edge_weight`: row 1 is -2.0; expected 0, or a weight from",
+        ),
+        (
+            {"edge_weight": np.array([1, 1, 1e30, 1, 1])},
+            "`edge_weight`: row 2 is .*; expected 0, or a weight from",
+        ),
+        (
+            {"edge_weight": np.array([1, 1, 1, np.nan, 1])},
+            "`edge_weight`: row 3, .* is nan; expected a finite",
+        ),
+        (
+            {"edge_weight": np.ones(4)},
+            r"`edge_weight` has shape \(4,\); expected \[5\], a weight per edge",
+        ),
         ({"edge_weight": np.array(list("abcde"))}, "`edge_weight` has dtype <U1; expected numbers"),
-        ({"edge_feat": np.ones((4, 2))}, r"`edge_feat` has shape \(4, 2\); expected \[5, features\], a row per edge"),
-        ({"edge_feat": np.full((5, 2), np.inf)}, "`edge_feat`: row 0, column 0 is inf; expected a finite"),
+        (
+            {"edge_feat": np.ones((4, 2))},
+            r"`edge_feat` has shape \(4, 2\); expected \[5, features\], a row per edge",
+        ),
+        (
+            {"edge_feat": np.full((5, 2), np.inf)},
+            "`edge_feat`: row 0, column 0 is inf; expected a finite",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path: Path, edges: dict[str, Any], message: str) -> None:
@@ -59,7 +77,12 @@ def test_a_reverse_edge_has_those_of_its_edge(tmp_path: Path) -> None:
     """1 -> 2 and back are both there, 0 and 1 too; of 3 -> 0, twice, both are added."""
     src, dst = np.array([3, 0, 1, 3, 1, 2]), np.array([0, 1, 0, 0, 2, 1])
     weight = np.array([5.0, 1, 2, 6, 3, 4])
-    np.savez(tmp_path / "g.npz", **{**GRAPH, "src": src, "dst": dst}, edge_weight=weight, edge_feat=-weight)
+    np.savez(
+        tmp_path / "g.npz",
+        **{**GRAPH, "src": src, "dst": dst},
+        edge_weight=weight,
+        edge_feat=-weight,
+    )
     graph = loaded(tmp_path / "g.npz", "symmetrize=true")
     added = sorted(zip(graph.src[6:], graph.dst[6:], graph.edge_weight[6:], strict=True))  # type: ignore[index]
     assert added == [(0, 3, 5), (0, 3, 6)]
@@ -80,12 +103,16 @@ def test_cora_with_weights_of_one_is_cora(tmp_path: Path) -> None:
     """The same partitions bit for bit, so the same run: what they hold goes by its checksums."""
     graph = load(compose(["dataset_name=cora"]).partition.dataset)
     arrays = {"src": graph.src, "dst": graph.dst, "feat": graph.features, "label": graph.labels}
-    arrays["feat"] = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    arrays["feat"] = (
+        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+    )
     contents = []
     for name, more in (("plain", {}), ("ones", {"edge_weight": np.ones(graph.num_edges)})):
         np.savez(tmp_path / "cora.npz", **arrays, **more)
         parts = np.arange(graph.num_nodes) % 3
-        made = write_partitions(tmp_path / name, loaded(tmp_path / "cora.npz"), thirds(graph.num_nodes), parts, 3)
+        made = write_partitions(
+            tmp_path / name, loaded(tmp_path / "cora.npz"), thirds(graph.num_nodes), parts, 3
+        )
         assert made.meta is not None
         contents.append([part.content for part in made.meta.parts])
     assert contents[0] == contents[1]

@@ -25,10 +25,17 @@ def write(folder: Path) -> Path:
         "id,label,year,score\nalien,horror,1979,1\nheat,,1995,2\nup,cartoon,2009,3\n"
     )
     (folder / "nodes/person.csv").write_text("id\n70\n30\n")
-    sp.save_npz(folder / "nodes/person.features.npz", sp.csr_array(np.array([[0, 1, 0], [2, 0, 0]], np.float32)))
+    sp.save_npz(
+        folder / "nodes/person.features.npz",
+        sp.csr_array(np.array([[0, 1, 0], [2, 0, 0]], np.float32)),
+    )
     np.save(folder / "nodes/city.npy", np.ones((4, 2)))
-    (folder / "edges/person__acts_in__movie.csv").write_text("src,dst,weight\n30,up,2\n70,up,1\n70,alien,4\n")
-    (folder / "edges/person__lives_in__city.csv").write_text("src,dst,since\n30,3,2000\n70,0,1999\n")
+    (folder / "edges/person__acts_in__movie.csv").write_text(
+        "src,dst,weight\n30,up,2\n70,up,1\n70,alien,4\n"
+    )
+    (folder / "edges/person__lives_in__city.csv").write_text(
+        "src,dst,since\n30,3,2000\n70,0,1999\n"
+    )
     return folder
 
 
@@ -40,7 +47,11 @@ def read(folder: Path, **fields: Any) -> HeteroGraphData:
 
 def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph = read(write(tmp_path / "films"))
-    assert (graph.name, graph.target, graph.class_names) == ("films", "movie", ("cartoon", "horror"))
+    assert (graph.name, graph.target, graph.class_names) == (
+        "films",
+        "movie",
+        ("cartoon", "horror"),
+    )
     assert graph.labels.tolist() == [1, -1, 0]
     names = graph.nodes["movie"].node_names
     assert names is not None
@@ -53,7 +64,11 @@ def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert crew.edge_weight is not None
     assert crew.edge_weight.tolist() == [2, 1, 4]
     back = graph.relations["movie", "rev_acts_in", "person"]
-    assert (back.src.tolist(), back.dst.tolist(), back.edge_weight) == ([2, 2, 0], [1, 0, 0], crew.edge_weight)
+    assert (back.src.tolist(), back.dst.tolist(), back.edge_weight) == (
+        [2, 2, 0],
+        [1, 0, 0],
+        crew.edge_weight,
+    )
     assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3, 0]
     assert len(graph.relations) == 4
     assert "columns `since`: left out" in caplog.text
@@ -71,15 +86,23 @@ def test_types_without_features_get_some(tmp_path: Path) -> None:
     assert graph.nodes["city"].features.shape == (4, 128)
     for name in ("movie.csv", "person.csv"):
         text = (folder / "nodes" / name).read_text()
-        (folder / "nodes" / name).write_text("\n".join(",".join(line.split(",")[:2]) for line in text.split()) + "\n")
+        (folder / "nodes" / name).write_text(
+            "\n".join(",".join(line.split(",")[:2]) for line in text.split()) + "\n"
+        )
     (folder / "nodes/city.npy").unlink()
     (folder / "nodes/city.csv").write_text("id\n0\n1\n2\n3\n")
-    assert [table.features.shape[1] for table in read(folder).nodes.values()] == [1, 1, 2]  # degrees: nobody has any
+    assert [table.features.shape[1] for table in read(folder).nodes.values()] == [
+        1,
+        1,
+        2,
+    ]  # degrees: nobody has any
 
 
 def test_no_reverse_of_what_is_there_backwards(tmp_path: Path) -> None:
     folder = write(tmp_path / "films")
-    (folder / "edges/movie__cast__person.csv").write_text("src,dst,weight\nup,70,1\nup,30,2\nalien,70,4\n")
+    (folder / "edges/movie__cast__person.csv").write_text(
+        "src,dst,weight\nup,70,1\nup,30,2\nalien,70,4\n"
+    )
     (folder / "edges/person__knows__person.csv").write_text("src,dst\n30,70\n70,30\n")
     (folder / "edges/movie__after__movie.csv").write_text("src,dst\nup,heat\n")
     (folder / "edges/city__rev_lives_in__person.csv").write_text("src,dst\n1,70\n")
@@ -90,8 +113,15 @@ def test_no_reverse_of_what_is_there_backwards(tmp_path: Path) -> None:
 
 def test_given_masks_are_the_split(tmp_path: Path) -> None:
     folder = write(tmp_path / "films")
-    np.savez(folder / "nodes/movie.npz", label=[0, 1, 1], feat=np.ones((3, 1)), train_mask=[1, 0, 0],
-             val_mask=[0, 1, 0], test_mask=[0, 0, 1], node_id=["alien", "heat", "up"])  # fmt: skip
+    np.savez(
+        folder / "nodes/movie.npz",
+        label=[0, 1, 1],
+        feat=np.ones((3, 1)),
+        train_mask=[1, 0, 0],
+        val_mask=[0, 1, 0],
+        test_mask=[0, 0, 1],
+        node_id=["alien", "heat", "up"],
+    )
     (folder / "nodes/movie.csv").unlink()
     graph = read(folder)
     assert graph.of_target().val_mask is not None
@@ -109,30 +139,68 @@ def text(name: str, content: str) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (rename("edges/person__lives_in__city.csv", "edges/person__lives_in__town.csv"), "no type of nodes 'town'"),
-        (rename("edges/person__lives_in__city.csv", "edges/person_lives_in_city.csv"), "three names"),
-        (rename("edges/person__lives_in__city.csv", "edges/person____city.csv"), "three names|cannot be the name"),
-        (text("edges/person__acts_in__movie.csv", "src,dst\n30,up\n30,70\n"), "row 1 is 70.*3 `movie` ids"),
-        (text("edges/person__acts_in__movie.csv", "src,dst\nup,alien\n"), "row 0 is 'up'.*2 `person` ids"),
-        (text("edges/person__acts_in__movie.csv", "src,dst\n31,alien\n"), "row 0 is 31.*2 `person` ids"),
-        (text("edges/person__lives_in__city.csv", "src,dst\n30,4\n"), r"row 0 is 4; .*\[0, 4\) of `city`"),
+        (
+            rename("edges/person__lives_in__city.csv", "edges/person__lives_in__town.csv"),
+            "no type of nodes 'town'",
+        ),
+        (
+            rename("edges/person__lives_in__city.csv", "edges/person_lives_in_city.csv"),
+            "three names",
+        ),
+        (
+            rename("edges/person__lives_in__city.csv", "edges/person____city.csv"),
+            "three names|cannot be the name",
+        ),
+        (
+            text("edges/person__acts_in__movie.csv", "src,dst\n30,up\n30,70\n"),
+            "row 1 is 70.*3 `movie` ids",
+        ),
+        (
+            text("edges/person__acts_in__movie.csv", "src,dst\nup,alien\n"),
+            "row 0 is 'up'.*2 `person` ids",
+        ),
+        (
+            text("edges/person__acts_in__movie.csv", "src,dst\n31,alien\n"),
+            "row 0 is 31.*2 `person` ids",
+        ),
+        (
+            text("edges/person__lives_in__city.csv", "src,dst\n30,4\n"),
+            r"row 0 is 4; .*\[0, 4\) of `city`",
+        ),
         (text("edges/person__lives_in__city.csv", "who,where\n30,4\n"), "expected src and dst"),
         (text("edges/person__lives_in__city.parquet", "nothing"), "expected one of them"),
-        (text("nodes/movie.csv", "id,year\nalien,1\nheat,2\nup,3\n"), "no type of nodes has labels"),
-        (text("nodes/person.csv", "id,label\n70,1\n30,0\n"), "several types of nodes have labels.*set target="),
+        (
+            text("nodes/movie.csv", "id,year\nalien,1\nheat,2\nup,3\n"),
+            "no type of nodes has labels",
+        ),
+        (
+            text("nodes/person.csv", "id,label\n70,1\n30,0\n"),
+            "several types of nodes have labels.*set target=",
+        ),
         (text("nodes/movie.csv", "id,label\nalien,-1\nheat,-1\nup,\n"), "no node has a label"),
-        (text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"), "1 of 3 nodes of type movie.*alien"),
+        (
+            text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"),
+            "1 of 3 nodes of type movie.*alien",
+        ),
         (text("nodes/person.csv", "id\n70\n70\n"), "an id that an earlier row has"),
         (text("nodes/person.csv", "id\n70\n"), "person.features.npz"),
         (lambda folder: np.save(folder / "nodes/city.npy", [[1.0, np.inf]]), "city.npy"),
         (text("nodes/city.npy", "nothing"), "city.npy"),
-        (lambda folder: [file.unlink() for file in (folder / "edges").iterdir()], "there is no table"),
-        (lambda folder: [file.unlink() for file in (folder / "nodes").iterdir()], "there is no table"),
+        (
+            lambda folder: [file.unlink() for file in (folder / "edges").iterdir()],
+            "there is no table",
+        ),
+        (
+            lambda folder: [file.unlink() for file in (folder / "nodes").iterdir()],
+            "there is no table",
+        ),
         (rename("nodes/city.npy", "nodes/a__b.npy"), "cannot be the name"),
         (lambda folder: os.mkfifo(folder / "edges/city__near__city.csv"), "not a regular file"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_named(tmp_path: Path, change: Callable[[Path], Any], said: str) -> None:
+)
+def test_what_cannot_be_meant_is_named(
+    tmp_path: Path, change: Callable[[Path], Any], said: str
+) -> None:
     folder = write(tmp_path / "films")
     change(folder)
     with pytest.raises(InputError, match=said):
@@ -148,7 +216,9 @@ def test_what_cannot_be_meant_is_named(tmp_path: Path, change: Callable[[Path], 
         ({"symmetrize": True}, "relations.reverse=true"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_fit_are_named(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         read(write(tmp_path / "films"), **fields)
 
@@ -156,8 +226,11 @@ def test_settings_that_do_not_fit_are_named(tmp_path: Path, fields: dict[str, An
 def test_where_one_type_is_needed_it_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a heterogeneous graph"):
         load(dataset_settings("file", str(write(tmp_path / "films"))))
-    for fields, said in (({"target": "a"}, "target=a"), ({"reverse": False}, "relations.reverse"),
-                         ({"features": {"a": "degree"}}, "features=")):  # fmt: skip
+    for fields, said in (
+        ({"target": "a"}, "target=a"),
+        ({"reverse": False}, "relations.reverse"),
+        ({"features": {"a": "degree"}}, "features="),
+    ):
         with pytest.raises(InputError, match=f"{said}.*one type of nodes"):
             load(dataset_settings("synthetic", **fields))
 
@@ -170,4 +243,6 @@ def test_of_two_types_with_labels_one_is_asked_for(tmp_path: Path) -> None:
     (folder / "nodes/ghost.csv").write_text("id\n")
     (folder / "edges/ghost__haunts__city.csv").write_text("src,dst\n")
     graph = read(folder, target="movie")
-    assert graph.nodes["ghost"].num_nodes == graph.relations["ghost", "haunts", "city"].num_edges == 0
+    assert (
+        graph.nodes["ghost"].num_nodes == graph.relations["ghost", "haunts", "city"].num_edges == 0
+    )

@@ -48,6 +48,8 @@ def test_a_list_is_side_by_side() -> None:
 
 def test_nobody_to_take_features_from() -> None:
     graph = random_graph()
-    nothing = replace(graph, features=graph.features[:, :0], featured=np.zeros(graph.num_nodes, np.bool_))
+    nothing = replace(
+        graph, features=graph.features[:, :0], featured=np.zeros(graph.num_nodes, np.bool_)
+    )
     with pytest.raises(InputError, match="no node has features; set features=degree"):
         with_features(nothing, ("neighbours",))

@@ -17,7 +17,9 @@ def load(path, **fields):
 
 def test_pyg(tmp_path):
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-    data = pyg.data.Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([[4], [5], [4]]))
+    data = pyg.data.Data(
+        x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([[4], [5], [4]])
+    )
     data.edge_weight, data.edge_attr = torch.tensor([0.5, 2]), torch.ones(2, 3)
     data.train_mask = data.val_mask = data.test_mask = torch.tensor([True, False, False])
     graph = load(retexo.from_pyg(data, tmp_path / "g.npz"))
@@ -32,7 +34,9 @@ def test_pyg(tmp_path):
     data.x = data.x.to_sparse()
     assert sp.issparse(load(retexo.from_pyg(data, tmp_path / "g.npz", overwrite=True)).features)
     with pytest.raises(InputError, match="no labels"):
-        retexo.from_pyg(pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz")
+        retexo.from_pyg(
+            pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz"
+        )
 
 
 def test_dgl(tmp_path):
@@ -59,25 +63,46 @@ def test_networkx(tmp_path):
     edges = zip(graph.src, graph.dst, graph.edge_weight, strict=True)
     found = {(names[src], names[dst]): weight for src, dst, weight in edges}
     assert found == {("ann", "bob"): 2, ("bob", "ann"): 2, ("bob", "eve"): 1, ("eve", "bob"): 1}
-    assert [None if label < 0 else graph.class_names[label] for label in graph.labels] == ["x", None, "y"]
+    assert [None if label < 0 else graph.class_names[label] for label in graph.labels] == [
+        "x",
+        None,
+        "y",
+    ]
     assert graph.features.tolist() == [[1, 2], [2, 3], [3, 4]]
-    club = load(retexo.from_networkx(nx.karate_club_graph(), tmp_path / "k.npz", label="club"), features=("degree",))
+    club = load(
+        retexo.from_networkx(nx.karate_club_graph(), tmp_path / "k.npz", label="club"),
+        features=("degree",),
+    )
     assert (club.num_nodes, club.num_edges, club.class_names) == (34, 156, ("Mr. Hi", "Officer"))
 
 
 def test_scipy(tmp_path):
     A = sp.csr_array(np.array([[0, 2.0, 0], [0, 0, 1], [0, 0, 0]]))
-    graph = load(retexo.from_scipy(A, sp.eye_array(3), np.array(["u", "v", ""]), tmp_path / "g.npz"))
-    assert (graph.src.tolist(), graph.dst.tolist(), graph.edge_weight.tolist()) == ([0, 1], [1, 2], [2, 1])
+    graph = load(
+        retexo.from_scipy(A, sp.eye_array(3), np.array(["u", "v", ""]), tmp_path / "g.npz")
+    )
+    assert (graph.src.tolist(), graph.dst.tolist(), graph.edge_weight.tolist()) == (
+        [0, 1],
+        [1, 2],
+        [2, 1],
+    )
     assert graph.labels.tolist() == [0, 1, -1]
-    graph = load(retexo.from_scipy(A != 0, None, [0, 1, 1], tmp_path / "h.npz"), features=("degree",))
+    graph = load(
+        retexo.from_scipy(A != 0, None, [0, 1, 1], tmp_path / "h.npz"), features=("degree",)
+    )
     assert graph.edge_weight is None
 
 
 def heterograph():
     """Ends by relation, and of every type feat, label and masks."""
-    edges = {("person", "acts_in", "movie"): ([0, 1, 1], [2, 0, 1]), ("movie", "after", "movie"): ([0], [1])}
-    masks = {f"{part}_mask": torch.tensor([part == "train", False, False]) for part in ("train", "val", "test")}
+    edges = {
+        ("person", "acts_in", "movie"): ([0, 1, 1], [2, 0, 1]),
+        ("movie", "after", "movie"): ([0], [1]),
+    }
+    masks = {
+        f"{part}_mask": torch.tensor([part == "train", False, False])
+        for part in ("train", "val", "test")
+    }
     return edges, {"feat": torch.eye(3), "label": torch.tensor([0, 1, -1]), **masks}
 
 
@@ -85,12 +110,17 @@ def assert_heterograph(path):
     graph = datasets.load_any(dataset_settings("file", path, features={"person": "degree"}))
     edges, movie = heterograph()
     for each, (src, dst) in edges.items():
-        assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (src, dst)
+        assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (
+            src,
+            dst,
+        )
     assert graph.relations["person", "acts_in", "movie"].edge_weight.tolist() == [1, 2, 3]
     assert (graph.target, graph.labels.tolist()) == ("movie", [0, 1, -1])
     assert graph.train_mask.tolist() == [True, False, False]
     features = graph.nodes["movie"].features
-    assert (features.toarray() if sp.issparse(features) else features).tolist() == movie["feat"].tolist()
+    assert (features.toarray() if sp.issparse(features) else features).tolist() == movie[
+        "feat"
+    ].tolist()
     assert graph.nodes["person"].num_nodes == 2
 
 
@@ -99,7 +129,9 @@ def test_pyg_of_several_types(tmp_path):
     edges, movie = heterograph()
     data = pyg.data.HeteroData()
     data["movie"].x, data["movie"].y = movie["feat"].to_sparse(), movie["label"]
-    data["movie"].train_mask, data["movie"].val_mask, data["movie"].test_mask = list(movie.values())[2:]
+    data["movie"].train_mask, data["movie"].val_mask, data["movie"].test_mask = list(
+        movie.values()
+    )[2:]
     data["person"].num_nodes = 2
     for each, ends in edges.items():
         data[each].edge_index = torch.tensor(ends)

@@ -49,7 +49,12 @@ def test_names_classes_blanks_and_headers(tmp_path, caplog):
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
     assert graph.edge_weight.tolist() == [2, 0.5, 1, 3]
     assert len(set(graph.node_ids.tolist())) == 3
-    for said in ("`source` is taken as src", "`target` is taken as dst", "columns `city`: left out", "0 art, 1 law"):
+    for said in (
+        "`source` is taken as src",
+        "`target` is taken as dst",
+        "columns `city`: left out",
+        "0 art, 1 law",
+    ):
         assert said in caplog.text
 
 
@@ -62,7 +67,11 @@ def test_one_file_of_edges_with_the_others_beside_it(tmp_path):
 
 def test_ids_that_become_names_later(tmp_path):
     """007 is a number for the first rows, and a name once another is none."""
-    nodes = "id,label,x\n007,0,1\n8,1,1\n" + "".join(f"{row},0,1\n" for row in range(100, 110)) + "x9,1,1\n"
+    nodes = (
+        "id,label,x\n007,0,1\n8,1,1\n"
+        + "".join(f"{row},0,1\n" for row in range(100, 110))
+        + "x9,1,1\n"
+    )
     graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n007,8\nx9,007\n"))
     assert graph.node_names.tolist()[:2] == ["007", "8"]
     assert graph.src.tolist() == [0, 12]
@@ -70,7 +79,11 @@ def test_ids_that_become_names_later(tmp_path):
 
 def test_integers_of_any_kind(tmp_path):
     nodes = "nodeId,class,x\n-5,30000,1\n9000000000,10,2\n7,-1,3\n"
-    graph = load(write(tmp_path / "toy", nodes=nodes, edges="sourceNodeId,targetNodeId\n7,-5\n9000000000,7\n"))
+    graph = load(
+        write(
+            tmp_path / "toy", nodes=nodes, edges="sourceNodeId,targetNodeId\n7,-5\n9000000000,7\n"
+        )
+    )
     assert graph.node_ids.tolist() == [-5, 9_000_000_000, 7]
     assert (graph.src.tolist(), graph.dst.tolist()) == ([2, 1], [0, 2])
     assert graph.labels.tolist() == [1, 0, -1]
@@ -79,7 +92,10 @@ def test_integers_of_any_kind(tmp_path):
 
 def test_labels_of_some_nodes_are_joined_by_id(tmp_path):
     folder = write(
-        tmp_path / "toy", features="id,x\na,1\nb,2\nc,3\n", labels="id,label\nc,u\na,v\n", edges="from,to\na,c\n"
+        tmp_path / "toy",
+        features="id,x\na,1\nb,2\nc,3\n",
+        labels="id,label\nc,u\na,v\n",
+        edges="from,to\na,c\n",
     )
     graph = load(folder)
     assert graph.labels.tolist() == [1, -1, 0]
@@ -106,12 +122,16 @@ def test_a_list_column_and_a_csr_file(tmp_path):
     sp.save_npz(folder / "features.npz", sp.csr_array(np.array([[0, 5.0], [7, 0]])))
     assert load(folder).features.toarray().tolist() == [[0, 5], [7, 0]]
     sp.save_npz(folder / "features.npz", sp.coo_array(np.eye(2)))
-    with pytest.raises(InputError, match=r"features\.npz: its format is coo; expected a CSR matrix"):
+    with pytest.raises(
+        InputError, match=r"features\.npz: its format is coo; expected a CSR matrix"
+    ):
         load(folder)
 
 
 def test_nodes_that_only_edges_name(tmp_path):
-    folder = write(tmp_path / "toy", labels="id,label\nb,x\na,y\n", edges="src,dst\na,q\nq,b\nr,a\n")
+    folder = write(
+        tmp_path / "toy", labels="id,label\nb,x\na,y\n", edges="src,dst\na,q\nq,b\nr,a\n"
+    )
     graph = load(folder, features=("degree",))
     assert graph.node_names.tolist() == ["b", "a", "q", "r"]
     assert graph.labels.tolist() == [0, 1, -1, -1]
@@ -125,22 +145,32 @@ def test_nodes_that_only_edges_name(tmp_path):
 def test_duplicates(tmp_path):
     folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
     merged = load(folder, duplicates="merge", **NAMED)
-    assert sorted(zip(merged.src, merged.dst, merged.edge_weight, strict=True)) == [(0, 1, 5), (1, 2, 0.5), (2, 0, 1)]
+    assert sorted(zip(merged.src, merged.dst, merged.edge_weight, strict=True)) == [
+        (0, 1, 5),
+        (1, 2, 0.5),
+        (2, 0, 1),
+    ]
     write(folder, edges="src,dst\nann,bob\nann,bob\n007,ann\n")
     merged = load(folder, duplicates="merge", **NAMED)
     assert (merged.src.tolist(), merged.dst.tolist(), merged.edge_weight) == ([0, 2], [1, 0], None)
 
 
 def test_one_hot_labels(tmp_path, caplog):
-    folder = write(tmp_path / "toy", features="x\n1\n2\n3\n", labels="u,v\n1,0\n0,1\n1,0\n", edges="0,1\n")
+    folder = write(
+        tmp_path / "toy", features="x\n1\n2\n3\n", labels="u,v\n1,0\n0,1\n1,0\n", edges="0,1\n"
+    )
     assert load(folder).multilabel
     assert "a single 1 in every row" in caplog.text
     assert load(folder, labels="multiclass").labels.tolist() == [0, 1, 0]
     write(folder, labels="u,v\n1,0\n1,1\n1,0\n")
-    with pytest.raises(InputError, match=r"labels\.csv: number of ones: row 1 is 2\.0; expected one"):
+    with pytest.raises(
+        InputError, match=r"labels\.csv: number of ones: row 1 is 2\.0; expected one"
+    ):
         load(folder, labels="multiclass")
     write(folder, labels="u\n1\n1\n0\n")
-    with pytest.raises(InputError, match=r"labels=multilabel: .*labels\.csv: column `u` has one column"):
+    with pytest.raises(
+        InputError, match=r"labels=multilabel: .*labels\.csv: column `u` has one column"
+    ):
         load(folder, labels="multilabel")
 
 
@@ -166,7 +196,9 @@ def test_classes_may_be_integers_beyond_int64(tmp_path):
 def test_masks_on_unlabelled_nodes(tmp_path):
     nodes = "id,label,x,train_mask,val_mask,test_mask\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
     graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n"))
-    expected = "1 nodes are in train and have no label, the first is node b; .*split.drop_unlabelled=true"
+    expected = (
+        "1 nodes are in train and have no label, the first is node b; .*split.drop_unlabelled=true"
+    )
     with pytest.raises(InputError, match=expected):
         draw(graph, split_settings(), SplitRecipe("given"))
     split = draw(graph, split_settings(drop_unlabelled=True), SplitRecipe("given"))
@@ -174,7 +206,11 @@ def test_masks_on_unlabelled_nodes(tmp_path):
 
 
 def test_nodes_without_features(tmp_path):
-    folder = write(tmp_path / "toy", nodes="id,label,x,y\na,0,1,3\nb,1,,\nc,1,3,5\n", edges="src,dst\na,b\nc,b\n")
+    folder = write(
+        tmp_path / "toy",
+        nodes="id,label,x,y\na,0,1,3\nb,1,,\nc,1,3,5\n",
+        edges="src,dst\na,b\nc,b\n",
+    )
     with pytest.raises(InputError, match="1 of 3 nodes have no features, node b for instance"):
         load(folder)
     assert load(folder, features=("neighbours",)).features.tolist() == [[1, 3], [2, 4], [3, 5]]
@@ -194,11 +230,27 @@ def test_nodes_without_features(tmp_path):
             {},
             r"edges\.csv: has the columns ann, bob; .*put the line src,dst before it",
         ),
-        ({"edges": "src,dst\nann,bob\nann,eve\n"}, {}, r"edges\.csv: column `dst`: row 1 is eve; .* 3 node ids"),
-        ({"edges": "src,dst\nann,bob\n,bob\n"}, {}, r"edges\.csv: column `src`, row 1 is blank; expected a node's id"),
-        ({"nodes": NODES.replace("bob", "ann")}, {}, r"nodes\.csv: column `name`: row 1 is ann, an id that an earlier"),
+        (
+            {"edges": "src,dst\nann,bob\nann,eve\n"},
+            {},
+            r"edges\.csv: column `dst`: row 1 is eve; .* 3 node ids",
+        ),
+        (
+            {"edges": "src,dst\nann,bob\n,bob\n"},
+            {},
+            r"edges\.csv: column `src`, row 1 is blank; expected a node's id",
+        ),
+        (
+            {"nodes": NODES.replace("bob", "ann")},
+            {},
+            r"nodes\.csv: column `name`: row 1 is ann, an id that an earlier",
+        ),
         ({"nodes": NODES.replace("bob", "")}, {}, r"nodes\.csv: column `name`, row 1 is blank"),
-        ({"nodes": NODES.replace("22", "x")}, {}, r"nodes\.csv: column `age`, row 1 is 'x'; expected a number"),
+        (
+            {"nodes": NODES.replace("22", "x")},
+            {},
+            r"nodes\.csv: column `age`, row 1 is 'x'; expected a number",
+        ),
         ({}, {"columns": {"id": "nam"}}, r"columns\.id=nam: none of .*nodes\.csv has this column"),
         (
             {},
@@ -210,8 +262,16 @@ def test_nodes_without_features(tmp_path):
             {"columns": {**NAMED["columns"], "weight": "w"}},
             r"columns\.weight=w: .* source, target, weight; set one",
         ),
-        ({"labels": "name,subject\nann,x\n"}, {}, r"labels\.csv: has label, and so has .*nodes\.csv"),
-        ({"edges": "source,from,dst\nann,bob,bob\n"}, {}, r"has both columns source and from; set columns\.src"),
+        (
+            {"labels": "name,subject\nann,x\n"},
+            {},
+            r"labels\.csv: has label, and so has .*nodes\.csv",
+        ),
+        (
+            {"edges": "source,from,dst\nann,bob,bob\n"},
+            {},
+            r"has both columns source and from; set columns\.src",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
@@ -222,7 +282,9 @@ def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
 
 def test_names_without_a_table_that_has_them(tmp_path):
     folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,1\n", edges="src,dst\nann,bob\n")
-    with pytest.raises(InputError, match=r"column `src`, row 0 is 'ann'; .*names need a column `id` in nodes"):
+    with pytest.raises(
+        InputError, match=r"column `src`, row 0 is 'ann'; .*names need a column `id` in nodes"
+    ):
         load(folder)
 
 
@@ -232,7 +294,9 @@ def test_a_label_that_is_an_id(tmp_path):
         load(write(tmp_path / "toy", nodes=nodes, edges="0,1\n"))
 
 
-@pytest.mark.parametrize("fields", [{"columns": {"id": "x"}}, {"labels": "multiclass"}, {"duplicates": "merge"}])
+@pytest.mark.parametrize(
+    "fields", [{"columns": {"id": "x"}}, {"labels": "multiclass"}, {"duplicates": "merge"}]
+)
 def test_settings_of_tables_mean_nothing_elsewhere(fields):
     with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
         datasets.load(dataset_settings("cora", **fields))

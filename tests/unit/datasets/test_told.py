@@ -17,8 +17,19 @@ from retexo.config.compose import compose
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 EDGES = np.array([[0, 1], [1, 2], [2, 3]])
-GRAPH: dict[str, Any] = {"src": EDGES[:, 0], "dst": EDGES[:, 1], "feat": np.eye(4), "label": np.array([0, 1, 0, 1])}
-SPLIT = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", "num_partitions=2")
+GRAPH: dict[str, Any] = {
+    "src": EDGES[:, 0],
+    "dst": EDGES[:, 1],
+    "feat": np.eye(4),
+    "label": np.array([0, 1, 0, 1]),
+}
+SPLIT = (
+    "split=fraction",
+    "split.train=0.5",
+    "split.val=0.25",
+    "split.test=0.25",
+    "num_partitions=2",
+)
 
 
 def loaded(path: Path) -> GraphData:
@@ -42,7 +53,10 @@ def save(path: Path, form: str, **changes: Any) -> Path:
     for name in ("feat", "label"):
         if name in arrays:
             np.save(path / f"{ {'feat': 'features', 'label': 'labels'}[name] }.npy", arrays[name])
-    lines = [",".join(["src", "dst", *others]), *(f"{src},{dst}" + ",0.5" * len(others) for src, dst in EDGES)]
+    lines = [
+        ",".join(["src", "dst", *others]),
+        *(f"{src},{dst}" + ",0.5" * len(others) for src, dst in EDGES),
+    ]
     (path / "edges.csv").write_text("\n".join(lines))
     return path
 
@@ -53,7 +67,11 @@ def save(path: Path, form: str, **changes: Any) -> Path:
         ("npz", {"weight": np.ones(3)}, "weight"),
         ("tables", {"shade": np.ones(3)}, "columns `shade`: left out"),
         ("dgl", {"shade": np.ones(3)}, "edata `shade`, ndata `colour`: left out"),
-        ("npz", {"label": np.eye(4)[:, :2].repeat(2, 1)[:, [0, 3]][[0, 1, 0, 1]]}, "read as multi-label"),
+        (
+            "npz",
+            {"label": np.eye(4)[:, :2].repeat(2, 1)[:, [0, 3]][[0, 1, 0, 1]]},
+            "read as multi-label",
+        ),
         ("npz", {"label": np.array([0, 3, -1, 3])}, "2 of 4 classes have no node, the first is 1"),
     ],
 )
@@ -64,7 +82,9 @@ def test_what_is_told(
     assert told in caplog.text
 
 
-def test_what_is_as_it_should_be_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_as_it_should_be_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     loaded(save(tmp_path, "npz", label=np.array([[1.0, 0], [np.nan, np.nan], [1, 1], [0, 0]])))
     (tmp_path / "tables").mkdir()
@@ -72,8 +92,13 @@ def test_what_is_as_it_should_be_is_not_told(tmp_path: Path, caplog: pytest.LogC
     assert not caplog.text
 
 
-def test_the_report_of_a_partition_has_it_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [f"dataset_file={save(tmp_path, 'npz', weight=np.ones(3))}", f"partition_dir={tmp_path}/parts"]
+def test_the_report_of_a_partition_has_it_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        f"dataset_file={save(tmp_path, 'npz', weight=np.ones(3))}",
+        f"partition_dir={tmp_path}/parts",
+    ]
     for _ in ("made", "there already"):
         meta = partition_data.run(compose(["dataset_name=file", *arguments, *SPLIT]).partition)
         assert len(meta.notes) == 1
@@ -91,7 +116,9 @@ def test_what_is_refused_has_a_remedy(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "of_pyg.npz", x=np.eye(4), edge_index=EDGES.T, y=GRAPH["label"])
     torch.save({}, tmp_path / "of_pyg.pt")
-    types = dgl.heterograph({("user", "buys", "item"): ([0, 1], [1, 0]), ("item", "of", "user"): ([0, 1], [1, 0])})
+    types = dgl.heterograph(
+        {("user", "buys", "item"): ([0, 1], [1, 0]), ("item", "of", "user"): ([0, 1], [1, 0])}
+    )
     dgl.save_graphs(str(tmp_path / "types.bin"), [types])
     save(tmp_path, "npz", feat=None).rename(tmp_path / "bare.npz")
     (tmp_path / "bare").mkdir()

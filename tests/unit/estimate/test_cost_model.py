@@ -84,7 +84,9 @@ def test_a_batch_by_hand() -> None:
     small = replace(large, train=32_768 / 4_000_000, val=0.0025, batches=False)
     assert cost_model.operations(large, 0)[:2] == pytest.approx(cost_model.operations(small, 0)[:2])
     free = {**CONSTANTS, "copy_byte": 0.0}
-    assert cost_model.seconds(large, free)["rounds"] == pytest.approx(cost_model.seconds(small, free)["rounds"])
+    assert cost_model.seconds(large, free)["rounds"] == pytest.approx(
+        cost_model.seconds(small, free)["rounds"]
+    )
     few = replace(large, train=0.03)  # fewer than four times as many: all are taken
     assert cost_model.operations(few, 0) == cost_model.operations(replace(few, batches=False), 0)
 
@@ -108,7 +110,9 @@ def test_what_the_labelled_nodes_reach() -> None:
 def test_one_worker_sends_nothing() -> None:
     alone = replace(CASE, workers=1, cut=0.0)
     assert set(random_graph.sent(alone).values()) == {0}
-    assert cost_model.seconds(alone, CONSTANTS)["exchange"] > 0  # rows are looked at for zeros all the same
+    assert (
+        cost_model.seconds(alone, CONSTANTS)["exchange"] > 0
+    )  # rows are looked at for zeros all the same
 
 
 def test_the_network_takes_bytes_by_bandwidth() -> None:
@@ -135,42 +139,67 @@ def test_a_worker_waits_for_the_last_layers_embedding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "edges", "threads"), [(16, 40e6, 2.5), (16, 4e9, 8), (3, 4e9, 3), (1, 4e9, 1), (16, 3e6, 1)]
+    ("cores", "edges", "threads"),
+    [(16, 40e6, 2.5), (16, 4e9, 8), (3, 4e9, 3), (1, 4e9, 1), (16, 3e6, 1)],
 )
 def test_passes_of_a_large_cover_run_in_threads(cores: int, edges: float, threads: float) -> None:
     """With blocks of 16 million edges, eight at most."""
     case = replace(CASE, cores=float(cores))
     speed = cost_model.Speed.of(case, {"cover_small": 5.0, "cover_large": 1.0, "cover_passes": 8.0})
     blocks = edges * flows.BLOCK_EDGES / 16e6
-    assert cost_model._cover(blocks, speed, "cover_small", MATCHING_LIMIT) == pytest.approx(1 + 8 / threads)
+    assert cost_model._cover(blocks, speed, "cover_small", MATCHING_LIMIT) == pytest.approx(
+        1 + 8 / threads
+    )
     assert cost_model._cover(2e6, speed, "cover_small", MATCHING_LIMIT) == 5
 
 
-@pytest.mark.parametrize(("cores", "in_blocks", "alone"), [(0.5, 0.5, 0.5), (2.5, 2, 2), (16.0, 8, 3)])
+@pytest.mark.parametrize(
+    ("cores", "in_blocks", "alone"), [(0.5, 0.5, 0.5), (2.5, 2, 2), (16.0, 8, 3)]
+)
 def test_a_plan_is_made_in_blocks_but_for_what_a_thread_does_for_each_peer(
     cores: float, in_blocks: float, alone: float
 ) -> None:
-    one = {**dict.fromkeys(CONSTANTS, 0.0), "find_edge": 4.0, "write_edge": 2.0, "read_edge": 3.0, "alone_edge": 1.0}
+    one = {
+        **dict.fromkeys(CONSTANTS, 0.0),
+        "find_edge": 4.0,
+        "write_edge": 2.0,
+        "read_edge": 3.0,
+        "alone_edge": 1.0,
+    }
     case = replace(CASE, cores=cores, bandwidth=math.inf)
     each = random_graph.needed_cut_edges(case)
-    assert cost_model.seconds(case, one)["plan"] == pytest.approx(each * (8 / in_blocks + 1 / alone))
+    assert cost_model.seconds(case, one)["plan"] == pytest.approx(
+        each * (8 / in_blocks + 1 / alone)
+    )
 
 
 def test_more_takes_more() -> None:
     for more in ({"nodes": 2000}, {"edges": 16000}, {"features": 60}, {"hidden": 50}):
         assert cost_model.memory(replace(CASE, **more)) > cost_model.memory(CASE)
-        before, after = (sum(cost_model.seconds(case, CONSTANTS).values()) for case in (CASE, replace(CASE, **more)))
+        before, after = (
+            sum(cost_model.seconds(case, CONSTANTS).values())
+            for case in (CASE, replace(CASE, **more))
+        )
         assert after > before
 
 
 # --- against the program ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("power_law", "mean", "share"), [(0.0, 0.5, 1.0), (0.0, 3.0, 0.1), (2.5, 3.0, 1.0)])
+@pytest.mark.parametrize(
+    ("power_law", "mean", "share"), [(0.0, 0.5, 1.0), (0.0, 3.0, 0.1), (2.5, 3.0, 1.0)]
+)
 def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: float) -> None:
     """mean: edges of a row into the other part; share: targets that are served."""
     nodes = 20_000
-    case = replace(CASE, nodes=2 * nodes, workers=2, cut=0.5, edges=round(4 * nodes * mean), power_law=power_law)
+    case = replace(
+        CASE,
+        nodes=2 * nodes,
+        workers=2,
+        cut=0.5,
+        edges=round(4 * nodes * mean),
+        power_law=power_law,
+    )
     x, mass = case.degrees()
     wave, _ = random_graph._wave(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
     rng = np.random.default_rng(0)
@@ -184,16 +213,32 @@ def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: fl
     assert wave.vectors == pytest.approx(cover.weight, rel=0.05)
 
 
-GRAPH = ("+experiment=retexo", "dataset_name=synthetic", "synthetic.nodes=6000", "synthetic.edges=40000",
-         "synthetic.features=20", "synthetic.classes=4", "hidden_dim=24", "num_partitions=3", "seed=0", "stopping=none",
-         "num_rounds=[3]", "split=fraction", "split.train=0.05", "split.val=0.02")  # fmt: skip
+GRAPH = (
+    "+experiment=retexo",
+    "dataset_name=synthetic",
+    "synthetic.nodes=6000",
+    "synthetic.edges=40000",
+    "synthetic.features=20",
+    "synthetic.classes=4",
+    "hidden_dim=24",
+    "num_partitions=3",
+    "seed=0",
+    "stopping=none",
+    "num_rounds=[3]",
+    "split=fraction",
+    "split.train=0.05",
+    "split.val=0.02",
+)
 SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 
 def case_of(settings: Settings, power_law: float = 2.5) -> "random_graph.Case":
     meta = open_directory(settings).meta
     assert meta is not None
-    shares = {name: sum(getattr(part, name) for part in meta.parts) / 6000 for name in ("train", "val", "test")}
+    shares = {
+        name: sum(getattr(part, name) for part in meta.parts) / 6000
+        for name in ("train", "val", "test")
+    }
     model = settings.train.model
     return replace(
         CASE,
@@ -212,10 +257,13 @@ def case_of(settings: Settings, power_law: float = 2.5) -> "random_graph.Case":
     )
 
 
-@pytest.mark.parametrize(("split", "layers", "model"), [("all", 2, "gcn"), ("few", 3, "gcn"), ("few", 2, "sage")])
+@pytest.mark.parametrize(
+    ("split", "layers", "model"), [("all", 2, "gcn"), ("few", 3, "gcn"), ("few", 2, "sage")]
+)
 def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str) -> None:
     settings = compose(
-        [*GRAPH, SPLITS[split], f"num_layers={layers}", f"partition_dir={tmp_path}"], f"node_classification_{model}"
+        [*GRAPH, SPLITS[split], f"num_layers={layers}", f"partition_dir={tmp_path}"],
+        f"node_classification_{model}",
     )
     with contextlib.redirect_stdout(io.StringIO()):
         partition_data.run(settings.partition)
@@ -223,7 +271,12 @@ def test_bytes_of_a_dry_run(tmp_path: Path, split: str, layers: int, model: str)
     parts = [directory.read(part) for part in range(3)]
     counted, case = estimate_traffic(settings.train, directory, parts), case_of(settings)
     sizes = random_graph.sent(case)
-    for kind, tolerance in (("features", 0.05), ("embeddings", 0.05), ("setup", 0.05), ("gradients", 1e-9)):
+    for kind, tolerance in (
+        ("features", 0.05),
+        ("embeddings", 0.05),
+        ("setup", 0.05),
+        ("gradients", 1e-9),
+    ):
         assert sizes[kind] == pytest.approx(counted.total(case.rounds, [kind]), rel=tolerance), kind
 
 
@@ -243,15 +296,25 @@ def kept(tmp_path: Path) -> Path:
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "scripts/estimate.py"), *arguments],
-        env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def test_it_prints_all_that_it_promises(kept: Path) -> None:
     given = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
     ended = script(*given, "--rounds", "10", "20", "--constants", str(kept))
     assert ended.returncode == 0, ended.stderr
-    for name in ("bytes, features", "bytes, setup", "floating-point", "memory per worker", "seconds, plan", "in all"):
+    for name in (
+        "bytes, features",
+        "bytes, setup",
+        "floating-point",
+        "memory per worker",
+        "seconds, plan",
+        "in all",
+    ):
         assert name in ended.stdout
 
 
@@ -288,11 +351,15 @@ def test_a_mistake_ends_with_status_2(
 def test_a_run_is_checked(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = compose([*GRAPH, SPLITS["all"], f"partition_dir={tmp_path}"], "node_classification_gcn")
+    settings = compose(
+        [*GRAPH, SPLITS["all"], f"partition_dir={tmp_path}"], "node_classification_gcn"
+    )
     partition_data.run(settings.partition)
     train.run(settings, tmp_path / "run")
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["estimate.py", "--constants", str(kept), "--check", str(tmp_path / "run")])
+    monkeypatch.setattr(
+        sys, "argv", ["estimate.py", "--constants", str(kept), "--check", str(tmp_path / "run")]
+    )
     importlib.import_module("estimate").main()
     table = {line[:26].strip(): line.split() for line in capsys.readouterr().out.splitlines()}
     assert float(table["bytes, gradients"][-1]) == 1

@@ -23,8 +23,15 @@ def load() -> tuple[GraphData, splits.Split]:
 
 def sizes_of(graph: GraphData, **changes: int) -> one.Clients:
     degree = torch.bincount(one.neighbours(graph)[0], minlength=graph.num_nodes).numpy()
-    given = {"nodes": graph.num_nodes, "features": graph.num_features, "classes": graph.num_classes, "train": 602}
-    return one.Clients(degree, **{**given, "hidden": 4, "stages": 2, "rounds": 3, "group": 5, **changes})  # type: ignore[arg-type]
+    given = {
+        "nodes": graph.num_nodes,
+        "features": graph.num_features,
+        "classes": graph.num_classes,
+        "train": 602,
+    }
+    return one.Clients(
+        degree, **{**given, "hidden": 4, "stages": 2, "rounds": 3, "group": 5, **changes}
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.timeout(60)
@@ -35,13 +42,22 @@ def test_cora_by_hand() -> None:
     # A stage on 1,433 features, 4 wide: matrix, bias, LayerNorm (2 x 4), a head of 4 x 7 + 7; later ones read 7 more.
     weights = 3 * (1433 * 4 + 4 + 8 + 35) + 2 * 7 * 4
     assert sizes.agreed(7) == (4 * 3 * 5 * weights, 4 * 3 * 5 * weights + 4 * 2708 * weights)
-    rows, both = sizes.full_graph()  # features once; 4 wide, forth and back in 3 rounds, and forth at the end
+    rows, both = (
+        sizes.full_graph()
+    )  # features once; 4 wide, forth and back in 3 rounds, and forth at the end
     assert rows == 4 * 10_556 * (1433 + 7 * 4)
     assert both == 4 * (2867 * 4 + 9 * 7) * (2 * 3 * 602 + 2708)
-    found, sent = one.simulate(graph, split, sizes, scores=True, offline=0.0, seed=0, rate=0.01, dropout=0.5)
+    found, sent = one.simulate(
+        graph, split, sizes, scores=True, offline=0.0, seed=0, rate=0.01, dropout=0.5
+    )
     assert sent == 591_136
     assert len(found) == 3
-    assert one.simulate(graph, split, sizes, scores=True, offline=1.0, seed=0, rate=0.01, dropout=0.5)[1] == 0
+    assert (
+        one.simulate(graph, split, sizes, scores=True, offline=1.0, seed=0, rate=0.01, dropout=0.5)[
+            1
+        ]
+        == 0
+    )
 
 
 def test_a_client_computes_from_what_it_was_sent() -> None:

@@ -12,7 +12,11 @@ from retexo.exchange.coding.rows import RowFormat, decode, encode, row_sizes
 from retexo.exchange.coding.values import Precision
 
 ENCODINGS = ("dense", "sparse")
-FORMATS = [RowFormat(encoding, precision) for encoding in ENCODINGS for precision in ("full", "bf16", "int8", "int4")]
+FORMATS = [
+    RowFormat(encoding, precision)
+    for encoding in ENCODINGS
+    for precision in ("full", "bf16", "int8", "int4")
+]
 SPARSE = RowFormat("sparse")
 formats = st.sampled_from(FORMATS)
 
@@ -23,7 +27,11 @@ def blocks(draw: st.DrawFn) -> torch.Tensor:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     num_rows = draw(st.integers(0, 8))
     width = draw(st.sampled_from([0, 1, 2, 7, 8, 9, 64, 127, 128, 300]))
-    filled = np.array(draw(st.lists(st.sampled_from([0, 0.02, 0.5, 0.97, 1]), min_size=num_rows, max_size=num_rows)))
+    filled = np.array(
+        draw(
+            st.lists(st.sampled_from([0, 0.02, 0.5, 0.97, 1]), min_size=num_rows, max_size=num_rows)
+        )
+    )
     rows = rng.standard_normal((num_rows, width)) * 10.0 ** draw(st.sampled_from([-30, 0, 30]))
     rows[rng.random(num_rows) < 0.3] = 1.0
     rows[rng.random((num_rows, width)) >= filled[:, None].reshape(num_rows, 1)] = 0
@@ -89,7 +97,11 @@ def test_what_is_not_finite_survives_or_is_refused(encoding: coding.Encoding) ->
     for precision in ("full", "bf16"):
         expected = rows if precision == "full" else rows.to(torch.bfloat16).float()
         torch.testing.assert_close(
-            round_trip(rows, RowFormat(encoding, precision)), expected, rtol=0, atol=0, equal_nan=True
+            round_trip(rows, RowFormat(encoding, precision)),
+            expected,
+            rtol=0,
+            atol=0,
+            equal_nan=True,
         )
     for row_format in (RowFormat(encoding, "int8"), RowFormat(encoding, "int4")):
         for row in (*rows, torch.tensor([1e300], dtype=torch.float64)):
@@ -131,8 +143,12 @@ def test_bytes_of_two_codes_a_byte_by_hand() -> None:
     assert torch.equal(round_trip(rows, RowFormat("dense", "int4")), rows)
     sparse = torch.tensor([[0.0, 7.0, 0.0, 0.0, -2.0, 3.0, 0.0]])
     assert encode(sparse, RowFormat("sparse", "int4")).tolist() == [
-        2 * 3, 0b0110010, *scales[4:], (16 - 2) << 4 | 7, 3,
-    ]  # fmt: skip
+        2 * 3,
+        0b0110010,
+        *scales[4:],
+        (16 - 2) << 4 | 7,
+        3,
+    ]
 
 
 def test_cora_like_rows_take_21_bytes() -> None:
@@ -192,7 +208,12 @@ def test_truncated_and_overlong_blocks_are_refused(
 ) -> None:
     written = encode(rows, row_format)
     with pytest.raises(ValueError, match="block of"):
-        decode(torch.cat([written, torch.zeros(1, dtype=torch.uint8)]), tuple(rows.shape), rows.dtype, row_format)
+        decode(
+            torch.cat([written, torch.zeros(1, dtype=torch.uint8)]),
+            tuple(rows.shape),
+            rows.dtype,
+            row_format,
+        )
     if len(written):
         cut = written[: data.draw(st.integers(0, len(written) - 1))]
         with pytest.raises(ValueError, match="block of"):
@@ -200,11 +221,15 @@ def test_truncated_and_overlong_blocks_are_refused(
 
 
 @given(blocks(), formats, st.integers(0, 2**32 - 1))
-def test_garbled_blocks_raise_nothing_but_value_error(rows: torch.Tensor, row_format: RowFormat, seed: int) -> None:
+def test_garbled_blocks_raise_nothing_but_value_error(
+    rows: torch.Tensor, row_format: RowFormat, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     written = encode(rows, row_format)
     where = rng.random(len(written)) < rng.choice([0.01, 0.1, 1.0])
-    written[torch.from_numpy(where)] = torch.from_numpy(rng.integers(0, 256, int(where.sum()), dtype=np.uint8))
+    written[torch.from_numpy(where)] = torch.from_numpy(
+        rng.integers(0, 256, int(where.sum()), dtype=np.uint8)
+    )
     try:
         back = decode(written, tuple(rows.shape), rows.dtype, row_format)
     except ValueError:
@@ -216,7 +241,11 @@ def test_garbled_blocks_raise_nothing_but_value_error(rows: torch.Tensor, row_fo
     ("block", "width", "message"),
     [
         ([2 * 13], 12, "announces 13 columns in rows of 12"),
-        ([2 * 2 + 1, 0b0111_0001], 12, "2 values are announced, the code has 1"),  # one high bit for two columns
+        (
+            [2 * 2 + 1, 0b0111_0001],
+            12,
+            "2 values are announced, the code has 1",
+        ),  # one high bit for two columns
         ([2 * 2 + 1, 0b0111_0011], 12, "out of order"),  # columns 3 and 1
         ([2 * 2 + 1, 0b1111_0011], 12, "out of order"),  # column 3 twice
         ([2 * 2 + 1, 0b0111_1001], 11, None),  # columns 3 and 9

@@ -98,7 +98,12 @@ def test_fallback_keeps_its_bound(graph: Graph, equal: bool, ascending: bool) ->
         order = np.lexsort((left, right))
         graph = left, right, *_ = left[order], right[order], left_weight, right_weight
     if equal:
-        graph = left, right, left_weight, right_weight = left, right, left_weight * 0 + 7, right_weight * 0 + 7
+        graph = left, right, left_weight, right_weight = (
+            left,
+            right,
+            left_weight * 0 + 7,
+            right_weight * 0 + 7,
+        )
     found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert_consistent(graph, found)
     one_side = min(left_weight[np.unique(left)].sum(), right_weight[np.unique(right)].sum())
@@ -158,7 +163,9 @@ def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spy(name: str) -> None:
         solver = getattr(cover_module, name)
-        monkeypatch.setattr(cover_module, name, lambda *given: reached.append(name) or solver(*given))
+        monkeypatch.setattr(
+            cover_module, name, lambda *given: reached.append(name) or solver(*given)
+        )
 
     names = ["_matching_cover", "_flow_cover", "_scaling_cover"]
     for name in names:
@@ -173,17 +180,23 @@ def test_core_is_left_for_every_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_star_sends_one_partial_sum_for_many_sources() -> None:
-    found = minimum_cover(np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([100]))
+    found = minimum_cover(
+        np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([100])
+    )
     assert (found.left_mask.sum(), found.right_mask.sum(), found.weight) == (0, 1, 100)
 
 
 def test_cheap_sources_beat_a_dear_partial_sum() -> None:
-    found = minimum_cover(np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([5732]))
+    found = minimum_cover(
+        np.arange(5), np.zeros(5, dtype=np.int64), np.full(5, 37), np.array([5732])
+    )
     assert (found.left_mask.sum(), found.right_mask.sum(), found.weight) == (5, 0, 185)
 
 
 def test_row_already_held_costs_nothing() -> None:
-    found = minimum_cover(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 8]), np.array([9, 9]))
+    found = minimum_cover(
+        np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 8]), np.array([9, 9])
+    )
     assert found.left_mask.tolist() == [True, True]
     assert (found.weight, found.lower_bound) == (8, 8)
 
@@ -261,7 +274,9 @@ def test_a_side_is_taken_where_hardly_less_would_do(monkeypatch: pytest.MonkeyPa
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)))
 
 
-def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     left, right = rng.integers(10_000, size=110_000), rng.integers(9_900, size=110_000)
     graph = left, right, np.ones(10_000, np.int64), np.ones(9_900, np.int64)
@@ -274,7 +289,9 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(monke
         minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
 
 
-def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Few targets with many sources each, most of which have no other: by right ends, as in a boundary."""
     rng = np.random.default_rng(0)
     right, left = np.divmod(np.sort(rng.choice(10**8, 60_000, replace=False)), 100_000)
@@ -287,7 +304,9 @@ def test_of_some_edges_a_side_is_taken_before_anything_is_pruned(monkeypatch: py
     assert found.weight == 1000 <= cover_module.GOOD_ENOUGH * found.lower_bound
 
 
-def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_side_that_is_known_to_be_good_enough_is_not_shown_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     right, left = np.divmod(np.sort(rng.choice(9 * 10**7, 110_000, replace=False)), 10_000)
     graph = left, right, np.ones(10_000, np.int64), np.ones(9_000, np.int64)
@@ -307,7 +326,9 @@ def test_what_other_edges_take_at_least_holds(graph: Graph, data: st.DataObject)
     count = [len(each) for each in weights]
 
     def drawn() -> tuple[Any, ...]:
-        return tuple(np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in count)
+        return tuple(
+            np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in count
+        )
 
     def fewest(rows: Any, targets: Any) -> int:
         kept = rows[left] & targets[right]

@@ -11,7 +11,14 @@ from support import torch_threads
 
 from retexo.arrays import IntArray
 from retexo.exchange.coding import elias_fano
-from retexo.exchange.coding.elias_fano import AT_ONCE, best_low, code_size, read_ascending, write_ascending, write_lists
+from retexo.exchange.coding.elias_fano import (
+    AT_ONCE,
+    best_low,
+    code_size,
+    read_ascending,
+    write_ascending,
+    write_lists,
+)
 
 without_hurry = settings(deadline=None)  # other processes may hold the cores
 
@@ -55,7 +62,10 @@ def test_a_list_of_several_chunks_is_written_as_among_others(universe: int) -> N
 def test_values_that_fall_are_refused_wherever_they_do(place: int) -> None:
     values = np.array([5] * place + [3] * (17 - place))
     code = write_ascending(values, 1 << 20)  # 16 bits of each are low ones
-    with mock.patch.object(elias_fano, "AT_ONCE", 8), pytest.raises(ValueError, match="not ascending"):
+    with (
+        mock.patch.object(elias_fano, "AT_ONCE", 8),
+        pytest.raises(ValueError, match="not ascending"),
+    ):
         read_ascending(code, 17, 1 << 20)
 
 
@@ -97,7 +107,12 @@ def test_codes_by_hand(values: list[int], universe: int, code: list[int]) -> Non
         ([0b0], 1, 1, "1 values are announced, the code has 0"),
         ([0b100101], 2, 5, "2 values are announced, the code has 3"),
         ([0b1110], 1, 7, "not ascending below 7"),  # 7
-        ([0b1101100, 0], 2, 16, "not ascending below 16"),  # 11, then 8: the last four bits are 11 00
+        (
+            [0b1101100, 0],
+            2,
+            16,
+            "not ascending below 16",
+        ),  # 11, then 8: the last four bits are 11 00
         ([], 1, 0, "1 values are announced, the code has 0"),
     ],
 )
@@ -112,7 +127,11 @@ def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.
     """A damaged code is refused, or is the code of other values in order; the padding of its last byte apart."""
     values, universe = given
     code = write_ascending(values, universe)
-    for bit in data.draw(st.sets(st.integers(0, max(8 * len(code) - 1, 0)), max_size=3)) if len(code) else ():
+    for bit in (
+        data.draw(st.sets(st.integers(0, max(8 * len(code) - 1, 0)), max_size=3))
+        if len(code)
+        else ()
+    ):
         code[bit // 8] ^= 1 << bit % 8
     try:
         read = read_ascending(code, len(values), universe)

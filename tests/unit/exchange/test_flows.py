@@ -23,8 +23,12 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def uneven_graph(dtype: type[np.floating[Any]] = np.float32) -> csr_array:
     """Rows without an edge, first and last, one with more edges than a block, and columns without an edge."""
     rng = np.random.default_rng(0)
-    counts = np.concatenate(([0, 0], rng.integers(9, size=500), [1500, 0], rng.integers(9, size=500), [0]))
-    columns = np.concatenate([rng.choice(1990, count, replace=False) for count in counts]).astype(np.int32)
+    counts = np.concatenate(
+        ([0, 0], rng.integers(9, size=500), [1500, 0], rng.integers(9, size=500), [0])
+    )
+    columns = np.concatenate([rng.choice(1990, count, replace=False) for count in counts]).astype(
+        np.int32
+    )
     return sparse_matrix(np.ones(len(columns), dtype), columns, counts, 2000)
 
 
@@ -37,7 +41,9 @@ def test_a_bound_is_one_though_sums_are_rounded(
     rng, num_stars, num_targets = np.random.default_rng(0), 20, 50_000
     targets = np.arange(num_stars * num_targets)
     monkeypatch.setattr(flows_module, "BLOCK_EDGES", len(targets) // blocks)
-    graph = sparse_matrix(np.ones(len(targets), dtype), targets, np.full(num_stars, num_targets), len(targets))
+    graph = sparse_matrix(
+        np.ones(len(targets), dtype), targets, np.full(num_stars, num_targets), len(targets)
+    )
     weights = rng.integers(1, 1 << 40, num_stars), rng.integers(1 << 40, 1 << 41, len(targets))
     assert len(Blocks.of(graph).rows) == blocks
     for bound, _ in islice(flows(Blocks.of(graph), *weights), 20):
@@ -49,7 +55,9 @@ def test_blocks_are_the_graph_in_its_memory() -> None:
     graph = uneven_graph()
     blocks = Blocks.of(graph)
     assert len(blocks.rows) == 6
-    assert [row for rows in blocks.rows for row in range(rows.start, rows.stop)] == list(range(graph.shape[0]))
+    assert [row for rows in blocks.rows for row in range(rows.start, rows.stop)] == list(
+        range(graph.shape[0])
+    )
     for rows, block in zip(blocks.rows, blocks.graphs, strict=True):
         assert (block.toarray() == graph.toarray()[rows]).all()
         assert block.nnz == 0 or np.shares_memory(block.indices, graph.indices)
@@ -63,7 +71,9 @@ def test_flows_do_not_depend_on_threads() -> None:
     weights = np.random.default_rng(0).integers(1, 1000, graph.shape[0]), np.full(2000, 300)
 
     def first() -> list[tuple[int, list[float]]]:
-        return [(bound, price.tolist()) for bound, price in islice(flows(Blocks.of(graph), *weights), 5)]
+        return [
+            (bound, price.tolist()) for bound, price in islice(flows(Blocks.of(graph), *weights), 5)
+        ]
 
     threads, found = torch.get_num_threads(), []
     try:
@@ -84,7 +94,9 @@ def test_prices_follow_what_is_offered() -> None:
     weights = np.full(graph.shape[0], 7), np.arange(1, 2001) * (degree > 0)
     price, with_edge = np.ones(there.shape[1]), there.any(axis=1)
     for (_, found), exponent in zip(flows(Blocks.of(graph), *weights), [1, 3, 1, 3], strict=False):
-        offered = price * (there[with_edge].T @ (weights[0][with_edge] / (there @ price)[with_edge]))
+        offered = price * (
+            there[with_edge].T @ (weights[0][with_edge] / (there @ price)[with_edge])
+        )
         price = price * (weights[1][degree > 0] / offered) ** exponent
         price /= price.max()
         assert found[degree > 0] == pytest.approx(price, rel=1e-9, abs=1e-140)

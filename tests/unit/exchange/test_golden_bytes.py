@@ -38,12 +38,24 @@ def blocks() -> list[torch.Tensor]:
     ],
 )
 def test_rows(encoding: Encoding, precision: Precision, digest: str) -> None:
-    written = b"".join(encode(rows, RowFormat(encoding, precision)).numpy().tobytes() for rows in blocks())
+    written = b"".join(
+        encode(rows, RowFormat(encoding, precision)).numpy().tobytes() for rows in blocks()
+    )
     assert hashlib.sha256(written).hexdigest()[:16] == digest
 
 
 def test_ascending_integers() -> None:
     rng = np.random.default_rng(8)
-    cases = [(universe, count) for universe in (1, 3, 100, 5000, 1 << 20, 1 << 40) for count in (0, 1, 7, 300, 4000)]
-    codes = [write_ascending(np.sort(rng.integers(universe, size=count)), universe) for universe, count in cases]
-    assert hashlib.sha256(b"".join(code.tobytes() for code in codes)).hexdigest()[:16] == "781e91a24a8b242a"
+    cases = [
+        (universe, count)
+        for universe in (1, 3, 100, 5000, 1 << 20, 1 << 40)
+        for count in (0, 1, 7, 300, 4000)
+    ]
+    codes = [
+        write_ascending(np.sort(rng.integers(universe, size=count)), universe)
+        for universe, count in cases
+    ]
+    assert (
+        hashlib.sha256(b"".join(code.tobytes() for code in codes)).hexdigest()[:16]
+        == "781e91a24a8b242a"
+    )

@@ -18,7 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import train_settings
-from test_plan import NOTHING, TEST, TRAIN, VAL, Mask, Whole, cut_edges, pairs, random_whole, uses, wholes
+from test_plan import (
+    NOTHING,
+    TEST,
+    TRAIN,
+    VAL,
+    Mask,
+    Whole,
+    cut_edges,
+    pairs,
+    random_whole,
+    uses,
+    wholes,
+)
 from torch import Tensor
 
 from retexo.comm.collectives import Communicator
@@ -46,13 +58,15 @@ from retexo.trainers.context import Clock, Context
 from retexo.training.graph_info import GraphInfo
 from retexo.worker.context import make_context
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # as retexo.nn.matrix does, which pytest undoes
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Sparse"
+)  # as retexo.nn.matrix does, which pytest undoes
 F64 = torch.float64
 quickly = settings(deadline=None)
 Ints = NDArray[np.int64]
 
 
-# --- whole graphs ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- whole graphs ------------------------------------------------------------------------------------------------------
 
 
 def gcn(conv: Any, count: Tensor, x: Tensor) -> Tensor:
@@ -80,7 +94,10 @@ def gin(conv: Any, count: Tensor, x: Tensor) -> Tensor:
 def gat(conv: Any, count: Tensor, x: Tensor) -> Tensor:
     heads = []
     for z, source, target in zip(
-        (x @ conv.weight).chunk(conv.attention_heads, dim=1), conv.attention_src[0], conv.attention_dst[0], strict=True
+        (x @ conv.weight).chunk(conv.attention_heads, dim=1),
+        conv.attention_src[0],
+        conv.attention_dst[0],
+        strict=True,
     ):
         weight = (count + torch.eye(len(x))) * torch.exp(
             torch.nn.functional.leaky_relu((z @ target)[:, None] + (z @ source)[None, :], 0.2)
@@ -110,10 +127,12 @@ def convolution(name: str, width: int, out: int) -> Convolution:
 def features(kind: str, num_nodes: int, width: int, seed: int = 0) -> Tensor:
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((num_nodes, width))
-    return torch.from_numpy(rows if kind == "dense" else np.ceil(rows) * (rng.random(rows.shape) < 0.06))
+    return torch.from_numpy(
+        rows if kind == "dense" else np.ceil(rows) * (rng.random(rows.shape) < 0.06)
+    )
 
 
-# --- an exchange -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- an exchange -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,9 @@ class Side:
 
     def rows_sent(self, wave: int, peer: int) -> int:
         return sum(
-            size for (tag, to), size in self.sent.items() if (tag.wave, to) == (wave, peer) and tag.kind != "setup"
+            size
+            for (tag, to), size in self.sent.items()
+            if (tag.wave, to) == (wave, peer) and tag.kind != "setup"
         )
 
 
@@ -159,7 +180,9 @@ def exchanged(
 ) -> list[Side]:
     """earlier_layers: exchanged before, with the same plan."""
     linear = case.conv.linear_aggregation
-    plan_options = whole.plan_options(case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use)
+    plan_options = whole.plan_options(
+        case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use
+    )
 
     def work(comm: Communicator) -> Side:
         comm.between_nodes = between_nodes
@@ -167,7 +190,9 @@ def exchanged(
         plan = make_plan(part, plan_options, comm)
         edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
-        local = LocalRows(part.features, scale, case.conv.project, case.conv.projected_width, case.precision)
+        local = LocalRows(
+            part.features, scale, case.conv.project, case.conv.projected_width, case.precision
+        )
         for layer in earlier_layers:
             earlier = LayerExchange(plan, layer, local, comm)
             earlier.run(TRAIN_WAVE)
@@ -206,14 +231,18 @@ def computed(whole: Whole, rank: int, side: Side, case: Layer) -> list[Computed]
     """Wave by wave."""
     ids = whole.nodes_of(rank)
     local = [np.flatnonzero(mask[ids]) for mask in wanted(whole, case)]
-    blocks = [side.edges.block(torch.from_numpy(own), side.waves[wave]) for wave, own in enumerate(local)]
+    blocks = [
+        side.edges.block(torch.from_numpy(own), side.waves[wave]) for wave, own in enumerate(local)
+    ]
     return [
         Computed(ids[local[wave]], block, *rows_of(block, side.own, side.waves[wave]))
         for wave, block in enumerate(blocks)
     ]
 
 
-modes = st.sampled_from([("dense", 70, 2), ("dense", 8, 2), ("dense", 3, 6), ("sparse", 60, 8), ("sparse", 60, 1)])
+modes = st.sampled_from(
+    [("dense", 70, 2), ("dense", 8, 2), ("dense", 3, 6), ("sparse", 60, 8), ("sparse", 60, 1)]
+)
 seldom = st.sampled_from([False, False, False, True])
 layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 """Number of the layer, and number of layers."""
@@ -222,10 +251,18 @@ layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 @quickly
 @given(wholes(), layers, st.sampled_from([*MODELS]), modes, seldom, uses)
 def test_a_layer_equals_that_of_the_whole_graph(
-    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int], plain: bool, use: Use
+    whole: Whole,
+    place: tuple[int, int],
+    name: str,
+    mode: tuple[str, int, int],
+    plain: bool,
+    use: Use,
 ) -> None:
     kind, width, out = mode
-    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, plain, use=use)
+    rows, case = (
+        features(kind, whole.num_nodes, width),
+        Layer(convolution(name, width, out), *place, plain, use=use),
+    )
     assert_as_whole(whole, rows, case, name)
 
 
@@ -233,14 +270,17 @@ LONG = pytest.mark.long("16 parts, but 64")
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "nodes", "plain"), [(16, 200, False), (16, 200, True), pytest.param(64, 256, False, marks=LONG)]
+    ("num_parts", "nodes", "plain"),
+    [(16, 200, False), (16, 200, True), pytest.param(64, 256, False, marks=LONG)],
 )
 def test_many_parts_equal_the_whole_graph(num_parts: int, nodes: int, plain: bool) -> None:
     """With a few nodes in each part, so that some pairs have an edge and others have none; a part has no node."""
     rng = np.random.default_rng(num_parts)
     src, dst = rng.integers(nodes, size=(2, 6 * nodes))
     ends = src[src != dst], dst[src != dst]
-    whole = Whole(*ends, rng.integers(4, size=nodes), rng.integers(num_parts - 1, size=nodes), num_parts)
+    whole = Whole(
+        *ends, rng.integers(4, size=nodes), rng.integers(num_parts - 1, size=nodes), num_parts
+    )
     for name in ("gcn", "gat") if num_parts == 16 else ("gcn",):
         case = Layer(convolution(name, 8, 6), 0, 2, plain)
         assert_as_whole(whole, features("dense", nodes, 8), case, name)
@@ -254,7 +294,13 @@ def assert_as_whole(whole: Whole, rows: Tensor, case: Layer, name: str) -> None:
         for wave, sources in enumerate(side.waves):
             nodes = np.flatnonzero(wanted(whole, case)[wave][ids])
             if len(nodes):
-                got = layer_output(case.conv, side, torch.from_numpy(nodes), [sources], after_rounds=wave == INFER_WAVE)
+                got = layer_output(
+                    case.conv,
+                    side,
+                    torch.from_numpy(nodes),
+                    [sources],
+                    after_rounds=wave == INFER_WAVE,
+                )
                 torch.testing.assert_close(got, expected[ids[nodes]], rtol=1e-10, atol=1e-10)
 
 
@@ -266,7 +312,11 @@ def layer_output(
         (sources,) = pieces
         block = side.edges.block(nodes, sources)
         return conv(conv.prepare(block, *rows_of(block, side.own, sources)))
-    projected = conv.project(side.own) if after_rounds and conv.projected_width < side.own.shape[1] else None
+    projected = (
+        conv.project(side.own)
+        if after_rounds and conv.projected_width < side.own.shape[1]
+        else None
+    )
     total = Accumulator(conv, side.edges, nodes, side.own, projected, torch.device("cpu"))
     for sources in pieces:
         total.add(sources)
@@ -279,7 +329,10 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
     whole: Whole, name: str, mode: tuple[str, int, int], plain: bool, use: Use
 ) -> None:
     kind, width, out = mode
-    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), plain=plain, use=use)
+    rows, case = (
+        features(kind, whole.num_nodes, width),
+        Layer(convolution(name, width, out), plain=plain, use=use),
+    )
     expected = MODELS[name][1](case.conv, torch.from_numpy(whole.count()), rows)
     at_once = exchanged(whole, rows, case)
     with unittest.mock.patch.object(layer_exchange, "peers_per_batch", return_value=1):
@@ -289,8 +342,12 @@ def test_what_comes_piece_by_piece_makes_the_same_layer_of_as_many_bytes(
         assert len(side.pieces) == 1 + (whole.num_parts - 1) * (not plain)
         nodes = np.flatnonzero(wanted(whole, case)[INFER_WAVE][whole.nodes_of(rank)])
         if len(nodes):
-            got = layer_output(case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True)
-            torch.testing.assert_close(got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10)
+            got = layer_output(
+                case.conv, side, torch.from_numpy(nodes), side.pieces, after_rounds=True
+            )
+            torch.testing.assert_close(
+                got, expected[whole.nodes_of(rank)[nodes]], rtol=1e-10, atol=1e-10
+            )
 
 
 PIECEWISE: tuple[tuple[str, str, int, int, bool, Precision], ...] = (
@@ -325,7 +382,10 @@ def test_messages_in_pieces_are_the_whole_ones(
         before = [exchanged(whole, rows, case, stream=stream) for stream in streams]
         with monkeypatch.context() as patch:
             patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * 8 * width // PIECES))
-            after = [exchanged(whole, rows, case, stream=stream, between_nodes=True) for stream in streams]
+            after = [
+                exchanged(whole, rows, case, stream=stream, between_nodes=True)
+                for stream in streams
+            ]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
             for wave in (TRAIN_WAVE, INFER_WAVE):
                 assert_same_sources(one.waves[wave], other.waves[wave])
@@ -344,8 +404,14 @@ def three_parts(monkeypatch: pytest.MonkeyPatch) -> tuple[Whole, Tensor, Layer]:
     return whole, features("dense", 12, 8), Layer(convolution("gcn", 8, 2))
 
 
-def test_the_next_messages_are_chosen_while_some_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, batches, all_to_all = [threading.Event() for _ in range(3)], LayerExchange._batches, Communicator.all_to_all
+def test_the_next_messages_are_chosen_while_some_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen, batches, all_to_all = (
+        [threading.Event() for _ in range(3)],
+        LayerExchange._batches,
+        Communicator.all_to_all,
+    )
 
     def noting(exchange: LayerExchange, wave: int) -> Any:
         for number, batch in enumerate(batches(exchange, wave)):
@@ -353,7 +419,9 @@ def test_the_next_messages_are_chosen_while_some_are_on_their_way(monkeypatch: p
                 chosen[exchange._comm.rank].set()
             yield batch
 
-    def waiting(comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any) -> Any:
+    def waiting(
+        comm: Communicator, to_peers: Any, from_sizes: Any, tag: MessageTag, **options: Any
+    ) -> Any:
         if tag.wave == INFER_WAVE:
             assert chosen[comm.rank].wait(20), "a piece waits for the next messages"
         return all_to_all(comm, to_peers, from_sizes, tag, **options)
@@ -387,7 +455,10 @@ def with_longer_headers(
     masks = wanted(whole, case)
     return {
         (tag, peer): size
-        + 8 * (PIECES - 1) * (tag.kind == "setup") * sum(bool(cut_edges(whole, rank, peer, mask)) for mask in masks)
+        + 8
+        * (PIECES - 1)
+        * (tag.kind == "setup")
+        * sum(bool(cut_edges(whole, rank, peer, mask)) for mask in masks)
         for (tag, peer), size in sent.items()
     }
 
@@ -400,17 +471,23 @@ def assert_pieces_of(whole_one: Sources, pieces: list[Sources]) -> None:
         assert torch.equal(torch.cat([piece.values for piece in cut]), expected.values)
         assert torch.equal(torch.cat([piece.sum_dst for piece in cut]), expected.sum_dst)
         first = np.cumsum([0, *(len(piece.values) for piece in cut)])
-        halo = [torch.where(piece.halo < 0, -1, piece.halo + at) for piece, at in zip(cut, first, strict=False)]
+        halo = [
+            torch.where(piece.halo < 0, -1, piece.halo + at)
+            for piece, at in zip(cut, first, strict=False)
+        ]
         assert torch.equal(torch.stack(halo).amax(dim=0), expected.halo)
 
 
 def assert_same_sources(got: Sources, expected: Sources) -> None:
-    for one, other in ((got.unprojected, expected.unprojected), (got.projected, expected.projected)):
+    for one, other in (
+        (got.unprojected, expected.unprojected),
+        (got.projected, expected.projected),
+    ):
         for field in dataclasses.fields(one):
             assert torch.equal(getattr(one, field.name), getattr(other, field.name))
 
 
-# --- rows that name their nodes ----------------------------------------------------------------------------------------  # noqa: E501
+# --- rows that name their nodes ----------------------------------------------------------------------------------------
 
 
 class Telling(Convolution):
@@ -430,13 +507,17 @@ class Telling(Convolution):
 
 def telling_rows(num_nodes: int, rest: int) -> Tensor:
     """With a rest the rows are dense, and shorter after the weights; without one they are sparse."""
-    return torch.cat((torch.eye(num_nodes, dtype=F64), torch.rand(num_nodes, rest, dtype=F64)), dim=1)
+    return torch.cat(
+        (torch.eye(num_nodes, dtype=F64), torch.rand(num_nodes, rest, dtype=F64)), dim=1
+    )
 
 
 @st.composite
 def tellings(draw: st.DrawFn) -> tuple[Whole, Layer, Tensor]:
     whole, sums_neighbours = draw(wholes()), draw(st.booleans())
-    case = Layer(Telling(whole.num_nodes, sums_neighbours), *draw(layers), plain=draw(seldom), use=draw(uses))
+    case = Layer(
+        Telling(whole.num_nodes, sums_neighbours), *draw(layers), plain=draw(seldom), use=draw(uses)
+    )
     return whole, case, telling_rows(whole.num_nodes, draw(st.sampled_from([0, 30])))
 
 
@@ -462,7 +543,9 @@ def arrived(whole: Whole, rank: int, side: Side) -> list[list[tuple[int, list[in
     for sources in side.waves:
         came = []
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
-            names = np.full(len(vectors.values), whole.num_nodes)  # what is overwritten stays nobody's
+            names = np.full(
+                len(vectors.values), whole.num_nodes
+            )  # what is overwritten stays nobody's
             places = vectors.halo.numpy()
             names[places[places >= 0]] = halo[places >= 0]
             names[vectors.sums] = -1 - ids[vectors.sum_dst]
@@ -482,7 +565,9 @@ def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer
         known: list[int] = []
         masks = (np.ones(whole.num_nodes, bool), own & False) if case.plain else wanted(whole, case)
         for came, mask in zip(arrived(whole, rank, side), masks, strict=True):
-            fed = whole.count()[mask & own].any(axis=0) & ~own  # nodes of others with an edge into these
+            fed = (
+                whole.count()[mask & own].any(axis=0) & ~own
+            )  # nodes of others with an edge into these
             rows = [name for name, _ in came if name >= 0]
             assert all(told == [name] for name, told in came if name >= 0)
             assert len(set(rows)) == len(rows)
@@ -499,10 +584,12 @@ def test_only_what_is_needed_is_sent_and_nothing_twice(given: tuple[Whole, Layer
             assert len({(node, int(whole.part[told[0]])) for node, told in sums}) == len(sums)
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- bytes -------------------------------------------------------------------------------------------------------------
 
 
-def wave_edges(whole: Whole, owner: int, asker: int, mask: Mask, held: set[int]) -> list[tuple[int, int]]:
+def wave_edges(
+    whole: Whole, owner: int, asker: int, mask: Mask, held: set[int]
+) -> list[tuple[int, int]]:
     """Edges from one part to wanted nodes, bool [N], of another whose source is not held there."""
     return [edge for edge in cut_edges(whole, owner, asker, mask) if edge[0] not in held]
 
@@ -542,7 +629,9 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     for owner, asker in pairs(whole):
         held: set[int] = set()
         for wave, mask in enumerate(wanted(whole, case)):
-            count = fewest_vectors(wave_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation)
+            count = fewest_vectors(
+                wave_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation
+            )
             assert sides[owner].rows_sent(wave, asker) == 8 * widths[wave] * count
             held = held_rows(whole, asker, sides[asker])
 
@@ -553,12 +642,20 @@ def test_a_plain_exchange_sends_every_halo_row_once(
     whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
 ) -> None:
     kind, width, out = mode
-    sides = exchanged(whole, features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), *place, True))
+    sides = exchanged(
+        whole,
+        features(kind, whole.num_nodes, width),
+        Layer(convolution(name, width, out), *place, True),
+    )
     for owner, asker in pairs(whole):
-        rows = {source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))}
+        rows = {
+            source for source, _ in cut_edges(whole, owner, asker, np.ones(whole.num_nodes, bool))
+        }
         assert sides[owner].rows_sent(TRAIN_WAVE, asker) == 8 * width * len(rows)
         assert sides[owner].rows_sent(INFER_WAVE, asker) == 0
-        assert {tag.kind for tag, _ in sides[owner].sent} <= {"features" if place[0] == 0 else "embeddings"}
+        assert {tag.kind for tag, _ in sides[owner].sent} <= {
+            "features" if place[0] == 0 else "embeddings"
+        }
 
 
 @quickly
@@ -578,11 +675,15 @@ def test_no_wave_is_longer_than_its_rows(
             held = held_rows(whole, asker, sides[asker])
 
 
-def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Three targets of five sources each, from worker 0; back a source of five targets and a target of five sources."""
     monkeypatch.setattr(cover, "ONE_SIDE_FROM", 0)
     flows, shown = cover.flows, []
-    monkeypatch.setattr(cover, "flows", lambda *graph: shown.append(graph[0].graphs[0].nnz) or flows(*graph))
+    monkeypatch.setattr(
+        cover, "flows", lambda *graph: shown.append(graph[0].graphs[0].nnz) or flows(*graph)
+    )
     forth = np.arange(15), 20 + np.arange(15) // 5
     back = np.array([20] * 5 + list(range(21, 26))), np.array([*range(5), *[5] * 5])
     src, dst = (np.concatenate(ends) for ends in zip(forth, back, strict=True))
@@ -592,7 +693,10 @@ def test_a_layer_goes_by_what_one_before_showed_and_shows_no_more(monkeypatch: p
     for earlier in ((), (0,), (0, 1)):
         shown.clear()
         sides = exchanged(whole, rows, case, earlier_layers=earlier)
-        assert [side.rows_sent(TRAIN_WAVE, 1 - rank) for rank, side in enumerate(sides)] == [3 * 32, 2 * 32]
+        assert [side.rows_sent(TRAIN_WAVE, 1 - rank) for rank, side in enumerate(sides)] == [
+            3 * 32,
+            2 * 32,
+        ]
         counts.append(sorted(shown))
     assert counts == [[10, 15]] * 3
 
@@ -602,8 +706,13 @@ def test_two_waves_of_sums_can_be_longer_than_all_rows() -> None:
 
     0 and 1 have an edge to 2, which trains: one sum. Then each has one to a node of its own: two rows, or two sums.
     """
-    whole = Whole(np.array([0, 1, 0, 1]), np.array([2, 2, 3, 4]), np.array([TEST, TEST, TRAIN, TEST, TEST]),
-                  np.array([0, 0, 1, 1, 1]), 2)  # fmt: skip
+    whole = Whole(
+        np.array([0, 1, 0, 1]),
+        np.array([2, 2, 3, 4]),
+        np.array([TEST, TEST, TRAIN, TEST, TEST]),
+        np.array([0, 0, 1, 1, 1]),
+        2,
+    )
     sender, _ = exchanged(whole, features("dense", 5, 3), Layer(convolution("gcn", 3, 3)))
     assert [sender.rows_sent(wave, 1) for wave in (TRAIN_WAVE, INFER_WAVE)] == [3 * 8, 2 * 3 * 8]
 
@@ -634,7 +743,10 @@ def test_sparse_rows_take_the_bytes_of_their_values(
             assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
             size, seen = size + int(sizes.sum()), len(sources.unprojected.values)
         size += 8 * case.conv.projected_width * len(side.waves[INFER_WAVE].projected.values)
-        assert sum(other.rows_sent(wave, rank) for other in sides for wave in (TRAIN_WAVE, INFER_WAVE)) == size
+        assert (
+            sum(other.rows_sent(wave, rank) for other in sides for wave in (TRAIN_WAVE, INFER_WAVE))
+            == size
+        )
 
 
 @quickly
@@ -654,7 +766,7 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
         assert sides[owner].sent.get((MessageTag("setup", place[0]), asker), 0) == size
 
 
-# --- rounded rows ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- rounded rows ------------------------------------------------------------------------------------------------------
 
 
 def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
@@ -664,7 +776,9 @@ def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
 
 
-def true_sums(whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer) -> list[Tensor]:
+def true_sums(
+    whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer
+) -> list[Tensor]:
     """For each sum that arrived the possible ones: of one owner's nodes that have no row there, scaled."""
     vectors = sources.projected if projected else sources.unprojected
     present = (sources.unprojected.halo >= 0) | (sources.projected.halo >= 0)
@@ -674,13 +788,22 @@ def true_sums(whole: Whole, rank: int, sources: Sources, projected: bool, rows: 
     scaled = rows if scale is None else rows * scale[:, None]
     possible = []
     for node in whole.nodes_of(rank)[vectors.sum_dst.numpy()]:
-        each = [whole.count()[node] * (absent & (whole.part == owner)) for owner in range(whole.num_parts)]
+        each = [
+            whole.count()[node] * (absent & (whole.part == owner))
+            for owner in range(whole.num_parts)
+        ]
         possible.append(torch.from_numpy(np.stack(each)) @ scaled)
     return possible
 
 
 @quickly
-@given(wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["bf16", "int8", "int4"]), st.integers(0, 99))
+@given(
+    wholes(),
+    st.sampled_from([*MODELS]),
+    modes,
+    st.sampled_from(["bf16", "int8", "int4"]),
+    st.integers(0, 99),
+)
 def test_rounded_vectors_are_rounded_once(
     whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision, seed: int
 ) -> None:
@@ -688,7 +811,10 @@ def test_rounded_vectors_are_rounded_once(
     case = Layer(convolution(name, width, out), precision=precision)
     rows = features(kind, whole.num_nodes, width, seed)
     for rank, side in enumerate(exchanged(whole, rows, case)):
-        halo, both = whole.halo(rank), (side.waves[INFER_WAVE].unprojected, side.waves[INFER_WAVE].projected)
+        halo, both = (
+            whole.halo(rank),
+            (side.waves[INFER_WAVE].unprojected, side.waves[INFER_WAVE].projected),
+        )
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
             assert_near(vectors.values[vectors.halo[came]], own[halo[came]], precision)
@@ -701,7 +827,9 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
     for sources in side.waves:
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
             possible = true_sums(whole, rank, sources, projected, rows, case)
-            for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[seen[projected] :]:
+            for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[
+                seen[projected] :
+            ]:
                 true = case.conv.project(sums) if projected else sums
                 nearest = true[[int((true - vectors.values[place]).abs().sum(dim=1).argmin())]]
                 assert_near(vectors.values[[place]], nearest, case.precision)
@@ -709,13 +837,18 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
 
 
 @quickly
-@given(wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["full", "bf16", "int8", "int4"]))
+@given(
+    wholes(), st.sampled_from([*MODELS]), modes, st.sampled_from(["full", "bf16", "int8", "int4"])
+)
 def test_a_row_arrives_alike_at_every_peer(
     whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision
 ) -> None:
     """Bit for bit; but not after the weights, where a product of few rows is added up in another order than of many."""
     kind, width, out = mode
-    rows, case = features(kind, whole.num_nodes, width), Layer(convolution(name, width, out), precision=precision)
+    rows, case = (
+        features(kind, whole.num_nodes, width),
+        Layer(convolution(name, width, out), precision=precision),
+    )
     known: dict[int, list[float]] = {}
     for rank, side in enumerate(exchanged(whole, rows, case)):
         vectors = side.waves[INFER_WAVE].unprojected
@@ -725,13 +858,15 @@ def test_a_row_arrives_alike_at_every_peer(
                 assert known.setdefault(node, values) == values
 
 
-# --- what nobody needs -------------------------------------------------------------------------------------------------  # noqa: E501
+# --- what nobody needs -------------------------------------------------------------------------------------------------
 
 
 class Silent:
     """A log that keeps nothing."""
 
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
         pass
 
 
@@ -745,7 +880,9 @@ def graph_info_of(whole: Whole, width: int) -> GraphInfo:
         num_classes=2,
         multilabel=False,
         part_sizes=tuple(len(whole.nodes_of(part)) for part in range(whole.num_parts)),
-        untrained_ranks=frozenset(part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()),
+        untrained_ranks=frozenset(
+            part for part in range(whole.num_parts) if not trains[whole.nodes_of(part)].any()
+        ),
         degrees_stored=True,
         ogb_name=None,
     )
@@ -760,10 +897,20 @@ def train_whole(whole: Whole, rows: Tensor, settings: TrainSettings) -> None:
     def work(comm: Communicator) -> None:
         part = whole.partition(comm.rank, rows)
         context = make_context(
-            settings, part, graph_info, comm, stages[0].conv,
-            clock=Clock(), log=Silent(), run_dir=Path("nowhere"), dtype=F64,
-        )  # fmt: skip
-        lazy.train(dataclasses.replace(context, save_layer=lambda layer, stage: None), copy.deepcopy(stages))
+            settings,
+            part,
+            graph_info,
+            comm,
+            stages[0].conv,
+            clock=Clock(),
+            log=Silent(),
+            run_dir=Path("nowhere"),
+            dtype=F64,
+        )
+        lazy.train(
+            dataclasses.replace(context, save_layer=lambda layer, stage: None),
+            copy.deepcopy(stages),
+        )
 
     run_threads(whole.num_parts, work)
 
@@ -786,11 +933,22 @@ def embeddings(whole: Whole, rows: Tensor, settings: TrainSettings) -> list[list
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("exchange", ["exact", "plain"])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
-def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(model: str, exchange: str, seed: int) -> None:
+def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(
+    model: str, exchange: str, seed: int
+) -> None:
     whole = random_whole([seed, 1], (NOTHING, NOTHING, TRAIN, VAL, TEST))
     whole.role[0] = TRAIN
-    options = "num_layers=3", "hidden_dim=4", "heads=2", "num_rounds=[2]", "stopping=none", "device=cpu"
-    run = train_settings(*options, f"model={model}", f"exchange={exchange}", f"num_partitions={whole.num_parts}")
+    options = (
+        "num_layers=3",
+        "hidden_dim=4",
+        "heads=2",
+        "num_rounds=[2]",
+        "stopping=none",
+        "device=cpu",
+    )
+    run = train_settings(
+        *options, f"model={model}", f"exchange={exchange}", f"num_partitions={whole.num_parts}"
+    )
     found = embeddings(whole, features("dense", whole.num_nodes, 5), run)
     for layer, needed in enumerate(whole.embedded(3)):
         for rank, worker in enumerate(found):
@@ -799,16 +957,23 @@ def test_embeddings_are_nan_where_nobody_needs_them_and_nowhere_else(model: str,
             assert worker[layer].isnan().all(dim=1).tolist() == (~wanted).tolist()
 
 
-# --- what is of no more use ----------------------------------------------------------------------------------------------  # noqa: E501
+# --- what is of no more use ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("model", "freed"), [("gcn", True), ("sage", False)])
 def test_rows_are_released_once_they_go_after_the_weights_alone(model: str, freed: bool) -> None:
     """But not where a node's own row is read, too. What is trained and embedded then, the oracle knows."""
     whole = random_whole([0, 1], (TRAIN, VAL, TEST))
-    published = "model.own_half=false", "model.inputs=previous", "model.passes=activation", "readout=last"
+    published = (
+        "model.own_half=false",
+        "model.inputs=previous",
+        "model.passes=activation",
+        "readout=last",
+    )
     options = "hidden_dim=64", "num_rounds=[2]", "stopping=none", "smoothing.steps=0", "device=cpu"
-    run = train_settings(*published, *options, f"model={model}", f"num_partitions={whole.num_parts}")
+    run = train_settings(
+        *published, *options, f"model={model}", f"num_partitions={whole.num_parts}"
+    )
     rows: dict[int, weakref.ref[Tensor]] = {}
     gone: list[bool] = []
 

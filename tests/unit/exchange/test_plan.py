@@ -21,7 +21,13 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
 from retexo.exchange import boundary as boundary_module
-from retexo.exchange.boundary import INFER_WAVE, TRAIN_WAVE, Boundary, BoundaryCode, incoming_boundaries
+from retexo.exchange.boundary import (
+    INFER_WAVE,
+    TRAIN_WAVE,
+    Boundary,
+    BoundaryCode,
+    incoming_boundaries,
+)
 from retexo.exchange.coding.elias_fano import code_size, write_ascending
 from retexo.exchange.plan import ExchangePlan, PlanOptions, Use, global_out_degree, make_plan
 
@@ -34,7 +40,11 @@ quickly = settings(deadline=None)
 @pytest.fixture(scope="module", autouse=True)
 def blocks_of_few_edges() -> Iterator[None]:
     """So that targets and runs of equal numbers begin and end where blocks do."""
-    with mock.patch.object(boundary_module, "BLOCK", 5), mock.patch.object(ascending, "BLOCK", 3), torch_threads(2):
+    with (
+        mock.patch.object(boundary_module, "BLOCK", 5),
+        mock.patch.object(ascending, "BLOCK", 3),
+        torch_threads(2),
+    ):
         yield
 
 
@@ -89,7 +99,10 @@ class Whole:
     def halo(self, part: int) -> Ints:
         """Nodes of other parts with an edge into this one, by owner, then by local id there."""
         into = (self.part[self.dst] == part) & (self.part[self.src] != part)
-        return np.array(sorted(set(self.src[into].tolist()), key=lambda node: (self.part[node], node)), dtype=np.int64)
+        return np.array(
+            sorted(set(self.src[into].tolist()), key=lambda node: (self.part[node], node)),
+            dtype=np.int64,
+        )
 
     def partition(self, rank: int, features: torch.Tensor | None = None) -> Partition:
         """What the worker `rank` reads; features are of the whole graph, [N, F]."""
@@ -120,14 +133,21 @@ class Whole:
 
     def plan_options(self, num_layers: int, **changes: Any) -> PlanOptions:
         sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
-        fields = {"all_nodes": bool((self.role != NOTHING).all()), "partial_sums": True, "all_halo_rows": False}
+        fields = {
+            "all_nodes": bool((self.role != NOTHING).all()),
+            "partial_sums": True,
+            "all_halo_rows": False,
+        }
         return PlanOptions(num_layers, sizes, **{**fields, **changes})
 
 
 def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
     """A directed graph, often with hubs, always with edges that occur twice, on 1 to 5 parts; some can be empty."""
     rng = np.random.default_rng(seed)
-    num_nodes, num_parts = rng.choice([2, 8, 14, 20], p=[0.05, 0.2, 0.35, 0.4]), rng.choice([1, 2, 2, 3, 3, 4, 5])
+    num_nodes, num_parts = (
+        rng.choice([2, 8, 14, 20], p=[0.05, 0.2, 0.35, 0.4]),
+        rng.choice([1, 2, 2, 3, 3, 4, 5]),
+    )
     num_edges = num_nodes * rng.choice([0, 1, 2, 4, 8], p=[0.02, 0.18, 0.3, 0.25, 0.25])
     skew = rng.choice([1, 3, 6], (2, 1))
     ends = (num_nodes * rng.random((2, num_edges)) ** skew).astype(np.int64)
@@ -162,7 +182,15 @@ def test_parts_in_memory_are_those_that_are_read(tmp_path: Path) -> None:
         )
         for name in ("num_inner", "num_halo", "rank", "num_parts", "self_loops"):
             assert getattr(made, name) == getattr(wanted, name), name
-        for name in ("features", "labels", *MASKS, "halo_owner", "halo_index", "in_degree", "out_degree"):
+        for name in (
+            "features",
+            "labels",
+            *MASKS,
+            "halo_owner",
+            "halo_index",
+            "in_degree",
+            "out_degree",
+        ):
             assert torch.equal(getattr(made, name), getattr(wanted, name)), name
 
 
@@ -189,12 +217,16 @@ def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[
 
 
 uses = st.sampled_from(["train", "evaluate", "predict"])
-variants = st.fixed_dictionaries({"partial_sums": st.booleans(), "all_halo_rows": st.booleans(), "use": uses})
+variants = st.fixed_dictionaries(
+    {"partial_sums": st.booleans(), "all_halo_rows": st.booleans(), "use": uses}
+)
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
-def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
+def test_both_ends_know_the_same_edges(
+    whole: Whole, num_layers: int, variant: dict[str, bool]
+) -> None:
     made, _ = plans(whole, whole.plan_options(num_layers, **variant))
     for owner, asker in pairs(whole):
         sent, wanted = made[owner].outgoing[asker], made[asker].incoming[owner]
@@ -211,7 +243,9 @@ def test_both_ends_know_the_same_edges(whole: Whole, num_layers: int, variant: d
 
 @quickly
 @given(wholes(), st.integers(1, 3), uses)
-def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers: int, use: Use) -> None:
+def test_a_boundary_that_adds_up_has_every_needed_edge(
+    whole: Whole, num_layers: int, use: Use
+) -> None:
     made, _ = plans(whole, whole.plan_options(num_layers, use=use))
     required_layers = whole.required_layers(num_layers, use)
     for owner, asker in pairs(whole):
@@ -220,12 +254,17 @@ def test_a_boundary_that_adds_up_has_every_needed_edge(whole: Whole, num_layers:
         target = whole.nodes_of(asker)[wanted.targets[wanted.target]]
         found = sorted(zip(source.tolist(), target.tolist(), strict=True))
         assert found == cut_edges(whole, owner, asker, required_layers > 0)
-        assert wanted.required_layers.tolist() == required_layers[whole.nodes_of(asker)[wanted.targets]].tolist()
+        assert (
+            wanted.required_layers.tolist()
+            == required_layers[whole.nodes_of(asker)[wanted.targets]].tolist()
+        )
 
 
 @quickly
 @given(wholes(), st.integers(1, 3))
-def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, num_layers: int) -> None:
+def test_without_sums_all_destinations_of_a_need_are_one_target(
+    whole: Whole, num_layers: int
+) -> None:
     made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=False))
     required_layers = whole.required_layers(num_layers)
     for owner, asker in pairs(whole):
@@ -234,19 +273,29 @@ def test_without_sums_all_destinations_of_a_need_are_one_target(whole: Whole, nu
         wanted = {(source, int(required_layers[target])) for source, target in edges}
         source = whole.nodes_of(owner)[sent.rows[sent.source]]
         found = zip(sent.required_layers[sent.target].tolist(), source.tolist(), strict=True)
-        assert list(found) == sorted(((layers, node) for node, layers in wanted), key=lambda each: (-each[0], each[1]))
-        assert sent.required_layers.tolist() == sorted({layers for _, layers in wanted}, reverse=True)
+        assert list(found) == sorted(
+            ((layers, node) for node, layers in wanted), key=lambda each: (-each[0], each[1])
+        )
+        assert sent.required_layers.tolist() == sorted(
+            {layers for _, layers in wanted}, reverse=True
+        )
         assert not made[owner].partial_sums
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
-def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
+def test_need_is_what_the_whole_graph_says(
+    whole: Whole, num_layers: int, sums: bool, use: Use
+) -> None:
     made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, use=use))
     required_layers = whole.required_layers(num_layers, use)
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == required_layers[whole.nodes_of(part)].tolist()
-        assert (plan.num_layers, plan.num_halo, plan.all_halo_rows) == (num_layers, len(whole.halo(part)), False)
+        assert (plan.num_layers, plan.num_halo, plan.all_halo_rows) == (
+            num_layers,
+            len(whole.halo(part)),
+            False,
+        )
         assert plan.waves == ((TRAIN_WAVE, INFER_WAVE) if use == "train" else (INFER_WAVE,))
 
 
@@ -255,14 +304,23 @@ def test_need_is_what_the_whole_graph_says(whole: Whole, num_layers: int, sums: 
 def test_where_all_nodes_have_a_role_asking_changes_nothing(whole: Whole, num_layers: int) -> None:
     quick, few = plans(whole, whole.plan_options(num_layers, all_nodes=True))
     slow, more = plans(whole, whole.plan_options(num_layers, all_nodes=False))
-    assert [plan.required_layers.tolist() for plan in quick] == [plan.required_layers.tolist() for plan in slow]
-    assert all(more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1) for rank in range(len(few)))
+    assert [plan.required_layers.tolist() for plan in quick] == [
+        plan.required_layers.tolist() for plan in slow
+    ]
+    assert all(
+        more[rank] - few[rank] >= 8 * (num_layers - 1) * (whole.num_parts - 1)
+        for rank in range(len(few))
+    )
 
 
 @quickly
 @given(wholes(), st.integers(1, 3), st.booleans(), uses)
-def test_a_plain_plan_wants_every_halo_row(whole: Whole, num_layers: int, sums: bool, use: Use) -> None:
-    made, _ = plans(whole, whole.plan_options(num_layers, partial_sums=sums, all_halo_rows=True, use=use))
+def test_a_plain_plan_wants_every_halo_row(
+    whole: Whole, num_layers: int, sums: bool, use: Use
+) -> None:
+    made, _ = plans(
+        whole, whole.plan_options(num_layers, partial_sums=sums, all_halo_rows=True, use=use)
+    )
     for part, plan in enumerate(made):
         assert plan.required_layers.tolist() == [num_layers + 1] * len(whole.nodes_of(part))
         rows = np.concatenate([boundary.rows for boundary in plan.incoming])
@@ -276,13 +334,19 @@ def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) ->
     """Bytes that tell an owner of a boundary: two counts, the edges, and for each target a need of L + 1 at most."""
     num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
     bits = {1: 2, 2: 2, 3: 3}[num_layers]
-    return 2 * 8 + code_size(len(boundary.source), num_inner * num_targets) + -(-num_targets * bits // 8)
+    return (
+        2 * 8
+        + code_size(len(boundary.source), num_inner * num_targets)
+        + -(-num_targets * bits // 8)
+    )
 
 
 def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
     """Bytes that ask an owner to embed its nodes: for every layer but the first a count and the nodes."""
     layers = whole.embedded(num_layers)[1:]
-    named = [len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers]
+    named = [
+        len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers
+    ]
     return sum(8 + code_size(count, len(whole.nodes_of(owner))) for count in named)
 
 
@@ -294,7 +358,9 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
     for asker, plan in enumerate(made):
         owners = [owner for owner in range(whole.num_parts) if owner != asker]
         size = sum(edges_size(whole, owner, plan.incoming[owner], num_layers) for owner in owners)
-        if not (plan_options.all_halo_rows or plan_options.all_nodes or plan_options.use == "predict"):
+        if not (
+            plan_options.all_halo_rows or plan_options.all_nodes or plan_options.use == "predict"
+        ):
             size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
@@ -308,10 +374,15 @@ def test_the_order_of_a_parts_edges_changes_nothing(whole: Whole, sums: bool, pl
         partition = replace(partition, edge_weight=(100 * partition.src + partition.dst).float())
         required = whole.required_layers(2)[whole.nodes_of(part)].astype(np.uint8)
         order = np.lexsort((partition.src, partition.dst))
-        turned, two = order.copy(), slice(place % max(1, len(order)), place % max(1, len(order)) + 2)
+        turned, two = (
+            order.copy(),
+            slice(place % max(1, len(order)), place % max(1, len(order)) + 2),
+        )
         turned[two] = order[two][::-1]
         orders = np.arange(len(order)), turned, order
-        drawn, *others = (incoming_boundaries(in_order(partition, each), required, sums) for each in orders)
+        drawn, *others = (
+            incoming_boundaries(in_order(partition, each), required, sums) for each in orders
+        )
         for other in others:
             for found, expected in zip(other, drawn, strict=True):
                 for name, values in vars(expected).items():
@@ -327,7 +398,9 @@ def test_edges_of_a_directory_are_not_sorted_again(tmp_path: Path) -> None:
     required = np.where(np.arange(partition.num_inner) % 2, 3, 2).astype(np.uint8)
     with mock.patch.object(np, "lexsort", side_effect=AssertionError("sorted")):
         found = incoming_boundaries(partition, required, partial_sums=True)
-    assert sum(len(each.source) for each in found) == int((partition.src >= partition.num_inner).sum())
+    assert sum(len(each.source) for each in found) == int(
+        (partition.src >= partition.num_inner).sum()
+    )
 
 
 def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None:
@@ -336,11 +409,17 @@ def test_more_parts_and_layers_than_two_bytes_can_number(tmp_path: Path) -> None
     partition = write_partitions(tmp_path, graph, masks, np.arange(3), 3).read(2)
     many = replace(partition, num_parts=400, halo_owner=torch.tensor([3, 399]))
     found = incoming_boundaries(many, np.array([200], np.uint8), partial_sums=True)
-    assert {owner: each.rows.tolist() for owner, each in enumerate(found) if len(each.rows)} == {3: [0], 399: [1]}
+    assert {owner: each.rows.tolist() for owner, each in enumerate(found) if len(each.rows)} == {
+        3: [0],
+        399: [1],
+    }
 
 
 def in_order(partition: Partition, order: Ints) -> Partition:
-    edges = {name: getattr(partition, name)[torch.from_numpy(order)] for name in ("src", "dst", "edge_weight")}
+    edges = {
+        name: getattr(partition, name)[torch.from_numpy(order)]
+        for name in ("src", "dst", "edge_weight")
+    }
     return replace(partition, **edges)
 
 
@@ -349,12 +428,13 @@ def in_order(partition: Partition, order: Ints) -> Partition:
 def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     sizes = whole.plan_options(1).part_sizes
     found = run_threads(
-        whole.num_parts, lambda comm: global_out_degree(whole.partition(comm.rank), sizes, comm).tolist()
+        whole.num_parts,
+        lambda comm: global_out_degree(whole.partition(comm.rank), sizes, comm).tolist(),
     )
     assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
 
 
-# --- one graph by hand -------------------------------------------------------------------------------------------------  # noqa: E501
+# --- one graph by hand -------------------------------------------------------------------------------------------------
 
 # Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is neither, but 6 has an
 # edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge that leaves it.
@@ -402,7 +482,10 @@ def test_targets_out_of_order_are_refused() -> None:
 
 
 def test_a_target_without_an_edge_is_refused() -> None:
-    code, edges = BoundaryCode(2, 3, 4, 2), write_ascending(np.array([1, 9]), 12)  # of targets 0 and 2
+    code, edges = (
+        BoundaryCode(2, 3, 4, 2),
+        write_ascending(np.array([1, 9]), 12),
+    )  # of targets 0 and 2
     with pytest.raises(ValueError, match="no edge"):
         code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
 
@@ -412,7 +495,9 @@ def edges_in_wave(boundary: Boundary, layer: int, wave: int, num_layers: int) ->
     targets = boundary.targets_in_wave(layer, wave, num_layers)
     found = np.zeros(len(boundary.source), bool)
     found[boundary.edges_of(targets)] = True
-    assert np.flatnonzero(boundary.rows_of(targets)).tolist() == sorted(set(boundary.source[found].tolist()))
+    assert np.flatnonzero(boundary.rows_of(targets)).tolist() == sorted(
+        set(boundary.source[found].tolist())
+    )
     return found
 
 
@@ -437,7 +522,10 @@ def test_every_needed_edge_is_in_one_wave_of_a_layer(whole: Whole, num_layers: i
     for layer, embedded in enumerate(whole.embedded(num_layers)):
         for asker, plan in enumerate(made):
             for boundary in plan.incoming:
-                waves = (edges_in_wave(boundary, layer, wave, num_layers) for wave in (TRAIN_WAVE, INFER_WAVE))
+                waves = (
+                    edges_in_wave(boundary, layer, wave, num_layers)
+                    for wave in (TRAIN_WAVE, INFER_WAVE)
+                )
                 rounds, embed = waves
                 target = whole.nodes_of(asker)[boundary.targets[boundary.target]]
                 assert rounds.tolist() == whole.labelled[target].tolist()

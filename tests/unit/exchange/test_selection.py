@@ -58,7 +58,11 @@ class Case:
         count = torch.zeros(self.num_targets, len(self.nodes), dtype=F64)
         for row, target in zip(self.source, self.target, strict=True):
             count[target, row] += not rows[row]
-        scale = torch.ones(len(self.local.rows), dtype=F64) if self.local.scale is None else self.local.scale
+        scale = (
+            torch.ones(len(self.local.rows), dtype=F64)
+            if self.local.scale is None
+            else self.local.scale
+        )
         return (count * scale[self.nodes]) @ self.rows
 
     def select(self, *, partial_sums: bool = True, projected: bool = False) -> Selection:
@@ -79,9 +83,16 @@ class Case:
         precision, rows = self.local.precision, self.rows
         if message_format == SPARSE:
             whole = self.sums(np.zeros(len(rows), bool))
-            return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(whole, SPARSE.row_format(precision))
+            return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(
+                whole, SPARSE.row_format(precision)
+            )
         width = self.local.projected_width if message_format.projected else rows.shape[1]
-        size = {"full": 8 * width, "bf16": 2 * width, "int8": width + 4, "int4": (width + 1) // 2 + 4}[precision]
+        size = {
+            "full": 8 * width,
+            "bf16": 2 * width,
+            "int8": width + 4,
+            "int4": (width + 1) // 2 + 4,
+        }[precision]
         return np.full(len(rows), size), np.full(self.num_targets, size)
 
     def weight(self, selection: Selection) -> int:
@@ -89,16 +100,24 @@ class Case:
         return int(rows[selection.rows].sum() + sums[selection.sums].sum())
 
 
-def owner(rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full") -> LocalRows:
-    weight = torch.randn(rows.shape[1], projected_width, dtype=F64, generator=torch.Generator().manual_seed(1))
+def owner(
+    rows: Tensor, projected_width: int, scale: Tensor | None = None, precision: Precision = "full"
+) -> LocalRows:
+    weight = torch.randn(
+        rows.shape[1], projected_width, dtype=F64, generator=torch.Generator().manual_seed(1)
+    )
     return LocalRows(rows, scale, lambda rows: rows @ weight, projected_width, precision)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Up to 5 rows and 4 targets with small counts as features, all edges of them occurring up to twice."""
-    ends = sorted(draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=14)))
-    (right, target), (left, source) = (np.unique(side, return_inverse=True) for side in np.array(ends).T)
+    ends = sorted(
+        draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=14))
+    )
+    (right, target), (left, source) = (
+        np.unique(side, return_inverse=True) for side in np.array(ends).T
+    )
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     shape = 8, draw(st.sampled_from([1, 3, 9, 40, 200]))
     filled = rng.choice([0.03, 0.1, 0.5, 1.0] if draw(st.booleans()) else [0.02, 0.05], (8, 1))
@@ -145,7 +164,10 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
     """Of the same edges, with the rows of another layer; those without zeros are all as long."""
     dense = replace(case, local=owner(torch.full((8, width), 0.7, dtype=F64), 30))
     one, other = (dense, case) if dense_first else (case, dense)
-    first, every = one.select(projected=projected), (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool))
+    first, every = (
+        one.select(projected=projected),
+        (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool)),
+    )
     shown = FewestVectors(*every, first)
     assert first.of_one_size or not dense_first
     assert shown.selection_of(np.append(every[0][1:], False), every[1]) is None
@@ -164,7 +186,9 @@ def test_without_sums_every_row_is_sent_in_the_shortest_form(case: Case, project
     assert chosen.rows.all()
     assert not chosen.sums.any()
     every, none = np.ones(len(case.nodes), bool), np.zeros(case.num_targets, bool)
-    assert case.weight(chosen) == min(case.weight(Selection(each, every, none)) for each in formats(projected))
+    assert case.weight(chosen) == min(
+        case.weight(Selection(each, every, none)) for each in formats(projected)
+    )
     assert len(case.write(chosen)) == case.weight(chosen)
 
 
@@ -174,12 +198,16 @@ def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> Non
     """Or shorter: a sparse sum of which some rows are sent by themselves has fewer values than the whole."""
     chosen = case.select(projected=projected)
     length = len(case.write(chosen))
-    assert length == case.weight(chosen) or (chosen.format == SPARSE and length < case.weight(chosen))
+    assert length == case.weight(chosen) or (
+        chosen.format == SPARSE and length < case.weight(chosen)
+    )
 
 
 @quickly
 @given(cases(), st.booleans(), st.integers(1, 4))
-def test_the_size_of_a_piece_is_that_of_what_is_written(case: Case, projected: bool, count: int) -> None:
+def test_the_size_of_a_piece_is_that_of_what_is_written(
+    case: Case, projected: bool, count: int
+) -> None:
     """Sums that no row is taken from are not made for their sizes."""
     vectors = Vectors.of(case.local, case.select(projected=projected), case.edges)
     pieces = vectors.pieces(count)
@@ -189,9 +217,13 @@ def test_the_size_of_a_piece_is_that_of_what_is_written(case: Case, projected: b
 
 @quickly
 @given(cases(), st.sampled_from(sorted(FORMATS)), st.integers(0, 31))
-def test_what_is_written_reads_as_rows_and_sums(case: Case, message_format: str, place: int) -> None:
+def test_what_is_written_reads_as_rows_and_sums(
+    case: Case, message_format: str, place: int
+) -> None:
     """Whatever was chosen: rows as they are, sums of the edges that no row serves, in that order."""
-    local = LocalRows(case.local.rows, case.local.scale, case.local.project, case.local.projected_width, "full")
+    local = LocalRows(
+        case.local.rows, case.local.scale, case.local.project, case.local.projected_width, "full"
+    )
     case = Case(local, case.nodes, case.source, case.target, case.num_targets)
     selection = Selection(FORMATS[message_format], *covers(case)[place % 2 ** len(case.nodes)])
     wanted = torch.cat((case.rows[selection.rows], case.sums(selection.rows)[selection.sums]))
@@ -203,9 +235,13 @@ def test_what_is_written_reads_as_rows_and_sums(case: Case, message_format: str,
 
 def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    rows = torch.from_numpy(2.0 * (np.arange(50) <= np.arange(30)[:, None] % 5))  # a sum is as long as its longest row
+    rows = torch.from_numpy(
+        2.0 * (np.arange(50) <= np.arange(30)[:, None] % 5)
+    )  # a sum is as long as its longest row
     sources, targets = rng.integers(30, size=(2, 90))
-    source, target = (np.unique(ends, return_inverse=True)[1] for ends in (sources, np.sort(targets)))
+    source, target = (
+        np.unique(ends, return_inverse=True)[1] for ends in (sources, np.sort(targets))
+    )
     nodes, num_targets = np.arange(source.max() + 1), int(target.max()) + 1
     case = Case(owner(rows, 4), nodes, source, target, num_targets)
     whole = case.select()
@@ -216,7 +252,7 @@ def test_sums_are_weighed_alike_in_any_chunks(monkeypatch: pytest.MonkeyPatch) -
     assert (whole.rows.tolist(), whole.sums.tolist()) == (parts.rows.tolist(), parts.sums.tolist())
 
 
-# --- by hand -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- by hand -----------------------------------------------------------------------------------------------------------
 
 BAG = torch.zeros(3, 1000, dtype=F64)  # two words each
 BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0
@@ -224,7 +260,13 @@ BAG[torch.arange(3), [3, 500, 7]] = BAG[torch.arange(3), [900, 501, 8]] = 1.0
 
 def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> Case:
     """Three rows with an edge to one target."""
-    return Case(owner(rows, projected_width, precision=precision), np.arange(3), np.arange(3), np.zeros(3, int), 1)
+    return Case(
+        owner(rows, projected_width, precision=precision),
+        np.arange(3),
+        np.arange(3),
+        np.zeros(3, int),
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,7 +274,12 @@ def star(rows: Tensor, projected_width: int, precision: Precision = "full") -> C
     [
         (torch.ones(3, 10, dtype=F64) * 2, 3, DENSE, PROJECTED),
         (torch.ones(3, 10, dtype=F64) * 2, 30, DENSE, DENSE),
-        (torch.ones(3, 10, dtype=F64) * 2, 10, DENSE, DENSE),  # as long: before the weights, where all can use it
+        (
+            torch.ones(3, 10, dtype=F64) * 2,
+            10,
+            DENSE,
+            DENSE,
+        ),  # as long: before the weights, where all can use it
         (BAG, 64, SPARSE, SPARSE),  # a word takes about 10 bits
         (BAG, 1, SPARSE, SPARSE),  # 8 bytes of one value are longer than 2 + 3 of two words
         (BAG * 2, 2, SPARSE, PROJECTED),  # 16 bytes against 2 + 3 + 16
@@ -257,7 +304,9 @@ def test_of_many_edges_zeros_are_weighed_where_they_save_more_than_a_cover_may_w
     rows[:zero_rows] = 0
     case = Case(owner(rows, 400), *(np.arange(1000, dtype=np.int32) for _ in range(3)), 1000)
     whole_sums, counted = selection_module._sparse_sum_sizes, []
-    monkeypatch.setattr(selection_module, "_sparse_sum_sizes", lambda *all: counted.append(1) or whole_sums(*all))
+    monkeypatch.setattr(
+        selection_module, "_sparse_sum_sizes", lambda *all: counted.append(1) or whole_sums(*all)
+    )
     assert case.select().format == SPARSE  # of few edges any saving counts
     assert counted
     counted.clear()
@@ -278,10 +327,16 @@ def test_three_short_rows_are_shorter_than_their_long_sum() -> None:
     rows = BAG.clone()
     rows[1:, 3] = 1.0  # one word thrice: the sum has a 3
     chosen = star(rows, 30).select()
-    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == ([True] * 3, [False], SPARSE)
+    assert (chosen.rows.tolist(), chosen.sums.tolist(), chosen.format) == (
+        [True] * 3,
+        [False],
+        SPARSE,
+    )
 
 
-@pytest.mark.parametrize(("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7), ("int4", 6)])
+@pytest.mark.parametrize(
+    ("precision", "size"), [("full", 24), ("bf16", 6), ("int8", 7), ("int4", 6)]
+)
 def test_bytes_of_dense_rows(precision: Precision, size: int) -> None:
     case = star(torch.ones(3, 3, dtype=F64) * 2, 9, precision)
     assert len(case.write(case.select(partial_sums=False))) == 3 * size
@@ -335,7 +390,9 @@ def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
     ("nonzero", "projected_width", "shorter"),
     [(40, 4, True), (40, 39, True), (40, 40, False), (20, 4, True), (2, 4, False)],
 )
-def test_rows_are_longer_than_after_the_weights(nonzero: int, projected_width: int, shorter: bool) -> None:
+def test_rows_are_longer_than_after_the_weights(
+    nonzero: int, projected_width: int, shorter: bool
+) -> None:
     rows = torch.zeros(3, 40, dtype=F64)
     rows[:, :nonzero] = torch.rand(3, nonzero, dtype=F64) + 1
     local = owner(rows, projected_width)

@@ -15,7 +15,9 @@ from retexo.nn.block import Block
 F64 = torch.float64
 
 
-def block(num_src: int, num_dst: int, num_edges: int, *, by_dst: bool = True, seed: int = 0) -> Block:
+def block(
+    num_src: int, num_dst: int, num_edges: int, *, by_dst: bool = True, seed: int = 0
+) -> Block:
     """A random block with edges that occur twice; the last destination has none."""
     rng = torch.Generator().manual_seed(seed)
     src = torch.randint(num_src, (num_edges,), generator=rng)
@@ -32,7 +34,10 @@ BLOCKS = [block(7, 5, 30), block(7, 5, 30, by_dst=False), block(4, 3, 0), block(
 def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
     weight = torch.rand(got.shape, dtype=F64)
-    both = [torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True) for each in (got, wanted)]
+    both = [
+        torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True)
+        for each in (got, wanted)
+    ]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -44,14 +49,23 @@ def test_sums(edges: Block, weighted: bool) -> None:
     weight = torch.randn(len(edges.src), dtype=F64, requires_grad=True) if weighted else None
     each = rows[edges.src] if weight is None else rows[edges.src] * weight[:, None]
     wanted = torch.zeros(edges.num_dst, 3, dtype=F64).index_add(0, edges.dst, each)
-    assert_same(edge_sum(edges, rows, weight), wanted, *(tensor for tensor in (rows, weight) if tensor is not None))
+    assert_same(
+        edge_sum(edges, rows, weight),
+        wanted,
+        *(tensor for tensor in (rows, weight) if tensor is not None),
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
-def test_sums_of_several_heads(edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_several_heads(
+    edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(aggregate, "COMPILED_FROM", 0 if compiled else len(edges.src) + 1)
-    rows, alpha = torch.randn(len(edges.nodes), 5, dtype=F64), torch.randn(len(edges.src), 3, dtype=F64)
+    rows, alpha = (
+        torch.randn(len(edges.nodes), 5, dtype=F64),
+        torch.randn(len(edges.src), 3, dtype=F64),
+    )
     alpha.requires_grad_()
     shares = alpha.unbind(1)
     wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
@@ -99,7 +113,11 @@ def everything(edges: Block, width: int) -> list[Tensor]:
     rows = torch.randn(len(edges.nodes), width, requires_grad=True)
     score = torch.randn(len(edges.src), 2, requires_grad=True)
     alpha = edge_softmax(edges, score)
-    total = edge_sum(edges, rows) + edge_sum(edges, rows, alpha[:, 1].contiguous()) + edge_max(edges, torch.relu(rows))
+    total = (
+        edge_sum(edges, rows)
+        + edge_sum(edges, rows, alpha[:, 1].contiguous())
+        + edge_max(edges, torch.relu(rows))
+    )
     (total * torch.randn(total.shape)).sum().backward()
     assert rows.grad is not None
     assert score.grad is not None
@@ -119,7 +137,9 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
     largest = 0
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             nonlocal largest
             made = func(*args, **(kwargs or {}))
             for tensor in made if isinstance(made, tuple | list) else (made,):
@@ -141,4 +161,6 @@ def test_on_a_gpu() -> None:
         there = function(edges.to(device), rows.to(device))
         torch.testing.assert_close(there.cpu(), function(edges, rows))
     score = torch.randn(9003, 2)
-    torch.testing.assert_close(edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score))
+    torch.testing.assert_close(
+        edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
+    )

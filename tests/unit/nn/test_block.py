@@ -20,11 +20,18 @@ def arrival(values: list[float], halo: list[int], sum_dst: list[int]) -> Receive
     """Rows of halo nodes, counted from 0, and sums."""
     ids = (torch.tensor(nodes, dtype=torch.int64) for nodes in (halo, sum_dst))
     vectors = torch.tensor(values, dtype=torch.float32)[:, None]
-    return ReceivedMessage(*ids, read=lambda out=None: vectors if out is None else out.copy_(vectors))
+    return ReceivedMessage(
+        *ids, read=lambda out=None: vectors if out is None else out.copy_(vectors)
+    )
 
 
 def sources(unprojected: list[ReceivedMessage], projected: list[ReceivedMessage]) -> Sources:
-    return Sources(*(HaloRows.none(4, 1, torch.float32).extended(arrivals) for arrivals in (unprojected, projected)))
+    return Sources(
+        *(
+            HaloRows.none(4, 1, torch.float32).extended(arrivals)
+            for arrivals in (unprojected, projected)
+        )
+    )
 
 
 def vectors_of(block: Block, given: Sources) -> Tensor:
@@ -39,7 +46,7 @@ def edges_of(block: Block, given: Sources) -> list[tuple[float, int]]:
     return sorted(zip(vectors_of(block, given)[block.src].tolist(), nodes.tolist(), strict=True))
 
 
-# --- vectors -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- vectors -----------------------------------------------------------------------------------------------------------
 
 
 def test_no_vectors() -> None:
@@ -53,15 +60,23 @@ def test_vectors_stand_in_the_order_of_their_arrival() -> None:
     first = HaloRows.none(4, 1, torch.float32)
     one = first.extended([arrival([0.1, 0.2, 0.3], [2, 0], [1]), arrival([0.4], [], [0])])
     assert one.values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert (one.halo.tolist(), one.sums.tolist(), one.sum_dst.tolist()) == ([1, -1, 0, -1], [2, 3], [1, 0])
+    assert (one.halo.tolist(), one.sums.tolist(), one.sum_dst.tolist()) == (
+        [1, -1, 0, -1],
+        [2, 3],
+        [1, 0],
+    )
     two = one.extended([arrival([], [], []), arrival([0.5, 0.6], [3], [2])])
     assert two.values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert (two.halo.tolist(), two.sums.tolist(), two.sum_dst.tolist()) == ([1, -1, 0, 4], [2, 3, 5], [1, 0, 2])
+    assert (two.halo.tolist(), two.sums.tolist(), two.sum_dst.tolist()) == (
+        [1, -1, 0, 4],
+        [2, 3, 5],
+        [1, 0, 2],
+    )
     assert first.halo.tolist() == [-1] * 4  # nothing was changed in place
     assert one.halo.tolist() == [1, -1, 0, -1]
 
 
-# --- blocks ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- blocks ------------------------------------------------------------------------------------------------------------
 
 
 def test_rows_stay_without_the_sums() -> None:
@@ -75,7 +90,14 @@ def test_rows_stay_without_the_sums() -> None:
 def test_all_rows_are_there() -> None:
     given = sources([arrival([30, 50], [0, 2], []), arrival([40, 60], [1, 3], [])], [])
     block = EDGES.block(torch.tensor([0, 1]), given)
-    assert edges_of(block, given) == [(2.0, 0), (30.0, 0), (40.0, 1), (40.0, 1), (50.0, 1), (60.0, 0)]
+    assert edges_of(block, given) == [
+        (2.0, 0),
+        (30.0, 0),
+        (40.0, 1),
+        (40.0, 1),
+        (50.0, 1),
+        (60.0, 0),
+    ]
     assert block.num_unprojected == len(block.nodes)
     assert block.in_degree.tolist() == [3, 3]
     degree = dict(zip(vectors_of(block, given).tolist(), block.out_degree.tolist(), strict=True))
@@ -88,7 +110,13 @@ def test_a_sum_stands_for_rows_that_are_not_there() -> None:
     block = EDGES.block(torch.tensor([0, 1, 2]), given)
     assert edges_of(block, given) == [(1.0, 2), (2.0, 0), (60.0, 0), (60.0, 2), (130.0, 1)]
     degree = dict(zip(vectors_of(block, given).tolist(), block.out_degree.tolist(), strict=True))
-    assert degree == {1.0: 1, 2.0: 1, 3.0: 0, 60.0: 10, 130.0: 0}  # a sum has its sources' factors in it
+    assert degree == {
+        1.0: 1,
+        2.0: 1,
+        3.0: 0,
+        60.0: 10,
+        130.0: 0,
+    }  # a sum has its sources' factors in it
     assert block.in_degree.tolist() == [3, 3, 2]
 
 
@@ -96,7 +124,11 @@ def test_a_sum_of_some_and_a_row_of_another() -> None:
     given = sources([arrival([50, 80], [2], [1]), arrival([30, 60], [0, 3], [])], [])
     block = EDGES.block(torch.tensor([1]), given)
     assert edges_of(block, given) == [(50.0, 1), (80.0, 1)]
-    assert vectors_of(block, given).tolist() == [2.0, 50.0, 80.0]  # only what has an edge, and the destination
+    assert vectors_of(block, given).tolist() == [
+        2.0,
+        50.0,
+        80.0,
+    ]  # only what has an edge, and the destination
 
 
 def test_sums_of_two_peers_for_one_node() -> None:
@@ -115,7 +147,13 @@ def test_late_vectors_come_last() -> None:
     block = EDGES.block(torch.tensor([0, 1]), given)
     assert block.num_unprojected == 4
     assert vectors_of(block, given).tolist() == pytest.approx([1.0, 2.0, 30.0, 80.0, 0.6, 0.5])
-    assert edges_of(block, given) == [(pytest.approx(0.5), 1), (pytest.approx(0.6), 0), (2.0, 0), (30.0, 0), (80.0, 1)]
+    assert edges_of(block, given) == [
+        (pytest.approx(0.5), 1),
+        (pytest.approx(0.6), 0),
+        (2.0, 0),
+        (30.0, 0),
+        (80.0, 1),
+    ]
     assert block.out_degree.tolist() == [1, 1, 7, 0, 10, 0]
 
 

@@ -26,7 +26,9 @@ SRC = torch.tensor([0, 0, 2, 3, 4, 1, 4])
 DST = torch.tensor([1, 1, 1, 0, 0, 2, 3])
 F64 = torch.float64
 
-NOTHING = Sources(HaloRows.none(0, WIDTH, F64), HaloRows.none(0, OUT, F64))  # one part owns all nodes
+NOTHING = Sources(
+    HaloRows.none(0, WIDTH, F64), HaloRows.none(0, OUT, F64)
+)  # one part owns all nodes
 
 COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
 COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)
@@ -40,7 +42,9 @@ def edges() -> InEdges:
 def rows(kind: str) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     dense = torch.randn(NODES, WIDTH, dtype=F64, generator=generator)
-    return dense if kind == "dense" else dense * (torch.rand(NODES, WIDTH, generator=generator) < 0.1)
+    return (
+        dense if kind == "dense" else dense * (torch.rand(NODES, WIDTH, generator=generator) < 0.1)
+    )
 
 
 def make(kind: type[Convolution], **arguments: Any) -> Convolution:
@@ -85,7 +89,9 @@ def gat(conv: Any, x: Tensor) -> Tensor:
     for head in range(conv.attention_heads):
         z = x @ conv.weight[:, head * width : (head + 1) * width]
         e = (z @ conv.attention_dst[0, head])[:, None] + (z @ conv.attention_src[0, head])[None, :]
-        weight = (COUNT + conv.self_loops * torch.eye(NODES)) * torch.exp(torch.nn.functional.leaky_relu(e, 0.2))
+        weight = (COUNT + conv.self_loops * torch.eye(NODES)) * torch.exp(
+            torch.nn.functional.leaky_relu(e, 0.2)
+        )
         total = weight.sum(1, keepdim=True)
         heads.append(torch.where(total > 0, weight / total.clamp(min=1e-300), 0) @ z)
     merged = torch.stack(heads).mean(0) if conv.merge == "mean" else torch.cat(heads, dim=1)
@@ -131,21 +137,36 @@ def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("merge", ["mean", "concat"])
-def test_gat_sums_rows_before_the_weights_or_after_them(merge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gat_sums_rows_before_the_weights_or_after_them(
+    merge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conv, x = make(GAT, heads=3, merge=merge, self_loops=False), rows("dense")
     found = []
     for first in (True, False):
         monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
         output = outputs(conv, x, list(range(NODES)))
-        found.append((output, *torch.autograd.grad((output * gat(conv, x).detach()).sum(), list(conv.parameters()))))
+        found.append(
+            (
+                output,
+                *torch.autograd.grad(
+                    (output * gat(conv, x).detach()).sum(), list(conv.parameters())
+                ),
+            )
+        )
         torch.testing.assert_close(output, gat(conv, x), rtol=1e-12, atol=1e-12)
     for before, after in zip(*found, strict=True):
         torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
 
 
 def test_gat_with_more_edges_than_pairs_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    conv, x, degree = make(GAT, heads=3, merge="mean", self_loops=False), rows("dense")[:1], torch.tensor([2])
-    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).block(torch.tensor([0]), NOTHING)
+    conv, x, degree = (
+        make(GAT, heads=3, merge="mean", self_loops=False),
+        rows("dense")[:1],
+        torch.tensor([2]),
+    )
+    block = InEdges.build(*torch.zeros(2, 2, dtype=torch.int64), degree, degree, F64).block(
+        torch.tensor([0]), NOTHING
+    )
     found = []
     for first in (True, False):
         monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
@@ -160,7 +181,9 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     conv, x = make(GAT, heads=3, merge="concat", self_loops=self_loops), rows("dense")
     other = geometric.GATConv(WIDTH, OUT, heads=3, add_self_loops=self_loops).double()
     parameters = (conv.weight.T, conv.attention_src, conv.attention_dst, conv.bias)
-    for own, same in zip((other.lin.weight, other.att_src, other.att_dst, other.bias), parameters, strict=True):
+    for own, same in zip(
+        (other.lin.weight, other.att_src, other.att_dst, other.bias), parameters, strict=True
+    ):
         own.data.copy_(same)
     got = outputs(conv, x, list(range(NODES)))
     torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
@@ -172,13 +195,17 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
 @pytest.mark.parametrize("nodes", NODE_SETS)
-def test_the_closed_form_added_up_without_a_block(name: str, nodes: list[int], kind: str, after_weights: bool) -> None:
+def test_the_closed_form_added_up_without_a_block(
+    name: str, nodes: list[int], kind: str, after_weights: bool
+) -> None:
     layer, arguments, formula = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
     projected = conv.project(x) if after_weights else None
     total = Accumulator(conv, edges(), torch.tensor(nodes), x, projected, torch.device("cpu"))
     total.add(NOTHING)
-    got = torch.cat([conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)])
+    got = torch.cat(
+        [conv(total.inputs(slice(first, first + 2))) for first in range(0, len(nodes), 2)]
+    )
     torch.testing.assert_close(got, formula(conv, x)[nodes], rtol=1e-12, atol=1e-12)
 
 
@@ -186,10 +213,19 @@ def scanned(conv: Any, edges: InEdges, nodes: Tensor, own: Tensor, pieces: list[
     """What an Accumulator sums, with a look at all in-edges of the nodes for each piece."""
     edge, row_ptr = edges.in_edges(nodes)
     src = edges.src[edge]
-    total, scale, num_inner = own.new_zeros(len(nodes), own.shape[1]), conv.source_scale(edges.out_degree), len(own)
-    no_inner, no_halo = (torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner))
+    total, scale, num_inner = (
+        own.new_zeros(len(nodes), own.shape[1]),
+        conv.source_scale(edges.out_degree),
+        len(own),
+    )
+    no_inner, no_halo = (
+        torch.full((count,), -1) for count in (num_inner, len(edges.out_degree) - num_inner)
+    )
     tables = [(own, torch.cat((torch.arange(num_inner), no_halo)))]
-    tables += [(piece.unprojected.values, torch.cat((no_inner, piece.unprojected.halo))) for piece in pieces]
+    tables += [
+        (piece.unprojected.values, torch.cat((no_inner, piece.unprojected.halo)))
+        for piece in pieces
+    ]
     for values, row_of in tables:
         row = row_of[src]
         ptr = torch.cat((torch.zeros(1, dtype=torch.int64), (row >= 0).cumsum(0)))[row_ptr]
@@ -209,15 +245,29 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
     monkeypatch.setattr(accumulate, "MAX_WAITING_BYTES", waiting)
     rng = np.random.default_rng(5)
     num_inner, num_halo, num_edges = 60, 90, 1500
-    src, dst = rng.integers(num_inner + num_halo, size=num_edges), np.sort(rng.integers(num_inner - 3, size=num_edges))
-    degrees = (np.bincount(ends, minlength=size) for ends, size in ((dst, num_inner), (src, num_inner + num_halo)))
+    src, dst = (
+        rng.integers(num_inner + num_halo, size=num_edges),
+        np.sort(rng.integers(num_inner - 3, size=num_edges)),
+    )
+    degrees = (
+        np.bincount(ends, minlength=size)
+        for ends, size in ((dst, num_inner), (src, num_inner + num_halo))
+    )
     edges = InEdges.build(*(torch.from_numpy(each) for each in (src, dst, *degrees)), F64)
-    own, owner = torch.from_numpy(rng.standard_normal((num_inner, WIDTH))), rng.integers(7, size=num_halo)
+    own, owner = (
+        torch.from_numpy(rng.standard_normal((num_inner, WIDTH))),
+        rng.integers(7, size=num_halo),
+    )
     none, pieces = HaloRows.none(num_halo, WIDTH, F64), []
     for peer in range(8):
-        halo, ids = torch.full((num_halo,), -1), torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer)))
+        halo, ids = (
+            torch.full((num_halo,), -1),
+            torch.from_numpy(rng.permutation(np.flatnonzero(owner == peer))),
+        )
         halo[ids] = torch.arange(len(ids))
-        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH))) * 10.0 ** float(rng.integers(6))
+        values = torch.from_numpy(rng.standard_normal((len(ids), WIDTH))) * 10.0 ** float(
+            rng.integers(6)
+        )
         pieces.append(Sources(HaloRows(values, halo, none.sums, none.sum_dst), none))
     nodes = torch.from_numpy(np.flatnonzero(rng.random(num_inner) < chosen))
     conv: Any = LAYERS[name][0](WIDTH, OUT, 0.0)
@@ -227,7 +277,9 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
     sums = total.inputs().matrices[-1]
     scale = conv.destination_scale(edges.in_degree[nodes])
     expected = scanned(conv, edges, nodes, own, pieces) * (1 if scale is None else scale[:, None])
-    if (own_scale := conv.self_loop_scale(edges.in_degree[nodes], edges.out_degree[nodes])) is not None:
+    if (
+        own_scale := conv.self_loop_scale(edges.in_degree[nodes], edges.out_degree[nodes])
+    ) is not None:
         expected += own[nodes] * own_scale[:, None]
     torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-9)
 
@@ -235,7 +287,13 @@ def test_rows_that_wait_for_others_add_up_to_the_same(
 def test_a_block_begins_with_its_destinations() -> None:
     block = edges().block(torch.tensor([0, 1]), NOTHING)
     assert block.nodes.tolist() == [0, 1, 2, 3, 4]
-    assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [(0, 1), (0, 1), (2, 1), (3, 0), (4, 0)]
+    assert sorted(zip(block.src.tolist(), block.dst.tolist(), strict=True)) == [
+        (0, 1),
+        (0, 1),
+        (2, 1),
+        (3, 0),
+        (4, 0),
+    ]
     assert block.in_degree.tolist() == [2, 3]
     assert block.out_degree.tolist() == [2, 1, 1, 1, 2]
 
@@ -246,16 +304,20 @@ def test_a_block_without_edges() -> None:
     assert len(block.src) == 0
 
 
-# --- sparse matrices ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --- sparse matrices ---------------------------------------------------------------------------------------------------
 
 
 def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:
-    return sp.csr_array(sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr"))
+    return sp.csr_array(
+        sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr")
+    )
 
 
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
 @pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3), (200, 60), (0, 4)])
-def test_a_sparse_product_and_its_gradient_are_the_dense_ones(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_a_sparse_product_and_its_gradient_are_the_dense_ones(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
     matrix = random_sparse(*shape).astype(str(dtype).removeprefix("torch."))
     weight = torch.randn(4, shape[1], dtype=dtype).T.requires_grad_()
     other = weight.detach().clone().requires_grad_()
@@ -289,7 +351,9 @@ def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
-def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(rate: float, dtype: torch.dtype) -> None:
+def test_dropout_keeps_as_many_values_as_it_says_and_the_mean(
+    rate: float, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     values = torch.ones(1_001, 999, dtype=dtype, requires_grad=True)
     dropped = drop(values, rate)

@@ -22,8 +22,12 @@ WEIGHTS = torch.tensor([2.0, 1, 3, 1, 2, 1, 4, 0], dtype=F64)
 LINEAR: dict[str, Any] = {"gcn": (GCN, {}), "sage": (SAGEMean, {}), "gin": (GIN, {"width": 5})}
 
 
-def edges(weight: Tensor | None, feat: Tensor | None = None, times: Tensor | None = None) -> InEdges:
-    src, dst = (ends if times is None else torch.repeat_interleave(ends, times) for ends in (SRC, DST))
+def edges(
+    weight: Tensor | None, feat: Tensor | None = None, times: Tensor | None = None
+) -> InEdges:
+    src, dst = (
+        ends if times is None else torch.repeat_interleave(ends, times) for ends in (SRC, DST)
+    )
     degrees = (torch.bincount(ends, weight, minlength=N) for ends in (dst, src))
     return InEdges.build(src, dst, *degrees, F64, weight=weight, edge_feat=feat)
 
@@ -58,9 +62,15 @@ def aggregate(name: str, x: Tensor, w: Tensor) -> Tensor:
     total = torch.zeros(N, F, dtype=F64)
     d_in, d_out = (torch.bincount(ends, w, minlength=N) for ends in (DST, SRC))
     for u, v, each in zip(SRC.tolist(), DST.tolist(), w.tolist(), strict=True):
-        scale = {"gcn": ((d_out[u] + 1) * (d_in[v] + 1)) ** -0.5, "sage": 1 / max(d_in[v], 1e-9), "gin": 1}[name]
+        scale = {
+            "gcn": ((d_out[u] + 1) * (d_in[v] + 1)) ** -0.5,
+            "sage": 1 / max(d_in[v], 1e-9),
+            "gin": 1,
+        }[name]
         total[v] += each * scale * x[u]
-    own = {"gcn": ((d_out + 1) * (d_in + 1)) ** -0.5, "sage": torch.zeros(N), "gin": torch.ones(N)}[name]
+    own = {"gcn": ((d_out + 1) * (d_in + 1)) ** -0.5, "sage": torch.zeros(N), "gin": torch.ones(N)}[
+        name
+    ]
     return total + own[:, None] * x
 
 
@@ -81,7 +91,9 @@ def test_sums_are_weighted_and_a_weight_of_k_is_k_edges(name: str, sparse: bool)
             got = run(conv, edges(weights), x.clone(), nodes)
             torch.testing.assert_close(got, wanted[nodes], rtol=1e-12, atol=1e-12)
     parallel = outputs(conv, edges(None, times=WEIGHTS.long()), x.clone(), nodes)
-    torch.testing.assert_close(outputs(conv, edges(WEIGHTS), x.clone(), nodes), parallel, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        outputs(conv, edges(WEIGHTS), x.clone(), nodes), parallel, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_weights_have_a_gradient_path_to_the_rows() -> None:
@@ -107,7 +119,9 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
         if self_loops:
             mean = terms.mean(dim=0, keepdim=True) if len(into) else t.new_zeros(1, 2, D)
             messages, terms = torch.cat((messages, z[v : v + 1])), torch.cat((terms, mean))
-        score = (messages * conv.attention_src + z[v] * conv.attention_dst + terms * conv.attention_edge).sum(-1)
+        score = (
+            messages * conv.attention_src + z[v] * conv.attention_dst + terms * conv.attention_edge
+        ).sum(-1)
         alpha = torch.softmax(torch.nn.functional.leaky_relu(score, 0.2), dim=0)
         wanted.append((alpha[..., None] * (messages + terms)).sum(dim=0).flatten() + conv.bias)
     nodes = torch.tensor([0, 1, 3, 5, 6])

@@ -45,15 +45,21 @@ def test_splitmix64_is_the_published_one() -> None:
 def test_what_is_dropped_is_what_the_random_bits_say(seed: int, num_threads: int) -> None:
     values = torch.arange(1, 2_504, dtype=torch.float32)  # two blocks and a bit
     level = 20_000
-    bits = [word >> shift & 0xFFFF for word in splitmix64(seed & MASK, 626) for shift in (0, 16, 32, 48)]
+    bits = [
+        word >> shift & 0xFFFF for word in splitmix64(seed & MASK, 626) for shift in (0, 16, 32, 48)
+    ]
     kept = torch.tensor([each >= level for each in bits[: len(values)]])
     expected = torch.where(kept, values * torch.tensor(2**16 / (2**16 - level)), 0.0)
     assert torch.equal(compiled.dropped(values, level, seed), expected)
-    assert torch.equal(compiled.dropped(values[:-3].view(500, 5), level, seed).flatten(), expected[:-3])
+    assert torch.equal(
+        compiled.dropped(values[:-3].view(500, 5), level, seed).flatten(), expected[:-3]
+    )
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.25, 0.6, 0.999])
-def test_dropout_of_many_values_is_drawn_anew_each_time_and_again_for_the_gradient(rate: float) -> None:
+def test_dropout_of_many_values_is_drawn_anew_each_time_and_again_for_the_gradient(
+    rate: float,
+) -> None:
     values = torch.full((2 * MANY,), 2.0, requires_grad=True)
     torch.manual_seed(5)
     first, second = drop(values, rate), drop(values, rate)
@@ -90,7 +96,9 @@ def test_norm_with_relu_is_torchs_in_float64(shape: tuple[int, int], num_threads
     out.backward(gradient)
     expected.backward(gradient.double())
     torch.testing.assert_close(out[1:].double(), expected[1:], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(out[0].double(), expected[0], rtol=1e-3, atol=1e-3)  # deviations times 1 / sqrt(eps)
+    torch.testing.assert_close(
+        out[0].double(), expected[0], rtol=1e-3, atol=1e-3
+    )  # deviations times 1 / sqrt(eps)
     torch.testing.assert_close(rows.grad[1:].double(), given.grad[1:], rtol=1e-4, atol=1e-5)  # type: ignore[index]
     for each, wanted in zip(norm.parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=1e-4, atol=1e-3)  # type: ignore[union-attr]
@@ -121,14 +129,18 @@ def test_what_is_not_a_number_stays_so() -> None:
     assert drop(out, 0.1)[7].isnan().any()
 
 
-def test_few_values_other_types_and_what_is_only_evaluated_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_values_other_types_and_what_is_only_evaluated_are_torchs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("dropped", "norm_relu"):
         monkeypatch.setattr(compiled, name, None)
     norm = nn.LayerNorm(256)
     many = torch.randn(ROWS_AT_ONCE, 256)
     few, double, half = many[1:], many.double(), many.bfloat16()
     assert torch.equal(relu_of_norm(norm, few), torch.relu(norm(few)))
-    assert torch.equal(relu_of_norm(nn.LayerNorm(63), many[:, :63]), torch.relu(nn.LayerNorm(63)(many[:, :63])))
+    assert torch.equal(
+        relu_of_norm(nn.LayerNorm(63), many[:, :63]), torch.relu(nn.LayerNorm(63)(many[:, :63]))
+    )
     assert relu_of_norm(nn.LayerNorm(256).double(), double).dtype == torch.float64
     assert torch.equal(relu_of_norm(nn.Identity(), many.clone()), torch.relu(many))
     with torch.no_grad():
@@ -140,9 +152,13 @@ def test_few_values_other_types_and_what_is_only_evaluated_are_torchs(monkeypatc
 
 
 def test_loops_are_compiled_where_there_is_no_folder_to_keep_them_in() -> None:
-    source = "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
+    source = (
+        "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
+    )
     names: dict[str, Any] = {}
-    exec(source, names)  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
+    exec(
+        source, names
+    )  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
     with pytest.raises(RuntimeError, match="cannot cache"):
         numba.njit(cache=True)(names["fill"])
     values = np.zeros(4)

@@ -41,7 +41,11 @@ def calls_of(by: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_long_product_is_that_in_float64(
-    shape: tuple[int, int, int], with_bias: bool, num_threads: int, by: str, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int, int],
+    with_bias: bool,
+    num_threads: int,
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = calls_of(by, monkeypatch)
     with torch_threads(num_threads):
@@ -65,19 +69,25 @@ def test_rows_and_weights_may_lie_apart(by: str, monkeypatch: pytest.MonkeyPatch
     for some in (rows[::3], rows[5:1500], rows.T.contiguous().T, rows[:1].expand(600, 256)):
         expected = some.double() @ weight.double() + bias.double()
         for same in (weight, weight.T.contiguous().T):
-            torch.testing.assert_close(product(some, same, bias).double(), expected, rtol=1e-5, atol=1e-3)
+            torch.testing.assert_close(
+                product(some, same, bias).double(), expected, rtol=1e-5, atol=1e-3
+            )
     assert len(calls) == 8
 
 
 @LONG_BY
-def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = calls_of(by, monkeypatch)
     rows, weight, bias = (each.detach() for each in rows_and_weight((1000, 256, 256)))
     few, narrow = product(rows[:511], weight, bias), product(rows[:600, :8], weight[:8], bias)
     assert torch.equal(few, torch.addmm(bias, rows[:511], weight))
     assert torch.equal(narrow, torch.addmm(bias, rows[:600, :8], weight[:8]))
     sparse = as_matrix(rows * (torch.arange(256) < 9))
-    torch.testing.assert_close(product(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        product(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4
+    )
     assert product(rows.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         assert product(rows, weight).dtype == torch.bfloat16
@@ -88,7 +98,10 @@ def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(by: str, monke
 def test_onednn_is_the_one_that_torch_convolves_with() -> None:
     """Without its dilation it would be MKL again, in a process of one thread."""
     rows, weight, _ = rows_and_weight((4096, 256, 256))
-    with torch_threads(1), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with (
+        torch_threads(1),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+    ):
         product(rows, weight).sum().backward()
     names = {event.key for event in profile.key_averages()}
     assert "aten::mkldnn_convolution" in names, names

@@ -19,7 +19,10 @@ from retexo.trainers import registry
 
 def test_every_convolution_has_its_files() -> None:
     assert {path.stem for path in (CONFIG_DIR / "model").glob("*.yaml")} == CONVOLUTIONS.keys()
-    found = {path.stem.removeprefix("node_classification_") for path in CONFIG_DIR.glob("node_classification_*.yaml")}
+    found = {
+        path.stem.removeprefix("node_classification_")
+        for path in CONFIG_DIR.glob("node_classification_*.yaml")
+    }
     assert found <= CONVOLUTIONS.keys()
 
 
@@ -29,14 +32,20 @@ PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.re
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_stages_fit_each_other_and_the_graph(name: str) -> None:
-    stages = build_stages(Architecture(default_model(name, 3, 8), num_features=5, num_classes=4), seed=1)
+    stages = build_stages(
+        Architecture(default_model(name, 3, 8), num_features=5, num_classes=4), seed=1
+    )
     assert stages[-1].output_dim == 4
     assert stages[-1].head is None
     assert [stage.head.out_features for stage in stages[:-1] if stage.head] == [4, 4]
 
 
-@pytest.mark.parametrize(("hidden_dim", "widths"), [(1, (2, 3)), (2, (2, 3)), (3, (3, 3)), (7, (7, 7))])
-def test_a_hidden_vector_has_room_for_each_of_its_parts(hidden_dim: int, widths: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("hidden_dim", "widths"), [(1, (2, 3)), (2, (2, 3)), (3, (3, 3)), (7, (7, 7))]
+)
+def test_a_hidden_vector_has_room_for_each_of_its_parts(
+    hidden_dim: int, widths: tuple[int, int]
+) -> None:
     """Own row and aggregate; then features, their aggregate and what the layer before passes on."""
     model = compose(["model=gcn", f"hidden_dim={hidden_dim}"]).train.model
     stages = build_stages(Architecture(model, num_features=5, num_classes=4), seed=1)
@@ -48,7 +57,8 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     one, same, other = (
-        build_stages(Architecture(default_model(name, 2, 8), 5, 4), seed)[1].state_dict() for seed in (1, 1, 2)
+        build_stages(Architecture(default_model(name, 2, 8), 5, 4), seed)[1].state_dict()
+        for seed in (1, 1, 2)
     )
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(one[key], same[key]) for key in one)
@@ -94,11 +104,18 @@ def contributed() -> ModuleType:
 
 @pytest.mark.parametrize("aggregator", ["add", "mean"])
 def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
-    settings = compose(["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]).train
+    settings = compose(
+        ["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]
+    ).train
     with mock.patch.dict(CONVOLUTIONS, graphconv=contributed()):
         registry.check(settings)
         assert default_model("graphconv", 2, 8).options == {"aggregator": "add"}
         conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
-    x, count = rows("dense"), COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT
+    x, count = (
+        rows("dense"),
+        COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT,
+    )
     weight_root, weight = conv.first_weights
-    torch.testing.assert_close(outputs(conv, x, list(range(NODES))), x @ weight_root + count @ x @ weight)
+    torch.testing.assert_close(
+        outputs(conv, x, list(range(NODES))), x @ weight_root + count @ x @ weight
+    )

@@ -22,7 +22,11 @@ NODES, WIDTH, HIDDEN, CLASSES, ALL = 5, 4, 12, 3, 0.999999
 SRC, DST = torch.tensor([1, 2, 3, 0, 4]), torch.tensor([0, 0, 1, 2, 2])
 TARGETS = torch.arange(3)
 WIDTHS = {"features": WIDTH, "aggregate": WIDTH}
-SCHEMA = Schema("movie", {"movie": WIDTH, "person": 2}, (("person", "acts", "movie"), ("movie", "stars", "person")))
+SCHEMA = Schema(
+    "movie",
+    {"movie": WIDTH, "person": 2},
+    (("person", "acts", "movie"), ("movie", "stars", "person")),
+)
 RATES = pytest.mark.parametrize(("dropout", "of_features"), [(0.0, ALL), (ALL, 0.0), (ALL, None)])
 
 
@@ -44,7 +48,9 @@ def zeros(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
     return tuple(each * (not dropped) for each, dropped in zip(matrices, which, strict=True))
 
 
-def assert_drops(stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips: list[bool]) -> Tensor:
+def assert_drops(
+    stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips: list[bool]
+) -> Tensor:
     """In training the hidden vector is what it is of inputs of which some are zeros; returns that."""
     own, by_hand = copy.deepcopy(stage).train(), copy.deepcopy(stage).eval()
     own.is_last = by_hand.is_last = False  # else `embed` is the logits
@@ -58,15 +64,23 @@ def assert_drops(stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips
 @RATES
 @pytest.mark.parametrize("inputs", ["all", "previous"])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
-def test_what_dropout_is_of(name: str, inputs: str, dropout: float, of_features: float | None) -> None:
+def test_what_dropout_is_of(
+    name: str, inputs: str, dropout: float, of_features: float | None
+) -> None:
     """Features are a layer's rows in the first one, and the skips past what the layer before passes on in others."""
-    model = model_of(name, dropout=dropout, input_dropout=of_features, own_half=inputs == "all", inputs=inputs)
+    model = model_of(
+        name, dropout=dropout, input_dropout=of_features, own_half=inputs == "all", inputs=inputs
+    )
     features, others = (dropout if of_features is None else of_features) > 0, dropout > 0
     for layer, stage in enumerate(build_stages(Architecture(model, WIDTH, CLASSES), 0)):
         torch.manual_seed(layer)
-        given = inputs_of(stage, HIDDEN // 2 if layer and name == "gat" else HIDDEN if layer else WIDTH)
+        given = inputs_of(
+            stage, HIDDEN // 2 if layer and name == "gat" else HIDDEN if layer else WIDTH
+        )
         of_skips = [features if layer == 0 or each != "rows" else others for each in stage.skips]
-        hidden = assert_drops(stage, given, [features if layer == 0 else others] * len(given.matrices), of_skips)
+        hidden = assert_drops(
+            stage, given, [features if layer == 0 else others] * len(given.matrices), of_skips
+        )
         if stage.head is not None:
             read = torch.zeros_like(hidden) if others and stage.skips else hidden
             torch.testing.assert_close(stage.logits(given), stage.head(read))
@@ -94,16 +108,22 @@ def test_of_relations(name: str, inputs: str, dropout: float, of_features: float
                 dropped += [features if layer == 0 or not is_last else others] * len(group)
             skips = tuple(torch.randn(len(TARGETS), len(weight)) for weight in stage.skips.values())
             blocks = (block,) * len(groups[-1]) if attends else ()
-            given = Inputs(tuple(matrices), len(TARGETS), torch.zeros(0, 0), skips=skips, blocks=blocks)
-            of_skips = [features if layer == 0 or skip != "rows" else others for skip in stage.skips]
+            given = Inputs(
+                tuple(matrices), len(TARGETS), torch.zeros(0, 0), skips=skips, blocks=blocks
+            )
+            of_skips = [
+                features if layer == 0 or skip != "rows" else others for skip in stage.skips
+            ]
             assert_drops(stage, given, dropped, of_skips)
 
 
 def test_no_norm() -> None:
     """A hidden vector is the activation of the convolution, and the network has no other parameters."""
     for name in ("gcn", "gin"):
-        stages = {norm: build_stages(Architecture(model_of(name, norm=norm), WIDTH, CLASSES), 0) for norm in
-                  ("layer", "none")}  # fmt: skip
+        stages = {
+            norm: build_stages(Architecture(model_of(name, norm=norm), WIDTH, CLASSES), 0)
+            for norm in ("layer", "none")
+        }
         first, normed = (stages[norm][0] for norm in ("none", "layer"))
         inputs = inputs_of(first, WIDTH)
         torch.testing.assert_close(first.embed(inputs), torch.relu(first.conv(inputs)))
@@ -126,7 +146,11 @@ def test_sign(norm: str) -> None:
     network = SIGN([WIDTH] * 3, CLASSES, model)
     torch.nn.init.normal_(network.bias)
     hops, zero = [torch.randn(NODES, WIDTH) for _ in range(3)], [torch.zeros(NODES, WIDTH)] * 3
-    total = network.bias if norm == "none" else torch.nn.functional.layer_norm(network.bias, network.bias.shape)
+    total = (
+        network.bias
+        if norm == "none"
+        else torch.nn.functional.layer_norm(network.bias, network.bias.shape)
+    )
     wanted = network.head(torch.relu(total)).expand(NODES, -1)
     torch.testing.assert_close(network.train()(hops), wanted)
     assert not torch.allclose(network.eval()(hops), wanted)
@@ -137,9 +161,16 @@ def test_sign(norm: str) -> None:
 def test_a_checkpoint_from_before(hetero: bool) -> None:
     """Had the norm, and dropout of features as of all else."""
     model = model_of("rgcn" if hetero else "gcn", dropout=0.5)
-    shape: Any = HeteroArchitecture(model, SCHEMA, 3) if hetero else Architecture(model, WIDTH, CLASSES)
+    shape: Any = (
+        HeteroArchitecture(model, SCHEMA, 3) if hetero else Architecture(model, WIDTH, CLASSES)
+    )
     content = shape.to_json()
-    assert type(shape).from_json({**content, "norm": "none", "input_dropout": 0.1}).model.features_dropout == 0.1
+    assert (
+        type(shape)
+        .from_json({**content, "norm": "none", "input_dropout": 0.1})
+        .model.features_dropout
+        == 0.1
+    )
     assert (content.pop("norm"), content.pop("input_dropout")) == ("layer", None)
     assert type(shape).from_json(content) == shape
     assert shape.model.features_dropout == 0.5

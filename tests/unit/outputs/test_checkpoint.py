@@ -12,9 +12,12 @@ from retexo.nn.stage import Architecture, build_stages
 from retexo.outputs.checkpoint import load_model, save_layer, save_model
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("gcn", {}), ("sage", {"aggregator": "mean"}), ("sage", {"aggregator": "pool"}),
-    ("gat", {"head_merge": "mean", "self_loops": True}), ("gin", {}),
-]  # fmt: skip
+    ("gcn", {}),
+    ("sage", {"aggregator": "mean"}),
+    ("sage", {"aggregator": "pool"}),
+    ("gat", {"head_merge": "mean", "self_loops": True}),
+    ("gin", {}),
+]
 
 
 def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
@@ -24,7 +27,9 @@ def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Arc
 
 @pytest.mark.parametrize("norm", ["layer", "none"])
 @pytest.mark.parametrize(("name", "options"), MODELS)
-def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, Any], norm: str) -> None:
+def test_what_was_saved_is_loaded(
+    tmp_path: Path, name: str, options: dict[str, Any], norm: str
+) -> None:
     shape = architecture(name, options, norm)
     stages = build_stages(shape, 7)
     for layer, stage in enumerate(stages):
@@ -35,7 +40,9 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, 
     for stage, copy in zip(stages, loaded, strict=True):
         assert not copy.training
         assert stage.state_dict().keys() == copy.state_dict().keys()
-        assert all(torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items())
+        assert all(
+            torch.equal(value, copy.state_dict()[key]) for key, value in stage.state_dict().items()
+        )
     parts = {"conv", "norm", "head"} if norm == "layer" else {"conv", "head"}
     assert {key.split(".")[0] for key in loaded[0].state_dict()} == parts
 
@@ -43,7 +50,10 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str, options: dict[str, 
 def test_gat_of_a_checkpoint_from_before_has_no_self_loops() -> None:
     content = architecture("gat", {"head_merge": "mean", "self_loops": True}).to_json()
     assert content.pop("self_loops")
-    assert Architecture.from_json(content).model.options == {"head_merge": "mean", "self_loops": False}
+    assert Architecture.from_json(content).model.options == {
+        "head_merge": "mean",
+        "self_loops": False,
+    }
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:

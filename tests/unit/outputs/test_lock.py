@@ -27,7 +27,10 @@ with exclusive_run_dir(Path(sys.argv[1]), 0):
 
 def test_the_owner_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout is not None
@@ -37,7 +40,10 @@ def test_the_owner_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> No
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    assert f"hydra.run.dir={tmp_path}: in use by process {holder.pid} on '{socket.gethostname()}'" in str(caught.value)
+    assert (
+        f"hydra.run.dir={tmp_path}: in use by process {holder.pid} on '{socket.gethostname()}'"
+        in str(caught.value)
+    )
     assert "which began at '20" in str(caught.value)
     with exclusive_run_dir(tmp_path, 0):
         pass
@@ -45,7 +51,12 @@ def test_the_owner_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> No
 
 def test_nodes_share_a_run_directory(tmp_path: Path) -> None:
     in_use = pytest.raises(InputError, match=f"in use by process {os.getpid()} on")
-    with exclusive_run_dir(tmp_path, 0), exclusive_run_dir(tmp_path, 1), in_use, exclusive_run_dir(tmp_path, 1):
+    with (
+        exclusive_run_dir(tmp_path, 0),
+        exclusive_run_dir(tmp_path, 1),
+        in_use,
+        exclusive_run_dir(tmp_path, 1),
+    ):
         pass
 
 
@@ -53,13 +64,19 @@ def test_nodes_share_a_run_directory(tmp_path: Path) -> None:
 def test_an_owner_that_cannot_be_read(tmp_path: Path, content: str) -> None:
     with exclusive(tmp_path / "lock", "here"):
         (tmp_path / "lock").write_text(content)
-        with pytest.raises(InputError, match="here: in use by another process"), exclusive(tmp_path / "lock", "here"):
+        with (
+            pytest.raises(InputError, match="here: in use by another process"),
+            exclusive(tmp_path / "lock", "here"),
+        ):
             pass
 
 
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     """And nothing else."""
-    left, kept = [], [tmp_path / "summary.json", tmp_path / ".hidden", tmp_path / "other" / f"{UNFINISHED}file"]
+    left, kept = (
+        [],
+        [tmp_path / "summary.json", tmp_path / ".hidden", tmp_path / "other" / f"{UNFINISHED}file"],
+    )
     for folder in ("", "checkpoint", "state", "state/rank0", "predictions"):
         (tmp_path / folder).mkdir(exist_ok=True)
         left.append(tmp_path / folder / f"{UNFINISHED}1a2b-file")

@@ -21,7 +21,9 @@ def test_a_class_a_node() -> None:
     assert list(columns) == ["id", "class", "p0", "p1", "p2"]
     assert columns["class"].tolist() == [1, 0]
     powers = np.exp([0, 1, -1])
-    np.testing.assert_allclose([columns[f"p{place}"][0] for place in range(3)], powers / powers.sum(), rtol=1e-6)
+    np.testing.assert_allclose(
+        [columns[f"p{place}"][0] for place in range(3)], powers / powers.sum(), rtol=1e-6
+    )
 
 
 def test_labels_each_by_itself() -> None:
@@ -60,7 +62,9 @@ def test_parts_become_one_file_sorted_by_id(tmp_path: Path, kind: str) -> None:
     assert merge(tmp_path, 3, kind) == []
     for name in ("predictions", "embeddings"):
         path = tmp_path / f"{name}.{kind}"
-        table = np.genfromtxt(path, delimiter=",", names=True) if kind == "csv" else read_table(path)
+        table = (
+            np.genfromtxt(path, delimiter=",", names=True) if kind == "csv" else read_table(path)
+        )
         assert table["id"].tolist() == [4, 30, 100]
     np.testing.assert_allclose(table["e0"], [0.3, 0.1, 0.1], rtol=1e-6)
 

@@ -24,7 +24,9 @@ def log_rounds(folder: Path, rank: int, *overrides: str) -> None:
 def test_tensorboard_shows_what_the_file_says(tmp_path: Path) -> None:
     log_rounds(tmp_path, 0, "logger=tensorboard")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["layer"], line["round"], line["train_loss"], line["val_metric"]) for line in lines] == list(ROUNDS)
+    assert [
+        (line["layer"], line["round"], line["train_loss"], line["val_metric"]) for line in lines
+    ] == list(ROUNDS)
     assert scalars(tmp_path) == {
         "layer 0/train_loss": [(0, 2.0), (1, 1.5)],
         "layer 0/val_metric": [(0, 0.25), (2, 0.5)],
@@ -66,7 +68,9 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    return {
+        name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]
+    }
 
 
 def test_by_default_and_on_other_ranks_there_is_none(tmp_path: Path) -> None:

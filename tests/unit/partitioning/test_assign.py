@@ -11,11 +11,28 @@ from partitioning.errors import InputError
 from partitioning.settings import PartitionSettings
 
 
-def settings(method: str, num_parts: int = 3, seed: int = 0, file: Path | None = None, balance: bool | None = None,
-             objective: str = "vol") -> PartitionSettings:  # fmt: skip
+def settings(
+    method: str,
+    num_parts: int = 3,
+    seed: int = 0,
+    file: Path | None = None,
+    balance: bool | None = None,
+    objective: str = "vol",
+) -> PartitionSettings:
     dataset = dataset_settings("file")
-    return PartitionSettings(dataset, ".", method, objective, None if file is None else str(file), num_parts, balance,
-                             seed, None, False, False)  # fmt: skip
+    return PartitionSettings(
+        dataset,
+        ".",
+        method,
+        objective,
+        None if file is None else str(file),
+        num_parts,
+        balance,
+        seed,
+        None,
+        False,
+        False,
+    )
 
 
 GRAPH = random_graph(300, 900)
@@ -33,7 +50,9 @@ def test_a_seed_decides(method: str) -> None:
 
 @pytest.mark.parametrize("objective", ["vol", "cut"])
 @pytest.mark.parametrize("by", ["dgl", "pymetis"])
-def test_metis_balances_training_nodes_too(objective: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metis_balances_training_nodes_too(
+    objective: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip(by)
     monkeypatch.setattr("partitioning.assign.has_dgl", lambda: by == "dgl")
     parts = assign(GRAPH, TRAIN, settings("metis", objective=objective))

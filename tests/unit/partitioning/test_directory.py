@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import ROOT, dgl, dgl_directory, make_graph, provenance, random_graph, thirds, write_partitions
+from support import (
+    ROOT,
+    dgl,
+    dgl_directory,
+    make_graph,
+    provenance,
+    random_graph,
+    thirds,
+    write_partitions,
+)
 
 from partitioning.directory import dgl_files, write
 from partitioning.directory.arrays import ARRAYS
@@ -54,7 +63,9 @@ def version_1(tmp_path: Path) -> PartitionDirectory:
         del meta["checksums"][file.relative_to(made.path).as_posix()]
         file.unlink()
     for rank, counts in enumerate(meta["parts"]):
-        edges, of_nodes, tensors = dgl_files.read_part(*(made.path / f"part{rank}" / name for name in DGLS))
+        edges, of_nodes, tensors = dgl_files.read_part(
+            *(made.path / f"part{rank}" / name for name in DGLS)
+        )
         counts["content"] = content_digest(of_nodes["_ID"], edges["src"], edges["dst"], tensors)
     (made.path / "meta.json").write_text(json.dumps(meta))
     return find([made.path], 3)
@@ -70,7 +81,9 @@ def global_ids(parts: list[Partition], part: Partition) -> list[int]:
 def test_round_trip(directory: PartitionDirectory) -> None:
     parts = [directory.read(rank) for rank in range(3)]
     edges = []
-    out, into = (np.bincount(ends[GRAPH.src != GRAPH.dst], minlength=40) for ends in (GRAPH.src, GRAPH.dst))
+    out, into = (
+        np.bincount(ends[GRAPH.src != GRAPH.dst], minlength=40) for ends in (GRAPH.src, GRAPH.dst)
+    )
     for rank, part in enumerate(parts):
         nodes = part.node_ids.numpy() - 1000
         assert (PARTS[nodes] == rank).all()
@@ -94,12 +107,18 @@ def test_meta_counts(directory: PartitionDirectory) -> None:
     assert (directory.meta.num_nodes, directory.meta.num_edges) == (40, GRAPH.num_edges)
     for rank, counts in enumerate(directory.meta.parts):
         part = directory.read(rank)
-        assert (counts.nodes, counts.halo, counts.train) == (part.num_inner, part.num_halo, int(part.train_mask.sum()))
+        assert (counts.nodes, counts.halo, counts.train) == (
+            part.num_inner,
+            part.num_halo,
+            int(part.train_mask.sum()),
+        )
         assert counts.edges == len(part.src) + part.self_loops
 
 
 @pytest.mark.parametrize("form", ["dgls", "version_1"])
-def test_dgls_files_say_the_same(directory: PartitionDirectory, form: str, request: pytest.FixtureRequest) -> None:
+def test_dgls_files_say_the_same(
+    directory: PartitionDirectory, form: str, request: pytest.FixtureRequest
+) -> None:
     ours = [directory.read(rank) for rank in range(3)]
     other = request.getfixturevalue(form)
     other.verify(range(3))
@@ -109,7 +128,9 @@ def test_dgls_files_say_the_same(directory: PartitionDirectory, form: str, reque
                 assert read.out_degree is None
             else:
                 assert (
-                    torch.equal(value, getattr(read, name)) if torch.is_tensor(value) else value == getattr(read, name)
+                    torch.equal(value, getattr(read, name))
+                    if torch.is_tensor(value)
+                    else value == getattr(read, name)
                 )
 
 
@@ -121,14 +142,20 @@ def test_parts_are_mapped(directory: PartitionDirectory) -> None:
         assert not np.array_equal(np.load(directory.path / "part1" / f"{name}.npy"), tensor.numpy())
     directory.verify([1])
     maps = Path("/proc/self/maps").read_text()
-    assert {name for name in ("feat", "src", "dst") if f"part1/{name}.npy" in maps} == {"feat", "src", "dst"}
+    assert {name for name in ("feat", "src", "dst") if f"part1/{name}.npy" in maps} == {
+        "feat",
+        "src",
+        "dst",
+    }
 
 
 def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
     for rank in range(3):
         config = directory.path / f"{directory.path.name}.json"
-        structure, feats, _, book, name, ntypes, etypes = dgl.distributed.load_partition(str(config), rank)
+        structure, feats, _, book, name, ntypes, etypes = dgl.distributed.load_partition(
+            str(config), rank
+        )
         part = directory.read(rank)
         assert name == directory.path.name
         assert (ntypes, etypes) == (["_N"], [("_N", "_E", "_N")])
@@ -139,11 +166,15 @@ def test_dgl_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert feats["_N/orig_id"].tolist() == part.node_ids.tolist()
         assert feats["_N/in_deg"].tolist() == part.in_degree.tolist()
         assert torch.equal(structure.ndata["out_deg"], part.out_degree)
-        assert book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
+        assert (
+            book.nid2partid(structure.ndata["_ID"]).tolist() == structure.ndata["part_id"].tolist()
+        )
 
 
 @pytest.mark.parametrize("chunk", [1, 7, write.CHUNK])
-def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_equal_to_what_dgl_makes_of_the_assignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     monkeypatch.setattr(write, "CHUNK", chunk)
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3)
     theirs = dgl_directory(tmp_path / "theirs", GRAPH, MASKS, PARTS)
@@ -160,16 +191,23 @@ def test_equal_to_what_dgl_makes_of_the_assignment(tmp_path: Path, monkeypatch: 
         for parts, part in ((mine, own), (others, other)):
             ids = np.array(global_ids(parts, part))
             found.append(
-                (sorted(zip(ids[part.src], ids[part.dst], strict=True)), sorted(ids[part.num_inner :].tolist()))
+                (
+                    sorted(zip(ids[part.src], ids[part.dst], strict=True)),
+                    sorted(ids[part.num_inner :].tolist()),
+                )
             )
         assert found[0] == found[1]
 
 
-def test_edges_come_sorted_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edges_come_sorted_and_chunks_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
     monkeypatch.setattr(write, "CHUNK", 13)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
-    for rank, (part, bounds) in enumerate((whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)):
+    for rank, (part, bounds) in enumerate(
+        (whole.path / f"part{rank}", whole.bounds[rank:]) for rank in range(3)
+    ):
         src, dst, halo = (np.load(part / f"{name}.npy") for name in ("src", "dst", "halo"))
         ids = np.concatenate((np.arange(bounds[0], bounds[1]), halo))
         edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
@@ -191,7 +229,9 @@ def test_an_empty_part(tmp_path: Path) -> None:
 def test_multilabel_and_unlabelled(tmp_path: Path) -> None:
     labels = np.array([[0, 1], [np.nan, np.nan], [1, 1]])
     masks = {name: np.array([name == "train_mask", False, name == "val_mask"]) for name in MASKS}
-    part = write_partitions(tmp_path, make_graph([(0, 1)], np.eye(3), labels), masks, [0, 0, 0], 1).read(0)
+    part = write_partitions(
+        tmp_path, make_graph([(0, 1)], np.eye(3), labels), masks, [0, 0, 0], 1
+    ).read(0)
     assert part.multilabel
     np.testing.assert_array_equal(part.labels.numpy(), labels)
 
@@ -213,7 +253,9 @@ print(sum(directory.read(part).num_inner for part in range(4)))
 def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Path) -> None:
     """In a process of its own, with several threads: a fork of one would wait for ever for threads that it lacks."""
     graph = random_graph(num_nodes=400, width=2000)
-    directory = write_partitions(tmp_path, graph, thirds(400), np.arange(400) % 4, 4, with_dgl_files=True)
+    directory = write_partitions(
+        tmp_path, graph, thirds(400), np.arange(400) % 4, 4, with_dgl_files=True
+    )
     (directory.path / "meta.json").unlink()
     command = [sys.executable, "-c", OPENMP, str(directory.path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "4", "PYTHONPATH": str(ROOT)}
@@ -222,7 +264,7 @@ def test_a_directory_without_meta_is_verified_after_openmp_was_used(tmp_path: Pa
     assert ended.stdout.split() == ["400"]
 
 
-# --- damage ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- damage ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [f"{name}.npy" for name in ARRAYS])
@@ -244,7 +286,9 @@ def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="checksum"):
         directory.verify([0])
-    with pytest.raises(InputError, match=r"feat\.npy: not a readable npy array .*copy the whole part"):
+    with pytest.raises(
+        InputError, match=r"feat\.npy: not a readable npy array .*copy the whole part"
+    ):
         directory.read(0)
 
 
@@ -261,7 +305,9 @@ def test_a_truncated_file_is_found(directory: PartitionDirectory) -> None:
         ("label", lambda label: label.astype(object), "Python objects"),
     ],
 )
-def test_arrays_that_make_no_sense(directory: PartitionDirectory, name: str, changed: Any, says: str) -> None:
+def test_arrays_that_make_no_sense(
+    directory: PartitionDirectory, name: str, changed: Any, says: str
+) -> None:
     path = directory.path / "part1" / f"{name}.npy"
     np.save(path, changed(np.load(path)))
     with pytest.raises(InputError, match=says):
@@ -306,16 +352,24 @@ def test_an_edited_config_is_found(version_1: PartitionDirectory) -> None:
 
 @pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd", "part0/../../x"])
 def test_a_config_cannot_point_outside(dgls: PartitionDirectory, file: str) -> None:
-    change_config(dgls, **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}})
+    change_config(
+        dgls,
+        **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}},
+    )
     with pytest.raises(InputError, match="outside of the directory"):
         find([dgls.path], 3).read(0)
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"num_parts": "three"}, {"node_map": {"_N": [[0, 1], [1, 40]]}}, {"node_map": {"_N": [[0, 5], [6, 9], [9, 40]]}},
-     {"node_map": {"a": [], "b": []}}, {"num_nodes": 41}],
-)  # fmt: skip
+    [
+        {"num_parts": "three"},
+        {"node_map": {"_N": [[0, 1], [1, 40]]}},
+        {"node_map": {"_N": [[0, 5], [6, 9], [9, 40]]}},
+        {"node_map": {"a": [], "b": []}},
+        {"num_nodes": 41},
+    ],
+)
 def test_a_config_that_makes_no_sense(dgls: PartitionDirectory, fields: dict[str, Any]) -> None:
     change_config(dgls, **fields)
     with pytest.raises(InputError, match="json"):
@@ -331,10 +385,21 @@ def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_classes", 1), ("num_classes", "3"), ("num_features", 7), ("task", "multilabel"), ("checksums", []),
-     ("num_nodes", 41), ("parts", []), ("cut_edges", {}), ("request", "x")],
-)  # fmt: skip
-def test_what_the_meta_says_is_compared_with_the_parts(directory: PartitionDirectory, field: str, value: Any) -> None:
+    [
+        ("num_classes", 1),
+        ("num_classes", "3"),
+        ("num_features", 7),
+        ("task", "multilabel"),
+        ("checksums", []),
+        ("num_nodes", 41),
+        ("parts", []),
+        ("cut_edges", {}),
+        ("request", "x"),
+    ],
+)
+def test_what_the_meta_says_is_compared_with_the_parts(
+    directory: PartitionDirectory, field: str, value: Any
+) -> None:
     path = directory.path / "meta.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(InputError, match=r"meta\.json"):
@@ -352,7 +417,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type) -> None:
+def test_an_interruption_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type
+) -> None:
     def interrupted(*_args: Any) -> None:
         raise error
 
@@ -362,13 +429,17 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interruption_keeps_what_was_there(directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_keeps_what_was_there(
+    directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest, base = directory.digest(), directory.path.parent
     with monkeypatch.context() as patch:
         patch.setattr(write, "_make_meta", lambda *_args: 1 / 0)
         made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write.write(directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True)
+            write.write(
+                directory.path, GRAPH, MASKS, PARTS, num_parts=3, provenance=made_by, overwrite=True
+            )
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
@@ -379,12 +450,14 @@ def test_writing_again_replaces(directory: PartitionDirectory) -> None:
     assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
 
 
-def test_digests_are_equal_for_equal_directories(directory: PartitionDirectory, tmp_path: Path) -> None:
+def test_digests_are_equal_for_equal_directories(
+    directory: PartitionDirectory, tmp_path: Path
+) -> None:
     shutil.copytree(directory.path, tmp_path / "copy" / directory.path.name)
     assert find([tmp_path / "copy" / directory.path.name], 3).digest() == directory.digest()
 
 
-# --- what checksums do not show ----------------------------------------------------------------------------------------  # noqa: E501
+# --- what checksums do not show ----------------------------------------------------------------------------------------
 
 
 def with_new_checksums(directory: PartitionDirectory) -> None:
@@ -401,7 +474,9 @@ def change_tensor(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["_N/label", "_N/feat", "_N/orig_id"])
-def test_other_contents_are_found_though_the_checksums_were_made_anew(version_1: PartitionDirectory, name: str) -> None:
+def test_other_contents_are_found_though_the_checksums_were_made_anew(
+    version_1: PartitionDirectory, name: str
+) -> None:
     change_tensor(version_1.path / "part1" / "node_feat.dgl", name)
     with_new_checksums(version_1)
     changed = find([version_1.path], 3)
@@ -413,10 +488,17 @@ def test_other_contents_are_found_though_the_checksums_were_made_anew(version_1:
     assert list(verify_directory(version_1.path)) == [1]
 
 
-def test_another_array_is_found_though_the_checksums_were_made_anew(directory: PartitionDirectory) -> None:
-    np.save(directory.path / "part1" / "label.npy", np.load(directory.path / "part1" / "label.npy")[::-1])
+def test_another_array_is_found_though_the_checksums_were_made_anew(
+    directory: PartitionDirectory,
+) -> None:
+    np.save(
+        directory.path / "part1" / "label.npy",
+        np.load(directory.path / "part1" / "label.npy")[::-1],
+    )
     with_new_checksums(directory)
-    with pytest.raises(InputError, match=r"meta\.json: the checksums of part 1 are not those of its content"):
+    with pytest.raises(
+        InputError, match=r"meta\.json: the checksums of part 1 are not those of its content"
+    ):
         find([directory.path], 3)
 
 
@@ -446,7 +528,9 @@ def test_an_id_in_two_parts_that_nobody_describes(dgls: PartitionDirectory) -> N
         find([dgls.path], 3).verify(range(3))
 
 
-def test_other_edges_are_found_though_the_checksums_were_made_anew(version_1: PartitionDirectory) -> None:
+def test_other_edges_are_found_though_the_checksums_were_made_anew(
+    version_1: PartitionDirectory,
+) -> None:
     path = version_1.path / "part2" / "graph.dgl"
     structure = dgl.load_graphs(str(path))[0][0]
     structure.remove_edges([0])
@@ -478,7 +562,7 @@ def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert changed.content_digest(range(1, 2)) != before
 
 
-# --- two writers -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- two writers -------------------------------------------------------------------------------------------------------
 
 HOLD = """
 import sys, time
@@ -502,7 +586,9 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_second_writer_is_told_who_is_the_first(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
     owner = f"made: in use by process {holder.pid} on '{socket.gethostname()}', which began at '20"
     with pytest.raises(InputError, match=owner):
         write.writing(tmp_path / "made").__enter__()
@@ -518,12 +604,20 @@ def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path, holder: subpro
 def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
     made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
     with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
-        write.write(directory.path, GRAPH, MASKS, (PARTS + 1) % 3, num_parts=3, provenance=made_by, overwrite=False)
+        write.write(
+            directory.path,
+            GRAPH,
+            MASKS,
+            (PARTS + 1) % 3,
+            num_parts=3,
+            provenance=made_by,
+            overwrite=False,
+        )
     assert find([directory.path], 3).digest() == digest
     assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
 
 
-# --- what is no file, or no JSON ---------------------------------------------------------------------------------------  # noqa: E501
+# --- what is no file, or no JSON ---------------------------------------------------------------------------------------
 
 
 def as_fifo(path: Path) -> None:
@@ -552,8 +646,12 @@ def test_more_classes_than_can_be_meant(directory: PartitionDirectory) -> None:
 
 
 def test_odd_edges_are_counted(tmp_path: Path) -> None:
-    graph = make_graph([(0, 1), (0, 1), (0, 1), (1, 0), (2, 2), (2, 2), (1, 1)], np.eye(4), [0, 1, 0, 1])
+    graph = make_graph(
+        [(0, 1), (0, 1), (0, 1), (1, 0), (2, 2), (2, 2), (1, 1)], np.eye(4), [0, 1, 0, 1]
+    )
     made_by, parts = provenance(graph, np.array([0, 0, 1, 1]), 2), np.array([0, 0, 1, 1])
     masks = {name: np.arange(4) == place for place, name in enumerate(MASKS)}
-    _, odd = write.write(tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False)
+    _, odd = write.write(
+        tmp_path / "g", graph, masks, parts, num_parts=2, provenance=made_by, overwrite=False
+    )
     assert odd == OddEdges(self_loops=3, duplicates=3, isolated=2)

@@ -29,8 +29,12 @@ def folder(tmp_path: Path) -> Path:
         arrays |= {"feat": table.features} if table.features.shape[1] else {}
         np.savez(tmp_path / "films/nodes" / f"{name}.npz", node_id=table.node_ids, **arrays)
     for each, edges in GRAPH.relations.items():
-        ids = (GRAPH.nodes[each[end]].node_ids[ends] for end, ends in ((0, edges.src), (2, edges.dst)))
-        np.savez(tmp_path / "films/edges" / f"{SEPARATOR.join(each)}.npz", src=next(ids), dst=next(ids))
+        ids = (
+            GRAPH.nodes[each[end]].node_ids[ends] for end, ends in ((0, edges.src), (2, edges.dst))
+        )
+        np.savez(
+            tmp_path / "films/edges" / f"{SEPARATOR.join(each)}.npz", src=next(ids), dst=next(ids)
+        )
     np.save(tmp_path / "by/movie.npy", PARTS["movie"])
     np.save(tmp_path / "by/studio.npy", PARTS["studio"].astype(np.uint8))
     np.savetxt(tmp_path / "by/person.csv", PARTS["person"], fmt="%d")
@@ -38,9 +42,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
-    given = ["app=partition_data", "dataset_name=file", f"dataset_file={folder}/films", f"partition_dir={folder}/parts",
-             "split=fraction", "split.train=0.5", "split.val=0.2", "split.test=0.3", "num_partitions=3",
-             "features=degree", "partition_method=file", f"partition_file={folder}/{by}"]  # fmt: skip
+    given = [
+        "app=partition_data",
+        "dataset_name=file",
+        f"dataset_file={folder}/films",
+        f"partition_dir={folder}/parts",
+        "split=fraction",
+        "split.train=0.5",
+        "split.val=0.2",
+        "split.test=0.3",
+        "num_partitions=3",
+        "features=degree",
+        "partition_method=file",
+        f"partition_file={folder}/{by}",
+    ]
     meta = partition_data.run(compose([*given, *more]).partition)
     assert isinstance(meta, HeteroMeta)
     return meta
@@ -51,7 +66,10 @@ def test_nodes_go_where_their_files_say(folder: Path) -> None:
     assert isinstance(directory, HeteroDirectory)
     for part in map(directory.read_hetero, range(3)):
         for name, nodes in part.nodes.items():
-            assert nodes.node_ids.tolist() == GRAPH.nodes[name].node_ids[PARTS[name] == part.rank].tolist()
+            assert (
+                nodes.node_ids.tolist()
+                == GRAPH.nodes[name].node_ids[PARTS[name] == part.rank].tolist()
+            )
 
 
 def test_another_assignment_is_other_parts(folder: Path) -> None:
@@ -69,14 +87,26 @@ def saved(name: str, values: np.ndarray) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda folder: (folder / "by/studio.npy").unlink(), r": has no studio\.npy or studio\.csv"),
-        (saved("by/studio.npy", np.zeros(4, int)), r"/studio\.npy: has shape \[4\], .* each of its 5 nodes"),
-        (saved("by/movie.npy", np.full(SIZES["movie"][0], 3)), r"/movie\.npy: row 0 is 3, outside \[0, 3\)"),
+        (
+            lambda folder: (folder / "by/studio.npy").unlink(),
+            r": has no studio\.npy or studio\.csv",
+        ),
+        (
+            saved("by/studio.npy", np.zeros(4, int)),
+            r"/studio\.npy: has shape \[4\], .* each of its 5 nodes",
+        ),
+        (
+            saved("by/movie.npy", np.full(SIZES["movie"][0], 3)),
+            r"/movie\.npy: row 0 is 3, outside \[0, 3\)",
+        ),
         (saved("by/movie.npy", np.full(SIZES["movie"][0], -1)), r"/movie\.npy: row 0 is -1"),
         (saved("by/studio.npy", np.full(5, 0.5)), r"/studio\.npy: holds float64, needs integers"),
         (lambda folder: (folder / "by/person.csv").write_text("one\n"), r"/person\.csv: "),
         (saved("by/person.npy", PARTS["person"]), r": has person\.csv and person\.npy; leave one"),
-        (saved("by/actor.npy", np.zeros(3, int)), r": actor\.npy is of no type .* movie, person, studio"),
+        (
+            saved("by/actor.npy", np.zeros(3, int)),
+            r": actor\.npy is of no type .* movie, person, studio",
+        ),
     ],
     ids=["missing", "short", "large", "negative", "fractions", "text", "twice", "stranger"],
 )
@@ -89,5 +119,7 @@ def test_a_wrong_file_is_named(folder: Path, change: Callable[[Path], None], sai
 
 @pytest.mark.parametrize("by", ["by/movie.npy", "nowhere"])
 def test_a_folder_is_asked_for(folder: Path, by: str) -> None:
-    with pytest.raises(InputError, match=r"no such folder; expected one with TYPE\.npy or TYPE\.csv"):
+    with pytest.raises(
+        InputError, match=r"no such folder; expected one with TYPE\.npy or TYPE\.csv"
+    ):
         made(folder, by)

@@ -24,7 +24,9 @@ def graph() -> HeteroGraphData:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch) -> HeteroDirectory:
+def directory(
+    tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch
+) -> HeteroDirectory:
     return partitioned_by_dgl(tmp_path, graph, monkeypatch)
 
 
@@ -38,10 +40,14 @@ def test_the_parts_are_those_of_the_graph(
     assert found["edges"] == expected["edges"]
     del found["rows"]["studio"], expected["rows"]["studio"]  # which has no features
     assert found["rows"] == expected["rows"]
-    assert all(torch.equal(part.nodes["studio"].features, torch.zeros_like(part.nodes["studio"].features))
-               for part in parts)  # fmt: skip
+    assert all(
+        torch.equal(part.nodes["studio"].features, torch.zeros_like(part.nodes["studio"].features))
+        for part in parts
+    )
     for part, own in zip(parts, ours, strict=True):
-        assert sorted(part.nodes["movie"].node_ids.tolist()) == sorted(own.nodes["movie"].node_ids.tolist())
+        assert sorted(part.nodes["movie"].node_ids.tolist()) == sorted(
+            own.nodes["movie"].node_ids.tolist()
+        )
         assert {name: nodes.num_halo for name, nodes in part.nodes.items()} == {
             name: nodes.num_halo for name, nodes in own.nodes.items()
         }
@@ -79,20 +85,36 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (edit(lambda content: content["node_map"].pop("studio")), "node_map leave a gap|types of node_map"),
+        (
+            edit(lambda content: content["node_map"].pop("studio")),
+            "node_map leave a gap|types of node_map",
+        ),
         (edit(lambda content: content["node_map"]["movie"].pop()), "node_map has no range"),
-        (edit(lambda content: content["edge_map"].pop("person:directs:movie")), "edge_map leave a gap"),
+        (
+            edit(lambda content: content["edge_map"].pop("person:directs:movie")),
+            "edge_map leave a gap",
+        ),
         (edit(lambda content: content.pop("part-1")), "files of part 1"),
         (edit(lambda content: content.update(num_parts="3")), "num_parts is '3'"),
         (tensors(lambda held: held.pop("movie/val_mask")), "has no 'movie/val_mask'"),
         (tensors(lambda held: held.pop("movie/label")), "one type of nodes with label"),
-        (tensors(lambda held: held.update({"movie/feat": held["movie/feat"][1:]})), "movie/feat has"),
+        (
+            tensors(lambda held: held.update({"movie/feat": held["movie/feat"][1:]})),
+            "movie/feat has",
+        ),
         (lambda path: (path / "part1" / "graph.dgl").write_bytes(b"nothing"), "part1"),
         (lambda path: (path / "part1" / "graph.dgl").unlink(), "part1.*missing"),
-        (lambda path: (path / "part1/graph.dgl").write_bytes((path / "part0/graph.dgl").read_bytes()), "inner nodes"),
+        (
+            lambda path: (path / "part1/graph.dgl").write_bytes(
+                (path / "part0/graph.dgl").read_bytes()
+            ),
+            "inner nodes",
+        ),
     ],
 )
-def test_damage_is_named(directory: HeteroDirectory, change: Callable[[Path], None], said: str) -> None:
+def test_damage_is_named(
+    directory: HeteroDirectory, change: Callable[[Path], None], said: str
+) -> None:
     change(directory.path)
     with pytest.raises(InputError, match=said):
         read_1(directory.path)

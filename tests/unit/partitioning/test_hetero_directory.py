@@ -32,20 +32,29 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    st.integers(1, 6), st.integers(0, 2**16), st.lists(st.integers(0, 30), min_size=3, max_size=3),
-    st.lists(st.integers(0, 60), min_size=5, max_size=5), st.booleans(),
-)  # fmt: skip
+    st.integers(1, 6),
+    st.integers(0, 2**16),
+    st.lists(st.integers(0, 30), min_size=3, max_size=3),
+    st.lists(st.integers(0, 60), min_size=5, max_size=5),
+    st.booleans(),
+)
 def test_what_is_split_and_written_is_read_and_put_together_again(
     tmp_path: Path, num_parts: int, seed: int, counts: list[int], edges: list[int], multi: bool
 ) -> None:
     counts[0] = max(counts[0], 1)
     sizes = {name: (count, SIZES[name][1]) for name, count in zip(SIZES, counts, strict=True)}
     empty = {name for name, (count, _) in sizes.items() if not count}
-    relations = {each: 0 if {each[0], each[2]} & empty else number
-                 for each, number in zip(RELATIONS, edges, strict=True)}  # fmt: skip
-    graph = random_hetero(sizes, relations, seed=seed, multi=multi, weighted=[("studio", "makes", "movie")])
+    relations = {
+        each: 0 if {each[0], each[2]} & empty else number
+        for each, number in zip(RELATIONS, edges, strict=True)
+    }
+    graph = random_hetero(
+        sizes, relations, seed=seed, multi=multi, weighted=[("studio", "makes", "movie")]
+    )
     directory = write_hetero(tmp_path, graph, num_parts, seed=seed)
     read = [directory.read_hetero(part) for part in range(num_parts)]
     for part, expected in zip(read, hetero_parts(graph, num_parts, seed=seed), strict=True):
@@ -53,14 +62,18 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
     whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
     assert whole == again
     assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
-    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (graph.num_edges)
+    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (
+        graph.num_edges
+    )
     assert verify_directory(directory.path) == {}
 
 
 def test_names_and_counts_are_kept(tmp_path: Path) -> None:
     graph = random_hetero()
     names = Names.of(f"m{row}" for row in range(40))
-    graph = replace(graph, nodes={**graph.nodes, "movie": replace(graph.nodes["movie"], node_names=names)})
+    graph = replace(
+        graph, nodes={**graph.nodes, "movie": replace(graph.nodes["movie"], node_names=names)}
+    )
     directory = write_hetero(tmp_path, graph, 3)
     for part in range(3):
         ids = directory.read_hetero(part).nodes["movie"].node_ids - 1000
@@ -99,7 +112,10 @@ def changed(name: str, value: float) -> Callable[[Path], None]:
         (shortened("label.npy"), "label"),
         (changed("label.npy", 7), "label has 8 classes"),
         (lambda part: (part / "nodes/studio/halo.npy").unlink(), "halo.npy"),
-        (lambda part: (part / "edges/movie__sequel_of__movie/dst.npy").write_bytes(b"\x93NUMPY"), "dst.npy"),
+        (
+            lambda part: (part / "edges/movie__sequel_of__movie/dst.npy").write_bytes(b"\x93NUMPY"),
+            "dst.npy",
+        ),
     ],
 )
 def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
@@ -144,20 +160,36 @@ def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
 
 def test_a_target_alone_without_edges_has_parts() -> None:
     none = np.empty(0, np.int64)
-    nodes = {"a": NodeTable(np.zeros((3, 2), np.float32), np.arange(3)), "b": NodeTable(np.zeros((0, 0)), none)}
-    graph = HeteroGraphData("toy", nodes, {("b", "to", "a"): Relation(none, none)}, "a", np.zeros(3, np.int64), 1)
+    nodes = {
+        "a": NodeTable(np.zeros((3, 2), np.float32), np.arange(3)),
+        "b": NodeTable(np.zeros((0, 0)), none),
+    }
+    graph = HeteroGraphData(
+        "toy", nodes, {("b", "to", "a"): Relation(none, none)}, "a", np.zeros(3, np.int64), 1
+    )
     parts = hetero_parts(graph, 5, masks=thirds(3))
     assert sum(part.nodes["a"].num_inner for part in parts) == 3
-    assert all(part.nodes["b"].num_inner == 0 and len(part.relations["b", "to", "a"].src) == 0 for part in parts)
+    assert all(
+        part.nodes["b"].num_inner == 0 and len(part.relations["b", "to", "a"].src) == 0
+        for part in parts
+    )
 
 
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
     path = write_hetero(tmp_path, random_hetero(), 2).path
-    given = [f"partition_dir={path}", "num_partitions=2", "dataset_name=file", "dataset_file=gone.npz"]
+    given = [
+        f"partition_dir={path}",
+        "num_partitions=2",
+        "dataset_name=file",
+        "dataset_file=gone.npz",
+    ]
     assert open_directory(composed([*given, "target=movie"])).path == path
     with pytest.raises(InputError, match=r"target=person: .* was made with target=movie"):
         open_directory(composed([*given, "target=person"]))
 
 
 def composed(overrides: list[str]) -> Settings:
-    return replace(compose(overrides), given=frozenset(each.split("=")[0] for each in overrides) - {"dataset_file"})
+    return replace(
+        compose(overrides),
+        given=frozenset(each.split("=")[0] for each in overrides) - {"dataset_file"},
+    )

@@ -27,17 +27,23 @@ WEIGHTED = [("person", "directs", "movie"), ("movie", "sequel_of", "movie")]
 
 def write(base: Path, graph: HeteroGraphData, num_parts: int = 3) -> list[Path]:
     masks = thirds(len(graph.labels))
-    return write_hetero_sites(base, graph, masks, random_assignment(graph, num_parts), NAMES[:num_parts])
+    return write_hetero_sites(
+        base, graph, masks, random_assignment(graph, num_parts), NAMES[:num_parts]
+    )
 
 
 def change(folder: Path, described: Any = None, **arrays: Any) -> None:
     """Replace fields of site.json and arrays; None takes one away."""
     before = json.loads((folder / "site.json").read_text())
-    after = {key: value for key, value in {**before, **(described or {})}.items() if value is not None}
+    after = {
+        key: value for key, value in {**before, **(described or {})}.items() if value is not None
+    }
     (folder / "site.json").write_text(json.dumps(after))
     with np.load(folder / "part.npz") as file:
         held = {**file, **arrays}
-    np.savez(folder / "part.npz", **{name: array for name, array in held.items() if array is not None})
+    np.savez(
+        folder / "part.npz", **{name: array for name, array in held.items() if array is not None}
+    )
 
 
 def hetero(base: Path, num_parts: int = 3) -> HeteroDirectory:
@@ -64,7 +70,10 @@ def assert_same_part(found: HeteroPartition | str, wanted: HeteroPartition) -> N
     assert isinstance(found, HeteroPartition), found
     assert list(found.nodes) == list(wanted.nodes)
     assert list(found.relations) == list(wanted.relations)
-    of_nodes, of_edges = ("features", "node_ids", "halo_owner", "halo_index"), ("src", "dst", "edge_weight")
+    of_nodes, of_edges = (
+        ("features", "node_ids", "halo_owner", "halo_index"),
+        ("src", "dst", "edge_weight"),
+    )
     pairs: list[tuple[Any, Any, tuple[str, ...]]] = [
         (found, wanted, ("labels", "train_mask", "val_mask", "test_mask")),
         *((found.nodes[name], wanted.nodes[name], of_nodes) for name in wanted.nodes),
@@ -74,10 +83,15 @@ def assert_same_part(found: HeteroPartition | str, wanted: HeteroPartition) -> N
         for name in names:
             a, b = getattr(one, name), getattr(other, name)
             assert (a is None) == (b is None), name
-            assert a is None or (a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))), name
+            assert a is None or (
+                a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+            ), name
     assert (found.rank, found.num_parts, found.target, found.self_loops) == (
-        wanted.rank, wanted.num_parts, wanted.target, wanted.self_loops
-    )  # fmt: skip
+        wanted.rank,
+        wanted.num_parts,
+        wanted.target,
+        wanted.self_loops,
+    )
 
 
 @pytest.mark.parametrize("multi", [False, True])
@@ -106,14 +120,19 @@ def test_ids_that_contradict_are_named_with_their_type(tmp_path: Path) -> None:
     folders = write(tmp_path, random_hetero())
     with np.load(folders[0] / "part.npz") as north, np.load(folders[1] / "part.npz") as east:
         ids, rows = (
-            np.concatenate((east[f"person/{name}"], north[f"person/{name}"][:1])) for name in ("node_id", "feat")
+            np.concatenate((east[f"person/{name}"], north[f"person/{name}"][:1]))
+            for name in ("node_id", "feat")
         )
         twice = int(north["person/node_id"][0])
     kept = {}
     for name in ("acts_in", "directs"):  # nothing of it is an edge's source that another site holds
         with np.load(folders[1] / "part.npz") as east:
-            held = {end: east[f"person__{name}__movie/{end}"] for end in ("src", "dst", "src_owner")}
-        kept |= {f"person__{name}__movie/{end}": each[held["src"] != twice] for end, each in held.items()}
+            held = {
+                end: east[f"person__{name}__movie/{end}"] for end in ("src", "dst", "src_owner")
+            }
+        kept |= {
+            f"person__{name}__movie/{end}": each[held["src"] != twice] for end, each in held.items()
+        }
     change(folders[1], None, **{"person/node_id": ids, "person/feat": rows}, **kept)
     north, east, south = ask(tmp_path)
     assert f"north/part.npz: person: array `node_id`: east holds node {twice}, too" in str(north)
@@ -123,62 +142,131 @@ def test_ids_that_contradict_are_named_with_their_type(tmp_path: Path) -> None:
         into = int(file["movie/node_id"][0])
     one = {"src": [77], "dst": [into], "src_owner": [0]}
     change(folders[1], None, **{"person/node_id": ids[:-1], "person/feat": rows[:-1]})
-    change(folders[2], None, **{f"studio__makes__movie/{name}": np.array(value) for name, value in one.items()})
-    assert "south/part.npz: studio: array `src`: north does not hold node 77" in str(ask(tmp_path)[2])
+    change(
+        folders[2],
+        None,
+        **{f"studio__makes__movie/{name}": np.array(value) for name, value in one.items()},
+    )
+    assert "south/part.npz: studio: array `src`: north does not hold node 77" in str(
+        ask(tmp_path)[2]
+    )
 
 
 ONE = {"src": np.array([5, 7]), "dst": np.array([1, 1]), "src_owner": np.array([0, 1])}
 ARRAYS: dict[str, Any] = {
-    "movie/node_id": np.array([1, 2]), "movie/feat": np.ones((2, 2)), "movie/label": np.array([0, 1]),
-    "movie/train_mask": np.array([True, False]), "movie/val_mask": np.array([False, True]),
-    "movie/test_mask": np.array([False, False]), "person/node_id": np.array([5, 6]),
+    "movie/node_id": np.array([1, 2]),
+    "movie/feat": np.ones((2, 2)),
+    "movie/label": np.array([0, 1]),
+    "movie/train_mask": np.array([True, False]),
+    "movie/val_mask": np.array([False, True]),
+    "movie/test_mask": np.array([False, False]),
+    "person/node_id": np.array([5, 6]),
     **{f"person__directs__movie/{name}": array for name, array in ONE.items()},
-}  # fmt: skip
+}
 DESCRIBED: dict[str, Any] = {
-    "version": 1, "site": "north", "sites": ["north", "east"], "target": "movie", "types": {"movie": 2, "person": 0},
+    "version": 1,
+    "site": "north",
+    "sites": ["north", "east"],
+    "target": "movie",
+    "types": {"movie": 2, "person": 0},
     "relations": ["person__directs__movie", "person__acts_in__movie"],
-}  # fmt: skip
+}
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no-types": ({"types": None}, {}, "site.json: types is None; expected {TYPE: width"),
-    "width": ({"types": {"movie": 2, "person": "none"}}, {}, "site.json: types is {'movie': 2, 'person': 'none'}"),
+    "width": (
+        {"types": {"movie": 2, "person": "none"}},
+        {},
+        "site.json: types is {'movie': 2, 'person': 'none'}",
+    ),
     "type-name": ({"types": {"movie": 2, "a__b": 0}}, {}, "no name has __ or / in it"),
-    "target": ({"target": "actor"}, {}, "site.json: target is 'actor'; expected one of its types: movie, person"),
-    "relation": ({"relations": ["robot__builds__movie"]}, {}, "relations is .*robot__builds__movie.*; expected a list"),
-    "relation-twice": ({"relations": ["person__directs__movie"] * 2}, {}, "relations is .* each once"),
-    "weighted": ({"weighted": ["directs"]}, {}, "weighted is .*directs.*; expected a list of some of its relations"),
+    "target": (
+        {"target": "actor"},
+        {},
+        "site.json: target is 'actor'; expected one of its types: movie, person",
+    ),
+    "relation": (
+        {"relations": ["robot__builds__movie"]},
+        {},
+        "relations is .*robot__builds__movie.*; expected a list",
+    ),
+    "relation-twice": (
+        {"relations": ["person__directs__movie"] * 2},
+        {},
+        "relations is .* each once",
+    ),
+    "weighted": (
+        {"weighted": ["directs"]},
+        {},
+        "weighted is .*directs.*; expected a list of some of its relations",
+    ),
     "stranger": (
         None,
         {"actor/node_id": np.array([1])},
         "array `actor/node_id` has no meaning here; expected TYPE/ARRAY",
     ),
     "plain": (None, {"node_id": np.array([1])}, "array `node_id` has no meaning here"),
-    "label": (None, {"person/label": np.array([0, 1])}, "person: array `label` has no meaning here"),
-    "no-ids": (None, {"person/node_id": None, "person/feat": np.ones((2, 1))}, "person: there is no array `node_id`"),
-    "twice": (None, {"person/node_id": np.array([5, 5])}, "person: array `node_id`: row 1 is 5, an id that an earlier"),
-    "wide": (None, {"movie/feat": np.ones((2, 3))}, "movie: its features are 3 wide, `types` of site.json says 2"),
+    "label": (
+        None,
+        {"person/label": np.array([0, 1])},
+        "person: array `label` has no meaning here",
+    ),
+    "no-ids": (
+        None,
+        {"person/node_id": None, "person/feat": np.ones((2, 1))},
+        "person: there is no array `node_id`",
+    ),
+    "twice": (
+        None,
+        {"person/node_id": np.array([5, 5])},
+        "person: array `node_id`: row 1 is 5, an id that an earlier",
+    ),
+    "wide": (
+        None,
+        {"movie/feat": np.ones((2, 3))},
+        "movie: its features are 3 wide, `types` of site.json says 2",
+    ),
     "unwanted": (
         None,
         {"person/feat": np.ones((2, 1))},
         "person: its features are 1 wide, `types` of site.json says 0",
     ),
     "no-features": (None, {"movie/feat": None}, "movie: there is no array `feat`"),
-    "masks": (None, {"movie/val_mask": np.array([True, False])}, "movie: .*both train_mask and val_mask"),
-    "dst": (None, {"person__directs__movie/dst": np.array([1, 5])}, "person__directs__movie: array `dst`: row 1 is 5"),
+    "masks": (
+        None,
+        {"movie/val_mask": np.array([True, False])},
+        "movie: .*both train_mask and val_mask",
+    ),
+    "dst": (
+        None,
+        {"person__directs__movie/dst": np.array([1, 5])},
+        "person__directs__movie: array `dst`: row 1 is 5",
+    ),
     "src": (
         None,
         {"person__directs__movie/src": np.array([5, 6])},
         "person__directs__movie: array `src`: row 1 is 6; it is",
     ),
-    "own": (None, {"person__directs__movie/src_owner": np.array([0, 0])}, "row 1 is 7; `src_owner` says that north"),
+    "own": (
+        None,
+        {"person__directs__movie/src_owner": np.array([0, 0])},
+        "row 1 is 7; `src_owner` says that north",
+    ),
     "weight": (
         None,
         {"person__directs__movie/edge_weight": np.ones(2)},
         "movie: array `edge_weight` has no meaning here",
     ),
-    "no-weight": ({"weighted": ["person__directs__movie"]}, {}, "no array `edge_weight`; site.json says .* weighted"),
+    "no-weight": (
+        {"weighted": ["person__directs__movie"]},
+        {},
+        "no array `edge_weight`; site.json says .* weighted",
+    ),
     "owners": (
         {"sites": ["north", "east", "south"]},
-        {f"person__acts_in__movie/{name}": array for name, array in {**ONE, "src_owner": np.array([0, 2])}.items()},
+        {
+            f"person__acts_in__movie/{name}": array
+            for name, array in {**ONE, "src_owner": np.array([0, 2])}.items()
+        },
         "edges from person: array `src`: row 3 is 7; `src_owner` names two sites",
     ),
 }

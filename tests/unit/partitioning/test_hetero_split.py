@@ -16,16 +16,22 @@ def test_every_edge_has_its_ends_at_its_destination_s_owner(num_parts: int) -> N
     assert sum(part.self_loops for part in parts) == 1
     for each, relation in graph.relations.items():
         src_ids, dst_ids = (graph.nodes[each[end]].node_ids for end in (0, 2))
-        weights = np.ones(relation.num_edges) if relation.edge_weight is None else relation.edge_weight
+        weights = (
+            np.ones(relation.num_edges) if relation.edge_weight is None else relation.edge_weight
+        )
         kept = src_ids[relation.src] != dst_ids[relation.dst]
         expected = collections.Counter(
-            zip(src_ids[relation.src][kept], dst_ids[relation.dst][kept], weights[kept], strict=True)
+            zip(
+                src_ids[relation.src][kept], dst_ids[relation.dst][kept], weights[kept], strict=True
+            )
         )
         found: collections.Counter = collections.Counter()
         for part in parts:
             edges, source = part.relations[each], part.nodes[each[0]]
-            halo = [int(parts[owner].nodes[each[0]].node_ids[index])
-                    for owner, index in zip(source.halo_owner, source.halo_index, strict=True)]  # fmt: skip
+            halo = [
+                int(parts[owner].nodes[each[0]].node_ids[index])
+                for owner, index in zip(source.halo_owner, source.halo_index, strict=True)
+            ]
             held = np.array([*source.node_ids.tolist(), *halo], np.int64)
             weight = torch.ones(len(edges.src)) if edges.edge_weight is None else edges.edge_weight
             dst = part.nodes[each[2]].node_ids[edges.dst.long()]
@@ -40,7 +46,12 @@ def test_a_halo_node_is_there_once_whatever_the_relations() -> None:
             keys = (nodes.halo_owner * 10**6 + nodes.halo_index).tolist()
             assert keys == sorted(set(keys))
             assert part.rank not in nodes.halo_owner.tolist()
-            used = {int(id) for each, edges in part.relations.items() if each[0] == name for id in edges.src.tolist()}
+            used = {
+                int(id)
+                for each, edges in part.relations.items()
+                if each[0] == name
+                for id in edges.src.tolist()
+            }
             assert used >= set(range(nodes.num_inner, nodes.num_inner + nodes.num_halo))
 
 

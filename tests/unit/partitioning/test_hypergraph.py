@@ -29,7 +29,10 @@ def halo_rows(graph: GraphData, parts: np.ndarray) -> int:
 def within(counted: np.ndarray, parts: np.ndarray, num_parts: int) -> bool:
     """No part has more than 5 % over its even share, or more than that share rounded up."""
     share = counted.sum() / num_parts
-    return bool(np.bincount(parts[counted], minlength=num_parts).max() <= max(math.ceil(share), 1.05 * share + 1e-9))
+    return bool(
+        np.bincount(parts[counted], minlength=num_parts).max()
+        <= max(math.ceil(share), 1.05 * share + 1e-9)
+    )
 
 
 def everyone(parts: np.ndarray) -> np.ndarray:
@@ -46,12 +49,14 @@ def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
     return graph_of(edges, num_nodes), np.array(training), draw(st.integers(2, 7))
 
 
-# --- the objective -----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the objective -----------------------------------------------------------------------------------------------------
 
 
 def test_the_objective_is_the_number_of_halo_rows() -> None:
     graph, num_parts = random_graph(200, 500, seed=3), 4
-    parts = hypergraph.partition(graph, thirds(200)["train_mask"], num_parts, np.random.default_rng(0))
+    parts = hypergraph.partition(
+        graph, thirds(200)["train_mask"], num_parts, np.random.default_rng(0)
+    )
     nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
     library = hypergraph.library()
     kahypar = library.initialize(1, print_warnings=False)
@@ -65,11 +70,16 @@ def test_the_objective_is_the_number_of_halo_rows() -> None:
 
 def test_nets_follow_the_direction_of_edges() -> None:
     graph = graph_of([(0, 1), (0, 1), (0, 2), (3, 3), (2, 0)], 4)
-    assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [[0, 1, 2], [0, 2]]
+    assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [
+        [0, 1, 2],
+        [0, 2],
+    ]
 
 
 @given(problems(), st.randoms(use_true_random=False))
-def test_a_move_costs_what_it_is_said_to_cost(problem: tuple[GraphData, np.ndarray, int], random: object) -> None:
+def test_a_move_costs_what_it_is_said_to_cost(
+    problem: tuple[GraphData, np.ndarray, int], random: object
+) -> None:
     graph, _, num_parts = problem
     parts = np.array([random.randrange(num_parts) for _ in range(graph.num_nodes)])  # type: ignore[attr-defined]
     nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
@@ -104,7 +114,7 @@ def test_fewer_halo_rows_than_by_metis(balanced: bool) -> None:
     assert not balanced or within(training, parts, 4)
 
 
-# --- the balance -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the balance -------------------------------------------------------------------------------------------------------
 
 
 @given(problems(), st.integers(0, 2**32 - 1), st.booleans())
@@ -113,9 +123,15 @@ def test_any_assignment_is_brought_within_the_tolerance(
 ) -> None:
     graph, training, num_parts = problem
     rng = np.random.default_rng(seed)
-    parts = np.zeros(graph.num_nodes, np.int64) if crowded else rng.integers(num_parts, size=graph.num_nodes)
+    parts = (
+        np.zeros(graph.num_nodes, np.int64)
+        if crowded
+        else rng.integers(num_parts, size=graph.num_nodes)
+    )
     before = parts.copy()
-    hypergraph.balance(parts, hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes), training, num_parts)
+    hypergraph.balance(
+        parts, hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes), training, num_parts
+    )
     assert ((parts >= 0) & (parts < num_parts)).all()
     assert within(everyone(parts), parts, num_parts)
     assert within(training, parts, num_parts)
@@ -125,9 +141,13 @@ def test_any_assignment_is_brought_within_the_tolerance(
 
 @settings(deadline=None, max_examples=15)
 @given(problems(), st.booleans())
-def test_every_result_is_within_the_tolerance(problem: tuple[GraphData, np.ndarray, int], balanced: bool) -> None:
+def test_every_result_is_within_the_tolerance(
+    problem: tuple[GraphData, np.ndarray, int], balanced: bool
+) -> None:
     graph, training, num_parts = problem
-    parts = hypergraph.partition(graph, training if balanced else None, num_parts, np.random.default_rng(0))
+    parts = hypergraph.partition(
+        graph, training if balanced else None, num_parts, np.random.default_rng(0)
+    )
     assert parts.dtype == np.int64
     assert parts.shape == (graph.num_nodes,)
     assert within(everyone(parts), parts, num_parts)
@@ -135,7 +155,9 @@ def test_every_result_is_within_the_tolerance(problem: tuple[GraphData, np.ndarr
 
 
 SHAPES = {
-    "star": graph_of([(0, leaf) for leaf in range(1, 60)] + [(leaf, 0) for leaf in range(1, 60)], 60),
+    "star": graph_of(
+        [(0, leaf) for leaf in range(1, 60)] + [(leaf, 0) for leaf in range(1, 60)], 60
+    ),
     "clique": graph_of([(u, v) for u in range(30) for v in range(30)], 30),
     "pieces": graph_of([(node, node ^ 1) for node in range(40)], 40),
     "no edges": graph_of([], 23),
@@ -155,7 +177,7 @@ def test_shapes_that_leave_little_choice(shape: str, kind: str) -> None:
     assert within(training, parts, 4)
 
 
-# --- the library -------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the library -------------------------------------------------------------------------------------------------------
 
 
 def test_it_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +202,9 @@ print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, np.random.default_
 def assigned(*arguments: str) -> str:
     """What another process makes of one graph."""
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
 
 
 def test_a_seed_decides_on_any_number_of_cores() -> None:

@@ -33,14 +33,18 @@ def edges_of(graph: GraphData) -> set[tuple[int, int]]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(data: st.DataObject) -> None:
+def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(
+    data: st.DataObject,
+) -> None:
     count = data.draw(st.integers(4, 12))
     node = st.integers(0, count - 1)
     edges = data.draw(st.lists(st.tuples(node, node), min_size=3, max_size=40))
     both = data.draw(st.booleans())
     edges = edges + [(v, u) for u, v in edges] if both else edges
-    graph = replace(make_graph(edges, np.zeros((count, 1)), [0] * count),
-                    edge_time=np.arange(len(edges), dtype=float))  # fmt: skip
+    graph = replace(
+        make_graph(edges, np.zeros((count, 1)), [0] * count),
+        edge_time=np.arange(len(edges), dtype=float),
+    )
     by = data.draw(st.sampled_from([None, "source", "time"]))
     try:
         seed = data.draw(st.integers(0, 5))
@@ -107,7 +111,11 @@ def test_a_data_set_may_list_a_pair_in_several_of_its_own_sets() -> None:
     ("edges", "fields", "named"),
     [
         ([(0, 1), (1, 0)], {"edges": (0.0, 0.5, 0.5)}, "no training edge"),
-        ([(0, 1), (1, 2), (0, 2)], {"edges": (0.4, 0.3, 0.3)}, "negatives are asked for where none exist"),
+        (
+            [(0, 1), (1, 2), (0, 2)],
+            {"edges": (0.4, 0.3, 0.3)},
+            "negatives are asked for where none exist",
+        ),
         ([(0, 1), (1, 2)], {"edges": (0.9, 0.9, 0.3)}, "split.edges"),
         ([(0, 1), (1, 2)], {"by": "time"}, "columns.time"),
     ],
@@ -119,8 +127,14 @@ def test_what_cannot_be_split_is_refused(edges: Any, fields: Any, named: str) ->
 
 @pytest.mark.parametrize("power", [0.25, 0.5])
 def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) -> None:
-    blocks = [(range(10), range(30, 40)), (range(10, 18), range(40, 46)), (range(18, 30), range(46, 50))]
-    pairs = np.array([(u, v) for users, items in blocks for u in users for v in items if (u + v) % 7])
+    blocks = [
+        (range(10), range(30, 40)),
+        (range(10, 18), range(40, 46)),
+        (range(18, 30), range(46, 50)),
+    ]
+    pairs = np.array(
+        [(u, v) for users, items in blocks for u in users for v in items if (u + v) % 7]
+    )
     matrix = np.zeros((50, 50))
     matrix[tuple(pairs.T)] = 1
     matrix += matrix.T
@@ -137,7 +151,11 @@ def communities(count: int) -> dict[str, np.ndarray]:
     rng, block = np.random.default_rng(0), np.arange(120) % count
     chance = 0.49 * (block[:, None] == block)
     pairs = rng.permutation(np.argwhere(np.triu(rng.random((120, 120)) < chance, 1)))
-    sets = zip(("train", "val", "test"), np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]), strict=True)
+    sets = zip(
+        ("train", "val", "test"),
+        np.split(pairs, [len(pairs) * 7 // 10, len(pairs) * 9 // 10]),
+        strict=True,
+    )
     rows = {name: np.concatenate((some, some[:, ::-1])) for name, some in sets}
     return {**rows, "candidates": np.zeros((0, 2), np.int64)}
 
@@ -153,9 +171,19 @@ def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObjec
     whole.add_nodes_from(range(10))
     every = [(u, v) for u in range(10) for v in range(10) if u != v]
     wanted = {(u, v): score for u, v, score in networkx.adamic_adar_index(whole, every)}
-    mean = np.mean([wanted.get(pair, sum(1 / np.log(whole.degree(z)) for z in whole[pair[0]] if whole.degree(z) > 1))
-                    for pair in edges])  # fmt: skip
-    weight, near = {z: w for _, z, w in made.tolist()}, [set(made[made[:, 0] == v, 1].tolist()) for v in range(10)]
+    mean = np.mean(
+        [
+            wanted.get(
+                pair,
+                sum(1 / np.log(whole.degree(z)) for z in whole[pair[0]] if whole.degree(z) > 1),
+            )
+            for pair in edges
+        ]
+    )
+    weight, near = (
+        {z: w for _, z, w in made.tolist()},
+        [set(made[made[:, 0] == v, 1].tolist()) for v in range(10)],
+    )
     for (u, v), score in wanted.items():
         found = sum(weight[z] for z in near[u] & near[v])
         assert found / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
@@ -173,21 +201,32 @@ def test_validation_chooses_the_spectral_embedding_that_ranks_best() -> None:
             scores, reciprocal = each @ each.T, []
             for u, v in rows["val"].tolist():  # noqa: B023
                 others = [scores[u, w] for w in range(120) if w != u and (u, w) not in known]  # noqa: B023
-                reciprocal.append(1 / (1 + np.sum(others > scores[u, v]) + np.sum(others == scores[u, v]) / 2))
+                reciprocal.append(
+                    1 / (1 + np.sum(others > scores[u, v]) + np.sum(others == scores[u, v]) / 2)
+                )
             return float(np.mean(reciprocal))
 
         found = {
             (power, columns): mrr(spectral_rows(rows["train"], 120, 16, power)[:, :columns])
-            for power in spectral.POWERS for columns in (16, 8, 4)
-        }  # fmt: skip
+            for power in spectral.POWERS
+            for columns in (16, 8, 4)
+        }
         assert told["spectral_mrr"] == pytest.approx(max(found.values()), abs=1e-3)
-        assert found[told["spectral_power"], told["spectral"]] == pytest.approx(told["spectral_mrr"], abs=1e-3)
+        assert found[told["spectral_power"], told["spectral"]] == pytest.approx(
+            told["spectral_mrr"], abs=1e-3
+        )
         assert made.shape == (120, told["spectral"])
-        assert (made[rows["train"][:, 0]] * made[rows["train"][:, 1]]).sum(axis=1).mean() == pytest.approx(1, abs=1e-4)
+        assert (made[rows["train"][:, 0]] * made[rows["train"][:, 1]]).sum(
+            axis=1
+        ).mean() == pytest.approx(1, abs=1e-4)
         chosen.append((told["spectral_power"], told["spectral"]))
     assert chosen == [(0.25, 8), (0.5, 8), (0.375, 16)]
     nothing = {**rows, "val": rows["val"][:0]}
-    assert best_spectral(nothing, 120, 16)[1] == {"spectral": 16, "spectral_power": 0.25, "spectral_mrr": 0.0}
+    assert best_spectral(nothing, 120, 16)[1] == {
+        "spectral": 16,
+        "spectral_power": 0.25,
+        "spectral_mrr": 0.0,
+    }
     assert best_spectral(rows, 120, 0)[1]["spectral"] == 0
 
 
@@ -206,7 +245,12 @@ def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="row 1, 1001 and 1001, is a node with itself"):
         split_links(graph, split_settings("files", dir=str(tmp_path)))
     half = np.arange(graph.num_nodes) < 3
-    relation = {"edges": np.ones(graph.num_edges, bool), "sources": half, "destinations": ~half, "names": ["a"]}
+    relation = {
+        "edges": np.ones(graph.num_edges, bool),
+        "sources": half,
+        "destinations": ~half,
+        "names": ["a"],
+    }
     with pytest.raises(InputError, match="row 0, 1003 and 1002, is no source and destination"):
         read_pairs(tmp_path / "val.csv", replace(graph, relation=relation), "split.val")
     (tmp_path / "val.csv").write_text("src,dst\n1003.5,1002\n")
@@ -239,17 +283,29 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
     for u, v in split.rows["test"].tolist():
         own = len(near[u] & near[v])
         others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
-        ranks.append(1 + sum(each > own for each in others) + sum(each == own for each in others) / 2)
+        ranks.append(
+            1 + sum(each > own for each in others) + sum(each == own for each in others) / 2
+        )
         drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]
         wins += [(own > other) + (own == other) / 2 for other in drawn]
-    return {"mrr": np.mean(1 / np.array(ranks)), "hits@10": np.mean(np.array(ranks) <= 10), "auc": np.mean(wins)}
+    return {
+        "mrr": np.mean(1 / np.array(ranks)),
+        "hits@10": np.mean(np.array(ranks) <= 10),
+        "auc": np.mean(wins),
+    }
 
 
 def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path: Path) -> None:
     graph = random_graph()
     save_npz(tmp_path / "g.npz", graph)
-    command = ("app=partition_data", "task=link_prediction", "dataset_name=file", "num_partitions=3",
-               f"dataset_file={tmp_path / 'g.npz'}", f"partition_dir={tmp_path}")  # fmt: skip
+    command = (
+        "app=partition_data",
+        "task=link_prediction",
+        "dataset_name=file",
+        "num_partitions=3",
+        f"dataset_file={tmp_path / 'g.npz'}",
+        f"partition_dir={tmp_path}",
+    )
     ended = run_main(*command, cwd=tmp_path)
     assert ended.rc == 0, ended.output
     assert "Adamic-Adar" in ended.stdout
@@ -277,8 +333,15 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
 
 def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_path: Path) -> None:
     save_npz(tmp_path / "g.npz", random_graph())
-    command = ("app=partition_data", "task=link_prediction", "dataset_name=file", "num_partitions=1",
-               f"dataset_file={tmp_path / 'g.npz'}", f"partition_dir={tmp_path}", "features=degree")  # fmt: skip
+    command = (
+        "app=partition_data",
+        "task=link_prediction",
+        "dataset_name=file",
+        "num_partitions=1",
+        f"dataset_file={tmp_path / 'g.npz'}",
+        f"partition_dir={tmp_path}",
+        "features=degree",
+    )
     assert run_main(*command, cwd=tmp_path).rc == 0
     part = find([tmp_path / "g-links-random-vol-1"], 1).read(0)
     split = split_links(random_graph(), split_settings(seed=42))
@@ -286,19 +349,31 @@ def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_pa
     assert np.array_equal(part.features.numpy(), made[part.node_ids.numpy() - 1000])
 
 
-def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(tmp_path: Path) -> None:
+def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
+    tmp_path: Path,
+) -> None:
     """Users and artists; an edge of another relation, and a reverse one, go with a pair that is held out."""
     rng = np.random.default_rng(0)
     users, artists = rng.integers(12, size=90), rng.integers(20, size=90)
     (tmp_path / "g/edges").mkdir(parents=True)
     (tmp_path / "g/nodes").mkdir()
     for kind, count in (("user", 12), ("artist", 20)):
-        (tmp_path / f"g/nodes/{kind}.csv").write_text("id\n" + "".join(f"{node}\n" for node in range(count)))
+        (tmp_path / f"g/nodes/{kind}.csv").write_text(
+            "id\n" + "".join(f"{node}\n" for node in range(count))
+        )
     for relation, kept in (("listens", 90), ("tags", 40)):
         lines = "".join(f"{u},{v}\n" for u, v in zip(users[:kept], artists[:kept], strict=True))
         (tmp_path / f"g/edges/user__{relation}__artist.csv").write_text("src,dst\n" + lines)
-    data = ("task=link_prediction", "dataset_name=file", f"dataset_file={tmp_path / 'g'}", f"partition_dir={tmp_path}",
-            "num_partitions=2", "split.by=user", "split.edges=[0.7,0.1,0.2]", "features=[given,degree]")  # fmt: skip
+    data = (
+        "task=link_prediction",
+        "dataset_name=file",
+        f"dataset_file={tmp_path / 'g'}",
+        f"partition_dir={tmp_path}",
+        "num_partitions=2",
+        "split.by=user",
+        "split.edges=[0.7,0.1,0.2]",
+        "features=[given,degree]",
+    )
     refused = run_main("app=partition_data", *data, "task.relation=hears", cwd=tmp_path)
     assert (refused.rc, "user__listens__artist" in refused.output) == (2, True)
     data = (*data, "task.relation=user__listens__artist")
@@ -340,11 +415,18 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(tm
     assert trained.rc == 0, trained.output
     assert "test, item-kNN" in trained.stdout
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    asked = ("app=evaluate", f"checkpoint_dir={tmp_path / 'run'}"), ("app=plan", "plan.rounds=[3,3]")
+    asked = (
+        ("app=evaluate", f"checkpoint_dir={tmp_path / 'run'}"),
+        ("app=plan", "plan.rounds=[3,3]"),
+    )
     for arguments in asked:
-        ended = run_main(*command, *arguments, f"hydra.run.dir={tmp_path / arguments[0][4:]}", cwd=tmp_path)
+        ended = run_main(
+            *command, *arguments, f"hydra.run.dir={tmp_path / arguments[0][4:]}", cwd=tmp_path
+        )
         assert ended.rc == 0, ended.output
-    assert json.loads((tmp_path / "evaluate/evaluation.json").read_text())["test"] == summary["test"]
+    assert (
+        json.loads((tmp_path / "evaluate/evaluation.json").read_text())["test"] == summary["test"]
+    )
     entries = json.loads((tmp_path / "plan/plan.json").read_text())["entries"]
     planned = sum(each["num_bytes"] for each in entries if each["kind"] == "features")
     assert planned == summary["bytes"]["by_kind"]["features"] > 0

@@ -44,7 +44,9 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     made(folder, "partition.dgl_files=false")
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
-    with pytest.raises(InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 is there without them"):
+    with pytest.raises(
+        InputError, match=r"partition\.dgl_files=true: .*toy-random-vol-2 is there without them"
+    ):
         made(folder, "partition.dgl_files=true")
     before = json.loads((parts / "meta.json").read_text())
     after = made(folder, "partition.dgl_files=true", "overwrite=true")
@@ -77,7 +79,10 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
     (parts / "meta.json").write_text(json.dumps(meta))
     for arguments in (command, ("app=train", "num_rounds=[1]", *named)):
         changed = run_main(*arguments, cwd=folder)
-        assert (changed.rc, "the checksums of part 1 are not those of its content" in changed.stderr) == (2, True)
+        assert (
+            changed.rc,
+            "the checksums of part 1 are not those of its content" in changed.stderr,
+        ) == (2, True)
     (parts / "meta.json").unlink()
     need_dgl()
     assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
@@ -94,7 +99,9 @@ def test_other_settings_are_refused_and_named(folder: Path, override: str) -> No
     assert str(True if value == "true" else value) in str(error.value)
     assert "overwrite=true" in str(error.value)
     assert modified(folder) == before
-    assert made(folder, override, "overwrite=true").request[name] == (True if value == "true" else int(value))
+    assert made(folder, override, "overwrite=true").request[name] == (
+        True if value == "true" else int(value)
+    )
 
 
 def test_changed_data_are_refused(folder: Path) -> None:
@@ -116,9 +123,14 @@ def test_changed_index_files_are_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["dataset_name=/etc/passwd", "dataset_file='a\0.npz'", "partition_dir='a\0'", "dataset_file={folder}/loop.npz",
-     "partition_method=file partition_file={folder}/loop.npz"],
-)  # fmt: skip
+    [
+        "dataset_name=/etc/passwd",
+        "dataset_file='a\0.npz'",
+        "partition_dir='a\0'",
+        "dataset_file={folder}/loop.npz",
+        "partition_method=file partition_file={folder}/loop.npz",
+    ],
+)
 def test_what_cannot_be_a_path(folder: Path, override: str) -> None:
     (folder / "loop.npz").symlink_to(folder / "loop.npz")
     name = override.split()[-1].split("=")[0]
@@ -126,19 +138,29 @@ def test_what_cannot_be_a_path(folder: Path, override: str) -> None:
         made(folder, *override.format(folder=folder).split())
 
 
-def test_what_is_easily_overlooked_in_a_graph_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_easily_overlooked_in_a_graph_is_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made(folder)
     graph = random_graph()
     loops = int((graph.src == graph.dst).sum())
     pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     said = capsys.readouterr().out
-    assert f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which count" in said
+    assert (
+        f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which count"
+        in said
+    )
 
 
 def test_two_at_once_and_one_directory(folder: Path) -> None:
     """Two seeds at once: one makes it, and the other does not say that it did."""
-    arguments = ["app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz",
-                 f"partition_dir={folder}/parts", "num_partitions=2"]  # fmt: skip
+    arguments = [
+        "app=partition_data",
+        "dataset_name=file",
+        f"dataset_file={folder}/toy.npz",
+        f"partition_dir={folder}/parts",
+        "num_partitions=2",
+    ]
     started = [start_cli(*arguments, f"partition.seed={seed}", cwd=folder) for seed in range(2)]
     ended = [finish(process, 100) for process in started]
     assert sorted(end.rc for end in ended) == [0, 2], [end.output for end in ended]
@@ -165,19 +187,25 @@ def test_damage_is_found_before_use(folder: Path) -> None:
 @pytest.mark.parametrize("method", ["random", "km1"])
 def test_equal_settings_make_equal_directories(folder: Path, method: str) -> None:
     digests = [
-        made(folder, f"partition_dir={folder}/{name}", f"partition_method={method}").digest() for name in ("a", "b")
+        made(folder, f"partition_dir={folder}/{name}", f"partition_method={method}").digest()
+        for name in ("a", "b")
     ]
     assert digests[0] == digests[1]
 
 
-# --- partition_method=km1 ----------------------------------------------------------------------------------------------  # noqa: E501
+# --- partition_method=km1 ----------------------------------------------------------------------------------------------
 
 
 def test_km1_from_the_command_line(folder: Path) -> None:
     ended = run_main(
-        "app=partition_data", "dataset_name=file", f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts",
-        "num_partitions=2", "partition_method=km1", cwd=folder,
-    )  # fmt: skip
+        "app=partition_data",
+        "dataset_name=file",
+        f"dataset_file={folder}/toy.npz",
+        f"partition_dir={folder}/parts",
+        "num_partitions=2",
+        "partition_method=km1",
+        cwd=folder,
+    )
     assert ended.rc == 0, ended.output
     meta = Meta.read(folder / "parts" / "toy-km1-vol-2")
     assert meta is not None
@@ -189,7 +217,9 @@ def test_km1_from_the_command_line(folder: Path) -> None:
     assert max(part.train for part in meta.parts) <= 7
 
 
-def test_a_missing_extra_is_named_before_the_data_are_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named_before_the_data_are_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mtkahypar", None)  # what makes an import fail
     with monkeypatch.context() as patch:
         patch.setattr(datasets, "load", lambda _: pytest.fail("loaded"))
@@ -216,7 +246,10 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
     monkeypatch.setattr(assign, "metis", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(hypergraph, "partition", lambda *_: pytest.fail("started"))
-    with pytest.raises(InputError, match=f"partition_method={method}: .* GiB are available; use partition_method=rand"):
+    with pytest.raises(
+        InputError,
+        match=f"partition_method={method}: .* GiB are available; use partition_method=rand",
+    ):
         made(folder, f"partition_method={method}")
     assert not (folder / "parts").exists()
     assert made(folder).num_nodes == 40  # random needs none
@@ -229,7 +262,7 @@ def test_the_limit_of_memory_is_the_estimate_and_a_quarter() -> None:
         assign.check_memory("metis", 1000, int(needed / 1.25) - 1)
 
 
-# --- rows after the cover ----------------------------------------------------------------------------------------------  # noqa: E501
+# --- rows after the cover ----------------------------------------------------------------------------------------------
 
 
 def test_cover_rows_of_a_drawn_graph() -> None:
@@ -264,7 +297,9 @@ def forget_cover_rows(folder: Path, **changed: int) -> None:
     path.write_text(json.dumps({**fields, **changed}))
 
 
-def test_an_older_directory_is_used_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_directory_is_used_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = made(folder)
     forget_cover_rows(folder)
     again = made(folder)
@@ -273,11 +308,16 @@ def test_an_older_directory_is_used_as_it_is(folder: Path, capsys: pytest.Captur
     assert "rows after the cover not counted (made by an earlier version" in capsys.readouterr().out
 
 
-def test_the_report_says_why_rows_were_not_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_why_rows_were_not_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made(folder)
     forget_cover_rows(folder, cut_edges=30_000_000)
     made(folder)
-    assert "rows after the cover not counted (more than 4,000,000 edges cut)" in capsys.readouterr().out
+    assert (
+        "rows after the cover not counted (more than 4,000,000 edges cut)"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_folder_is_not_searched_for_its_checksum(tmp_path: Path) -> None:

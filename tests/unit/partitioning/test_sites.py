@@ -25,8 +25,24 @@ from retexo.sites.resolve_halo import resolve_halo
 from retexo.training.graph_info import GraphInfo, agree_on_graph_info
 
 NAMES = ["north", "east", "south", "west"]
-SAME = ("src", "dst", "features", "labels", "train_mask", "val_mask", "test_mask", "node_ids", "halo_owner",
-        "halo_index", "in_degree", "num_inner", "num_halo", "self_loops", "num_parts", "rank")  # fmt: skip
+SAME = (
+    "src",
+    "dst",
+    "features",
+    "labels",
+    "train_mask",
+    "val_mask",
+    "test_mask",
+    "node_ids",
+    "halo_owner",
+    "halo_index",
+    "in_degree",
+    "num_inner",
+    "num_halo",
+    "self_loops",
+    "num_parts",
+    "rank",
+)
 
 
 def parts_of(base: Path, num_parts: int) -> list[Partition]:
@@ -46,7 +62,11 @@ def assert_same_part(found: Partition, wanted: Partition) -> None:
         one, other = getattr(found, name), getattr(wanted, name)
         if isinstance(one, torch.Tensor) and name == "features" and not len(one):
             continue  # a site without nodes need not know the width
-        same = torch.equal(one.nan_to_num(7), other.nan_to_num(7)) if isinstance(one, torch.Tensor) else one == other
+        same = (
+            torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+            if isinstance(one, torch.Tensor)
+            else one == other
+        )
         assert same, (name, one, other)
         if isinstance(one, torch.Tensor):
             assert one.dtype == other.dtype, name
@@ -70,7 +90,11 @@ def cut_graphs(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
     num_parts = draw(st.integers(1, 4))
     parts = draw(st.lists(st.integers(0, num_parts - 1), min_size=len(ids), max_size=len(ids)))
     graph = make_graph(edges, np.arange(2.0 * len(ids)).reshape(-1, 2), [0, *range(len(ids) - 1)])
-    return replace(graph, node_ids=np.array(ids, dtype=np.int64)), np.array(parts, dtype=np.int64), num_parts
+    return (
+        replace(graph, node_ids=np.array(ids, dtype=np.int64)),
+        np.array(parts, dtype=np.int64),
+        num_parts,
+    )
 
 
 @given(cut_graphs())
@@ -89,7 +113,7 @@ def test_sparse_features() -> None:
     compare(replace(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4)
 
 
-# --- one site ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- one site ----------------------------------------------------------------------------------------------------------
 
 IDS = [70, 2**62, 5]
 ARRAYS: dict[str, Any] = {
@@ -109,7 +133,9 @@ DESCRIBED: dict[str, Any] = {"version": 1, "site": "north", "sites": ["north", "
 def write_site(folder: Path, described: Any = None, **arrays: Any) -> Path:
     """A site folder with some fields or arrays other than those above; None leaves an array out."""
     (folder / "site.json").write_text(json.dumps({**DESCRIBED, **(described or {})}))
-    np.savez(folder / "part.npz", **{k: v for k, v in {**ARRAYS, **arrays}.items() if v is not None})
+    np.savez(
+        folder / "part.npz", **{k: v for k, v in {**ARRAYS, **arrays}.items() if v is not None}
+    )
     return folder
 
 
@@ -145,7 +171,12 @@ def test_a_site_without_nodes(tmp_path: Path, described: Any) -> None:
     nothing = np.empty(0, np.int64)
     left_out = dict.fromkeys(("feat", "label", *MASKS))
     part = read_site(
-        write_site(tmp_path, described, **left_out, **dict.fromkeys(("node_id", "src", "dst", "src_owner"), nothing))
+        write_site(
+            tmp_path,
+            described,
+            **left_out,
+            **dict.fromkeys(("node_id", "src", "dst", "src_owner"), nothing),
+        )
     )
     assert (part.num_inner, part.num_halo, len(part.src)) == (0, 0, 0)
     assert part.multilabel == bool(described)
@@ -162,7 +193,9 @@ def test_a_folder_of_folders_opens_only_the_part_that_is_asked_for(tmp_path: Pat
 
 def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
     digests = []
-    for place, described in enumerate(({}, {"site": "east"}, {"sites": ["north", "west"]}, {"num_classes": 2})):
+    for place, described in enumerate(
+        ({}, {"site": "east"}, {"sites": ["north", "west"]}, {"num_classes": 2})
+    ):
         folder = tmp_path / str(place)
         folder.mkdir()
         digests.append(find_sites(write_site(folder, described), 2).digest())
@@ -170,7 +203,7 @@ def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
     assert len(set(digests)) == 3
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- mistakes ----------------------------------------------------------------------------------------------------------
 
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "version": ({"version": 2}, {}, "site.json: version is 2; this program reads version 1"),
@@ -179,45 +212,141 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "sites-twice": ({"sites": ["north", "east", "east"]}, {}, "sites names east twice"),
     "site": ({"site": "west"}, {}, "site is 'west'; expected one of its `sites`: north, east"),
     "site-kind": ({"site": ["north"]}, {}, r"site is \['north'\]; expected one of"),
-    "sites-number": ({"sites": ["north", "east", "west"]}, {}, "names 3 sites, num_partitions=2; set num_partitions=3"),
-    "rank": ({"site": "east"}, {}, r"no folder of site north \(rank 0\), only of east \(rank 1\); set node_rank"),
+    "sites-number": (
+        {"sites": ["north", "east", "west"]},
+        {},
+        "names 3 sites, num_partitions=2; set num_partitions=3",
+    ),
+    "rank": (
+        {"site": "east"},
+        {},
+        r"no folder of site north \(rank 0\), only of east \(rank 1\); set node_rank",
+    ),
     "task": ({"task": "regression"}, {}, "task=regression: choose one of"),
     "classes": ({"num_classes": 0}, {}, r"num_classes is 0; expected an integer in \[1"),
-    "many-classes": ({"num_classes": 10**9}, {}, r"num_classes is 1000000000; expected an integer in \[1, 1,000,000\]"),
-    "multilabel": ({"task": "multilabel"}, {}, r"num_classes is None; expected .*multilabel needs it"),
+    "many-classes": (
+        {"num_classes": 10**9},
+        {},
+        r"num_classes is 1000000000; expected an integer in \[1, 1,000,000\]",
+    ),
+    "multilabel": (
+        {"task": "multilabel"},
+        {},
+        r"num_classes is None; expected .*multilabel needs it",
+    ),
     "array": (None, {"lable": [1]}, "part.npz: array `lable` has no meaning here"),
     "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found dst"),
-    "id-twice": (None, {"node_id": np.array([70, 5, 5])}, "`node_id`: row 2 is 5, an id that an earlier row has"),
-    "id-negative": (None, {"node_id": np.array([70, -3, 5])}, "`node_id`: row 1 is -3; expected ids from 0 on"),
-    "id-large": (None, {"node_id": np.array([70, 2**63, 5], np.uint64)}, r"expected integers below 2\*\*63"),
-    "id-text": (None, {"node_id": np.array(["a", "b", "c"])}, "`node_id` has dtype <U1; expected integers"),
-    "objects": (None, {"node_id": np.array([1, None, 2])}, "holds Python objects, which are never loaded"),
+    "id-twice": (
+        None,
+        {"node_id": np.array([70, 5, 5])},
+        "`node_id`: row 2 is 5, an id that an earlier row has",
+    ),
+    "id-negative": (
+        None,
+        {"node_id": np.array([70, -3, 5])},
+        "`node_id`: row 1 is -3; expected ids from 0 on",
+    ),
+    "id-large": (
+        None,
+        {"node_id": np.array([70, 2**63, 5], np.uint64)},
+        r"expected integers below 2\*\*63",
+    ),
+    "id-text": (
+        None,
+        {"node_id": np.array(["a", "b", "c"])},
+        "`node_id` has dtype <U1; expected integers",
+    ),
+    "objects": (
+        None,
+        {"node_id": np.array([1, None, 2])},
+        "holds Python objects, which are never loaded",
+    ),
     "lengths": (None, {"dst": np.array([70, 5, 5])}, "`dst` has 3 rows, `src` has 4"),
-    "dst": (None, {"dst": np.array([70, 5, 8, 5])}, "`dst`: row 2 is 8; expected a node of this site"),
-    "owner": (None, {"src_owner": np.array([0, 1, 2, 1])}, r"`src_owner`: row 2 is 2; expected a rank in \[0, 2\)"),
-    "own-src": (None, {"src_owner": np.array([0, 1, 0, 1])}, "`src`: row 2 is 8; `src_owner` says that north holds it"),
-    "foreign-src": (None, {"src_owner": np.array([1, 1, 1, 1])}, "`src`: row 0 is 5; it is in `node_id`, and"),
+    "dst": (
+        None,
+        {"dst": np.array([70, 5, 8, 5])},
+        "`dst`: row 2 is 8; expected a node of this site",
+    ),
+    "owner": (
+        None,
+        {"src_owner": np.array([0, 1, 2, 1])},
+        r"`src_owner`: row 2 is 2; expected a rank in \[0, 2\)",
+    ),
+    "own-src": (
+        None,
+        {"src_owner": np.array([0, 1, 0, 1])},
+        "`src`: row 2 is 8; `src_owner` says that north holds it",
+    ),
+    "foreign-src": (
+        None,
+        {"src_owner": np.array([1, 1, 1, 1])},
+        "`src`: row 0 is 5; it is in `node_id`, and",
+    ),
     "two-owners": (
-        {"sites": ["north", "east", "west"]}, {"src_owner": np.array([0, 1, 1, 2])}, "names two sites for it"
+        {"sites": ["north", "east", "west"]},
+        {"src_owner": np.array([0, 1, 1, 2])},
+        "names two sites for it",
     ),
-    "no-features": (None, {"feat": None}, "there is no array `feat`; expected `feat`, or all of feat_data"),
+    "no-features": (
+        None,
+        {"feat": None},
+        "there is no array `feat`; expected `feat`, or all of feat_data",
+    ),
     "half-csr": (None, {"feat": None, "feat_data": np.ones(1)}, "there is no array `feat_indices`"),
-    "features": (None, {"feat": np.ones((2, 2))}, r"`feat` has shape \(2, 2\); `node_id` has 3 rows"),
-    "features-flat": (None, {"feat": np.ones(3)}, r"`feat` has shape \(3,\); expected \[nodes, features\]"),
-    "features-nan": (None, {"feat": np.array([[1.0], [np.nan], [0]])}, "row 1, column 0 is nan; expected a finite"),
-    "features-kind": (None, {"feat": np.array([["a"], ["b"], ["c"]])}, "`feat` has dtype <U1; expected numbers"),
-    "label-shape": (None, {"label": np.zeros((3, 2))}, r"`label` has shape \(3, 2\); task of site.json is multiclass"),
-    "label-columns": (
-        {"task": "multilabel", "num_classes": 3}, {"label": np.zeros((3, 2))}, "2 columns; num_classes .* is 3"
+    "features": (
+        None,
+        {"feat": np.ones((2, 2))},
+        r"`feat` has shape \(2, 2\); `node_id` has 3 rows",
     ),
-    "label-value": ({"num_classes": 2}, {"label": np.array([2, -1, 0])}, r"row 0 is 2; .*\(below 2\)"),
+    "features-flat": (
+        None,
+        {"feat": np.ones(3)},
+        r"`feat` has shape \(3,\); expected \[nodes, features\]",
+    ),
+    "features-nan": (
+        None,
+        {"feat": np.array([[1.0], [np.nan], [0]])},
+        "row 1, column 0 is nan; expected a finite",
+    ),
+    "features-kind": (
+        None,
+        {"feat": np.array([["a"], ["b"], ["c"]])},
+        "`feat` has dtype <U1; expected numbers",
+    ),
+    "label-shape": (
+        None,
+        {"label": np.zeros((3, 2))},
+        r"`label` has shape \(3, 2\); task of site.json is multiclass",
+    ),
+    "label-columns": (
+        {"task": "multilabel", "num_classes": 3},
+        {"label": np.zeros((3, 2))},
+        "2 columns; num_classes .* is 3",
+    ),
+    "label-value": (
+        {"num_classes": 2},
+        {"label": np.array([2, -1, 0])},
+        r"row 0 is 2; .*\(below 2\)",
+    ),
     "label-float": (None, {"label": np.array([0.5, 0, 1])}, "row 0 is 0.5; expected integers"),
     "no-masks": (None, dict.fromkeys(MASKS), "has `label` and no train_mask, val_mask, test_mask"),
     "one-mask": (None, {"val_mask": None}, "`val_mask` is missing, train_mask, test_mask is there"),
-    "mask-values": (None, {"val_mask": np.array([0, 2, 0])}, "`val_mask`: row 1 is 2; expected a mask"),
-    "masks-overlap": (None, {"test_mask": np.array([1, 0, 0])}, "both train_mask and test_mask, .* node 70"),
-    "mask-unlabelled": (None, {"val_mask": np.array([0, 1, 0])}, "val_mask and have no label, .* node 46116860"),
-}  # fmt: skip
+    "mask-values": (
+        None,
+        {"val_mask": np.array([0, 2, 0])},
+        "`val_mask`: row 1 is 2; expected a mask",
+    ),
+    "masks-overlap": (
+        None,
+        {"test_mask": np.array([1, 0, 0])},
+        "both train_mask and test_mask, .* node 70",
+    ),
+    "mask-unlabelled": (
+        None,
+        {"val_mask": np.array([0, 1, 0])},
+        "val_mask and have no label, .* node 46116860",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -231,12 +360,30 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
 
 
 FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no-json": (lambda folder: (folder / "site.json").unlink(), "there is no .*site.json, nor one in a folder below"),
-    "bad-json": (lambda folder: (folder / "site.json").write_text("{"), "site.json: not a readable JSON file"),
-    "json-list": (lambda folder: (folder / "site.json").write_text("[]"), "site.json: holds a JSON list"),
-    "no-npz": (lambda folder: (folder / "part.npz").unlink(), "part.npz: missing; write it with numpy.savez"),
-    "nested-json": (lambda folder: (folder / "site.json").write_text("[" * 200_000), "site.json: not a readable JSON"),
-    "bad-npz": (lambda folder: (folder / "part.npz").write_bytes(b"PK no"), "part.npz: not a readable npz"),
+    "no-json": (
+        lambda folder: (folder / "site.json").unlink(),
+        "there is no .*site.json, nor one in a folder below",
+    ),
+    "bad-json": (
+        lambda folder: (folder / "site.json").write_text("{"),
+        "site.json: not a readable JSON file",
+    ),
+    "json-list": (
+        lambda folder: (folder / "site.json").write_text("[]"),
+        "site.json: holds a JSON list",
+    ),
+    "no-npz": (
+        lambda folder: (folder / "part.npz").unlink(),
+        "part.npz: missing; write it with numpy.savez",
+    ),
+    "nested-json": (
+        lambda folder: (folder / "site.json").write_text("[" * 200_000),
+        "site.json: not a readable JSON",
+    ),
+    "bad-npz": (
+        lambda folder: (folder / "part.npz").write_bytes(b"PK no"),
+        "part.npz: not a readable npz",
+    ),
 }
 
 
@@ -249,7 +396,9 @@ def test_a_spoilt_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
-    folders = write_sites(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, ["north", "east"])
+    folders = write_sites(
+        tmp_path, random_graph(), thirds(40), np.arange(40) % 2, ["north", "east"]
+    )
     described = json.loads((folders[1] / "site.json").read_text())
     (folders[1] / "site.json").write_text(json.dumps({**described, "site": "north"}))
     with pytest.raises(InputError, match="holds several folders of one site"):
@@ -259,7 +408,7 @@ def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
         find_sites(tmp_path, 2)
 
 
-# --- what sites find out together --------------------------------------------------------------------------------------  # noqa: E501
+# --- what sites find out together --------------------------------------------------------------------------------------
 
 
 def agree(base: Path) -> GraphInfo:
@@ -275,7 +424,9 @@ def agree(base: Path) -> GraphInfo:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
-    write_sites(tmp_path, random_graph(), thirds(40), np.arange(40) % 2 * 2, NAMES[:3])  # east has no node
+    write_sites(
+        tmp_path, random_graph(), thirds(40), np.arange(40) % 2 * 2, NAMES[:3]
+    )  # east has no node
     return tmp_path
 
 
@@ -289,9 +440,15 @@ def change(folder: Path, described: Any = None, **arrays: Any) -> None:
 
 
 def test_facts_are_sums_and_maxima(three: Path) -> None:
-    change(three / "south", label=np.where(np.arange(20) == 3, 8, 0))  # no site has the classes 3 ... 7
+    change(
+        three / "south", label=np.where(np.arange(20) == 3, 8, 0)
+    )  # no site has the classes 3 ... 7
     graph_info = agree(three)
-    assert (graph_info.num_classes, graph_info.num_features, graph_info.part_sizes) == (9, 6, (20, 0, 20))
+    assert (graph_info.num_classes, graph_info.num_features, graph_info.part_sizes) == (
+        9,
+        6,
+        (20, 0, 20),
+    )
     assert (graph_info.num_train, graph_info.num_val, graph_info.num_test) == (14, 13, 13)
     assert graph_info.untrained_ranks == {1}
     assert not graph_info.degrees_stored
@@ -316,12 +473,16 @@ def agree_on_descriptions(base: Path) -> None:
 
 def test_unequal_widths_are_named(three: Path) -> None:
     change(three / "south", feat=np.ones((20, 5)))
-    with pytest.raises(InputError, match=r"rank\(s\) 2 differ from rank 0: features of another width .*6, 0, 5"):
+    with pytest.raises(
+        InputError, match=r"rank\(s\) 2 differ from rank 0: features of another width .*6, 0, 5"
+    ):
         agree(three)
 
 
 @pytest.mark.parametrize("described", [{"num_classes": 9}, {"sites": ["north", "south", "east"]}])
 def test_another_description_is_named(three: Path, described: Any) -> None:
     change(three / "north", described)
-    with pytest.raises(InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make all but"):
+    with pytest.raises(
+        InputError, match=r"rank\(s\) 1, 2 differ from rank 0: another site.json; make all but"
+    ):
         agree_on_descriptions(three)

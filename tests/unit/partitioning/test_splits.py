@@ -25,7 +25,11 @@ def wanted(kind="default", seed=0, **values) -> SplitSettings:
 def graph(labels, masks=None, num_classes=None) -> GraphData:
     labels = np.asarray(labels)
     nodes = np.arange(len(labels))
-    masks = {} if masks is None else dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True))
+    masks = (
+        {}
+        if masks is None
+        else dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True))
+    )
     return GraphData(
         name="toy",
         src=nodes,
@@ -55,7 +59,9 @@ def assert_sound(split: Split, of: GraphData) -> None:
     num_test=st.integers(0, 8),
     seed=st.integers(0, 5),
 )
-def test_per_class_has_the_numbers_it_was_given_or_says_why_not(count, extra, num_val, num_test, seed):
+def test_per_class_has_the_numbers_it_was_given_or_says_why_not(
+    count, extra, num_val, num_test, seed
+):
     toy = graph([0, 1, 2] * count + extra, num_classes=3)
     asked = wanted("per_class", seed, train_per_class=count, num_val=num_val, num_test=num_test)
     left = int(toy.labelled.sum()) - 3 * count
@@ -70,8 +76,12 @@ def test_per_class_has_the_numbers_it_was_given_or_says_why_not(count, extra, nu
 
 
 @given(
-    shares=st.tuples(st.integers(1, 100), st.integers(0, 100), st.integers(0, 100)).filter(lambda t: sum(t) <= 100),
-    labels=st.lists(st.integers(-1, 3), min_size=1, max_size=300).filter(lambda many: max(many) >= 0),
+    shares=st.tuples(st.integers(1, 100), st.integers(0, 100), st.integers(0, 100)).filter(
+        lambda t: sum(t) <= 100
+    ),
+    labels=st.lists(st.integers(-1, 3), min_size=1, max_size=300).filter(
+        lambda many: max(many) >= 0
+    ),
 )
 def test_fraction_is_within_one_node_of_its_share(shares, labels):
     toy = graph(labels)
@@ -84,7 +94,10 @@ def test_fraction_is_within_one_node_of_its_share(shares, labels):
         return
     split = draw(toy, asked, GIVEN)
     assert_sound(split, toy)
-    assert all(abs(size - share * labelled) <= 1 for size, share in zip(sizes(split), (train, val, test), strict=True))
+    assert all(
+        abs(size - share * labelled) <= 1
+        for size, share in zip(sizes(split), (train, val, test), strict=True)
+    )
     if sum(shares) == 100:
         assert sum(sizes(split)) == labelled
 
@@ -123,16 +136,25 @@ def test_description_is_json_and_says_what_was_resolved():
 
 
 def test_given_masks_are_taken_as_they_are():
-    masks = [np.array([1, 0, 0, 0], bool), np.array([0, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool)]
+    masks = [
+        np.array([1, 0, 0, 0], bool),
+        np.array([0, 1, 0, 0], bool),
+        np.array([0, 0, 1, 0], bool),
+    ]
     split = draw(graph([0, 1, 0, -1], masks), wanted(), GIVEN)
-    assert [mask.tolist() for mask in (split.train, split.val, split.test)] == [mask.tolist() for mask in masks]
+    assert [mask.tolist() for mask in (split.train, split.val, split.test)] == [
+        mask.tolist() for mask in masks
+    ]
     assert split.describe() == {"kind": "given", "nodes": {"train": 1, "val": 1, "test": 1}}
 
 
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
-        (([1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]), "1 nodes are in train and have no label, the first is node 3"),
+        (
+            ([1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]),
+            "1 nodes are in train and have no label, the first is node 3",
+        ),
         (([1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]), "both train and val, the first is node 1"),
         (([1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]), "both val and test, the first is node 2"),
         (([0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]), "training set is empty"),
@@ -160,16 +182,36 @@ def test_multilabel_graphs_split_by_fraction_only():
         (wanted("per_class"), GIVEN, "needs split.train_per_class, split.num_val, split.num_test"),
         (wanted("fraction", train=0.5), GIVEN, "needs split.val, split.test"),
         (wanted("files"), GIVEN, "needs split.train=PATH"),
-        (wanted(train_per_class=2), THIRDS, "split.train_per_class=2 has no meaning with split=fraction"),
-        (wanted(train=0.3), PER_CLASS, "split.train=0.3 has no meaning.*set split=fraction or split=files"),
-        (wanted(train_per_class=51), PER_CLASS, "split.train_per_class=51: class 1 has 50 labelled nodes"),
-        (wanted(train=0.9), THIRDS, "split.train=0.9, split.val=0.2, split.test=0.3: the shares add up to 1.4"),
+        (
+            wanted(train_per_class=2),
+            THIRDS,
+            "split.train_per_class=2 has no meaning with split=fraction",
+        ),
+        (
+            wanted(train=0.3),
+            PER_CLASS,
+            "split.train=0.3 has no meaning.*set split=fraction or split=files",
+        ),
+        (
+            wanted(train_per_class=51),
+            PER_CLASS,
+            "split.train_per_class=51: class 1 has 50 labelled nodes",
+        ),
+        (
+            wanted(train=0.9),
+            THIRDS,
+            "split.train=0.9, split.val=0.2, split.test=0.3: the shares add up to 1.4",
+        ),
         (wanted(train=1.5), THIRDS, "split.train=1.5"),
         (wanted(train="x.npy"), THIRDS, r"split.train=x.npy.*a number in \[0, 1\]"),
         (wanted(train=True), THIRDS, "split.train=True"),
         (wanted(train=0.0), THIRDS, "training set is empty"),
         (wanted("files", train=0.5), THIRDS, "split.train=0.5.*path of an index file"),
-        (wanted("files", dir="/nowhere/at/all"), THIRDS, "split.dir=/nowhere/at/all: there is no such folder"),
+        (
+            wanted("files", dir="/nowhere/at/all"),
+            THIRDS,
+            "split.dir=/nowhere/at/all: there is no such folder",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_met_is_named_with_its_value(asked, recipe, message):
@@ -193,7 +235,9 @@ def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
     ids = [np.flatnonzero(mask).tolist() for mask in (split.train, split.val, split.test)]
     assert ids == [[0, 4], [2], [1, 3]]
     assert split.describe()["val"] == str(tmp_path / "valid.csv")
-    replaced = draw(toy, wanted("files", dir=str(tmp_path), test=str(tmp_path / "other.csv")), THIRDS)
+    replaced = draw(
+        toy, wanted("files", dir=str(tmp_path), test=str(tmp_path / "other.csv")), THIRDS
+    )
     assert np.flatnonzero(replaced.test).tolist() == [5]
     json.dumps(replaced.describe())
 

@@ -13,7 +13,9 @@ from partitioning.threads import in_blocks, in_threads
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_come_in_order_and_errors_come_back(count: int) -> None:
     with torch_threads(count):
-        assert in_threads(divmod, range(20), [3] * 20) == [divmod(number, 3) for number in range(20)]
+        assert in_threads(divmod, range(20), [3] * 20) == [
+            divmod(number, 3) for number in range(20)
+        ]
         assert in_blocks(lambda block: (block.start, block.stop), 7, 3) == [(0, 3), (3, 6), (6, 7)]
         assert in_blocks(str, 0, 3) == []
         with pytest.raises(ZeroDivisionError):

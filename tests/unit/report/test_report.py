@@ -37,7 +37,9 @@ BYTES = {
 }
 
 
-def write_run(path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status: str = "done", **changes: Any) -> Path:
+def write_run(
+    path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status: str = "done", **changes: Any
+) -> Path:
     """A run directory; changes are settings, or, where the name is one of summary.json's, fields of it."""
     settings = {
         "model": {"name": "gcn"},
@@ -51,16 +53,35 @@ def write_run(path: Path, *, seed: int = 0, accuracy: float | None = 0.5, status
         "partition_dir": f"parts/{seed}",
         "num_rounds": [5, 5],
     }
-    summary: dict[str, Any] = {"status": status, "versions": {"torch": "2"}, "partition_digest": f"digest {seed}"}
+    summary: dict[str, Any] = {
+        "status": status,
+        "versions": {"torch": "2"},
+        "partition_digest": f"digest {seed}",
+    }
     if status == "done":
         scores = {"accuracy": accuracy, "micro_f1": accuracy, "macro_f1": accuracy}
-        summary |= {"val": scores, "test": scores, "rounds": [3, 4], "seconds": {"train": 2.0, "total": 4.0}}
-        summary |= {"peak_memory_bytes": [2**20, 2**21], "peak_private_bytes": [1, 2], "bytes": BYTES}
+        summary |= {
+            "val": scores,
+            "test": scores,
+            "rounds": [3, 4],
+            "seconds": {"train": 2.0, "total": 4.0},
+        }
+        summary |= {
+            "peak_memory_bytes": [2**20, 2**21],
+            "peak_private_bytes": [1, 2],
+            "bytes": BYTES,
+        }
     for name, value in changes.items():
         (summary if name in (*summary, "error") else settings)[name] = value
     path.mkdir(parents=True)
-    (path / "summary.json").write_text(json.dumps({**summary, "settings": summary.get("settings", settings)}))
-    lines = [{"layer": layer, "round": r, "val_metric": r / 10, "seconds": 0.1} for layer in (0, 1) for r in range(4)]
+    (path / "summary.json").write_text(
+        json.dumps({**summary, "settings": summary.get("settings", settings)})
+    )
+    lines = [
+        {"layer": layer, "round": r, "val_metric": r / 10, "seconds": 0.1}
+        for layer in (0, 1)
+        for r in range(4)
+    ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -70,7 +91,7 @@ def only(folder: Path) -> DataSet:
     return data
 
 
-# --- statistics --------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- statistics --------------------------------------------------------------------------------------------------------
 
 
 def test_mean_and_sample_standard_deviation_by_hand() -> None:
@@ -95,12 +116,16 @@ def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]
     expected = scipy.stats.ttest_rel(list(second.values()), list(first.values()))
     interval = expected.confidence_interval(0.95)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-9)
+    assert (found.low, found.high) == pytest.approx(
+        (interval.low, interval.high), rel=1e-6, abs=1e-9
+    )
 
 
 def test_only_shared_draws_are_compared() -> None:
     assert paired_difference({"a": 1.0, "b": 2.0}, {"b": 3.0, "c": 4.0}) is None
-    assert paired_difference({"a": 1.0, "b": None, "c": 0.0}, {"a": 2.0, "b": 3.0, "c": None}) is None
+    assert (
+        paired_difference({"a": 1.0, "b": None, "c": 0.0}, {"a": 2.0, "b": 3.0, "c": None}) is None
+    )
     found = paired_difference({"a": 1.0, "b": 2.0, "z": 9.0}, {"b": 3.0, "a": 4.0})
     assert found is not None
     assert (found.n, found.mean) == (2, 2.0)
@@ -117,15 +142,23 @@ def test_holm_by_hand() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- reading -----------------------------------------------------------------------------------------------------------
 
 
 def test_statuses_are_told_apart(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
-    write_run(tmp_path / "deep" / "er" / "b", status="failed", error="rank 1 was killed by SIGKILL\ntraceback")
+    write_run(
+        tmp_path / "deep" / "er" / "b",
+        status="failed",
+        error="rank 1 was killed by SIGKILL\ntraceback",
+    )
     write_run(tmp_path / "c", status="running")
     runs = {run.path.name: run for run in read_runs(tmp_path)}
-    assert {name: run.status for name, run in runs.items()} == {"a": "done", "b": "failed", "c": "unfinished"}
+    assert {name: run.status for name, run in runs.items()} == {
+        "a": "done",
+        "b": "failed",
+        "c": "unfinished",
+    }
     assert runs["b"].reason == "rank 1 was killed by SIGKILL"
     assert "killed; last sign of life 20" in runs["c"].reason
 
@@ -136,7 +169,10 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "list": ("[1]", "not a JSON object"),
     "status": ({"status": "finished"}, "'finished'"),
     "no bytes": ({"bytes": None}, "bytes.total"),
-    "text for a number": ({"test": {"accuracy": "0.8", "micro_f1": 1, "macro_f1": 1}}, "test.accuracy is '0.8'"),
+    "text for a number": (
+        {"test": {"accuracy": "0.8", "micro_f1": 1, "macro_f1": 1}},
+        "test.accuracy is '0.8'",
+    ),
     "infinite": ({"seconds": {"train": float("inf"), "total": 1}}, "seconds.train is inf"),
     "negative": ({"bytes": {**BYTES, "by_kind": {"setup": -1}}}, "bytes.by_kind"),
     "ragged": ({"bytes": {**BYTES, "by_peer": [[0, 1], [2]]}}, "bytes.by_peer is not 2 x 2"),
@@ -185,7 +221,9 @@ def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
         read_runs(tmp_path)
 
 
-def test_runs_of_both_folders_of_hydra_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_both_folders_of_hydra_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
     with pytest.raises(InputError, match=r"outputs and multirun: no such folder"):
@@ -199,11 +237,13 @@ def test_runs_of_both_folders_of_hydra_are_found(tmp_path: Path, monkeypatch: py
     )
     assert (
         "1 runs: 1 done, read from outputs."
-        in report.run(compose(["app=report", "report.runs=outputs"]), tmp_path / "given").read_text()
+        in report.run(
+            compose(["app=report", "report.runs=outputs"]), tmp_path / "given"
+        ).read_text()
     )
 
 
-# --- groups ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- groups ------------------------------------------------------------------------------------------------------------
 
 
 def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
@@ -219,18 +259,27 @@ def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
     ]
 
 
-def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(tmp_path: Path) -> None:
+def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(
+    tmp_path: Path,
+) -> None:
     usual = {"num_rounds": [200, 200, 200], "hidden_dim": 64}  # 64 is no default, and common to all
     differing = [
-        {}, {"dropout": 0.5}, {"dropout": 0.5, "gradient": {"mode": "local", "precision": "fp32"}},
-        {"num_rounds": [30, 30]}, {"num_rounds": [30, 20]},
-    ]  # fmt: skip
+        {},
+        {"dropout": 0.5},
+        {"dropout": 0.5, "gradient": {"mode": "local", "precision": "fp32"}},
+        {"num_rounds": [30, 30]},
+        {"num_rounds": [30, 20]},
+    ]
     for place, options in enumerate(differing):
         write_run(tmp_path / str(place), **{**usual, **options})
     names = [method.name for method in only(tmp_path).methods]
     assert names == [
-        "gcn", "gcn dropout=0.5", "gcn dropout=0.5 gradient=local", "gcn num_rounds=30", "gcn num_rounds=30,20",
-    ]  # fmt: skip
+        "gcn",
+        "gcn dropout=0.5",
+        "gcn dropout=0.5 gradient=local",
+        "gcn num_rounds=30",
+        "gcn num_rounds=30,20",
+    ]
 
 
 def test_a_list_per_layer_goes_on_with_its_last_entry(tmp_path: Path) -> None:
@@ -245,7 +294,11 @@ def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
     write_run(tmp_path / "c", dataset_name="file", dataset_file="/home/you/own.npz", seed=1)
     write_run(tmp_path / "d", num_partitions=1, bytes={**BYTES, "by_peer": [[0]]})
     names = [(data.name, len(data.methods[0].runs)) for data in group(read_runs(tmp_path))]
-    assert names == [("toy, 2 parts (random)", 1), ("own, 2 parts (random)", 2), ("toy, 1 part (random)", 1)]
+    assert names == [
+        ("toy, 2 parts (random)", 1),
+        ("own, 2 parts (random)", 2),
+        ("toy, 1 part (random)", 1),
+    ]
 
 
 def test_a_repeat_is_no_second_draw(tmp_path: Path) -> None:
@@ -262,13 +315,22 @@ def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:
     for seed, (first, second) in enumerate([(0.5, 0.6), (0.7, 0.9), (0.1, 0.2)]):
         write_run(tmp_path / f"a{seed}", seed=seed, accuracy=first)
         digest = "others" if seed == 2 else f"digest {seed}"
-        write_run(tmp_path / f"b{seed}", seed=seed, accuracy=second, model={"name": "sage"}, partition_digest=digest)
+        write_run(
+            tmp_path / f"b{seed}",
+            seed=seed,
+            accuracy=second,
+            model={"name": "sage"},
+            partition_digest=digest,
+        )
     table = comparison_table(only(tmp_path))
     assert table is not None
     interval = scipy.stats.ttest_1samp([0.1, 0.2], 0).confidence_interval()
     assert table.rows[0][:4] == [
-        "sage minus gcn", "2", "+0.1500", f"[{interval.low:+.4f}, {interval.high:+.4f}]",
-    ]  # fmt: skip
+        "sage minus gcn",
+        "2",
+        "+0.1500",
+        f"[{interval.low:+.4f}, {interval.high:+.4f}]",
+    ]
 
 
 def test_a_run_is_another_by_its_seed_but_not_by_its_place(tmp_path: Path) -> None:
@@ -283,12 +345,19 @@ def test_a_run_is_another_by_its_seed_but_not_by_its_place(tmp_path: Path) -> No
 
 def test_a_run_of_a_version_with_fewer_settings_had_their_defaults() -> None:
     wanted = compose(["seed=3"]).resolved
-    found = {name: value for name, value in wanted.items() if name not in ("compute", "split", "batch_size")}
+    found = {
+        name: value
+        for name, value in wanted.items()
+        if name not in ("compute", "split", "batch_size")
+    }
     assert differing_settings(found, wanted) == []
-    assert differing_settings(found, {**wanted, "batch_size": 5, "split": {"seed": 4}}) == ["batch_size", "split.seed"]
+    assert differing_settings(found, {**wanted, "batch_size": 5, "split": {"seed": 4}}) == [
+        "batch_size",
+        "split.seed",
+    ]
 
 
-# --- what is written ---------------------------------------------------------------------------------------------------  # noqa: E501
+# --- what is written ---------------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
@@ -305,7 +374,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        self.references += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.references += [
+            str(value) for name, value in attrs if name in ("src", "href", "srcset", "data")
+        ]
         if tag not in ("meta", "img", "br", "source"):
             self.open.append(tag)
 
@@ -323,7 +394,12 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, accuracy in enumerate([0.5, 0.6, 0.7]):
         write_run(folder / "runs" / f"a{seed}", seed=seed, accuracy=accuracy)
     write_run(folder / "runs" / "b", model={"name": "gat"}, accuracy=0.8)
-    write_run(folder / "runs" / "c", model={"name": "<script>"}, status="failed", error="<img src=//evil> & | $x_")
+    write_run(
+        folder / "runs" / "c",
+        model={"name": "<script>"},
+        status="failed",
+        error="<img src=//evil> & | $x_",
+    )
     (write_run(folder / "runs" / "d") / "summary.json").write_text("{")
     report.make(folder / "out", folder / "runs")
     return folder / "out"
@@ -332,10 +408,19 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_whole_escaped_and_needs_nothing_else(reported: Path) -> None:
     page = Page((reported / "report.html").read_text())
     assert "script" not in page.tags
-    assert "default-src 'none'; img-src data:" in (reported / "report.html").read_text()  # the browser keeps it so
+    assert (
+        "default-src 'none'; img-src data:" in (reported / "report.html").read_text()
+    )  # the browser keeps it so
     assert page.references
-    assert all(reference.startswith(("#", "data:image/svg+xml;base64,")) for reference in page.references)
-    for text in ("<img src=//evil>", "0.6000 ± 0.1000", "6 runs: 4 done, 1 failed, 1 damaged", "<script>"):
+    assert all(
+        reference.startswith(("#", "data:image/svg+xml;base64,")) for reference in page.references
+    )
+    for text in (
+        "<img src=//evil>",
+        "0.6000 ± 0.1000",
+        "6 runs: 4 done, 1 failed, 1 damaged",
+        "<script>",
+    ):
         assert text in page.words
 
 
@@ -375,8 +460,14 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     assert axes.collections[0].get_offsets().tolist() == [[1500, 0.5], [1500, 0.7]]
     assert axes.containers[0].lines[0].get_xydata().tolist() == [[1500, 0.6]]
     layers = drawn["layers"].axes[0]
-    dots = [[(x, layers.get_yticklabels()[round(y)].get_text()) for x, y in line.get_xydata()] for line in layers.lines]
-    assert dots == [[(300, "layer 1"), (200, "whole run")], [(900, "layer 0"), (100, "layer 1")]]  # setup, gradients
+    dots = [
+        [(x, layers.get_yticklabels()[round(y)].get_text()) for x, y in line.get_xydata()]
+        for line in layers.lines
+    ]
+    assert dots == [
+        [(300, "layer 1"), (200, "whole run")],
+        [(900, "layer 0"), (100, "layer 1")],
+    ]  # setup, gradients
     assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
     assert [axes.get_title() for axes in drawn["curves"].axes] == ["layer 0", "layer 1"]
 
@@ -384,7 +475,11 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("accuracies", "step", "limits"),
     [
-        ([0.80, 0.806], 0.005, (0.795, 0.815)),  # standard error 0.003, from 0.7987 to 0.8073 with the bars
+        (
+            [0.80, 0.806],
+            0.005,
+            (0.795, 0.815),
+        ),  # standard error 0.003, from 0.7987 to 0.8073 with the bars
         ([0.62, 0.8], 0.1, (0.5, 0.9)),  # standard error 0.09
         ([0.8], 0.01, (0.78, 0.82)),  # not known
         ([0.8, 0.8], 0.01, (0.78, 0.82)),
@@ -423,7 +518,13 @@ def test_figures_fill_the_page_or_half_of_it(tmp_path: Path) -> None:
 def test_without_results_there_are_no_empty_figures(tmp_path: Path) -> None:
     (write_run(tmp_path / "a", status="failed", error="why") / "metrics.jsonl").unlink()
     assert figures.draw(only(tmp_path)) == {}
-    nothing = {**BYTES, "total": 0, "by_kind": {"setup": 0}, "by_layer_and_kind": [{"setup": 0}], "by_peer": [[0]]}
+    nothing = {
+        **BYTES,
+        "total": 0,
+        "by_kind": {"setup": 0},
+        "by_layer_and_kind": [{"setup": 0}],
+        "by_peer": [[0]],
+    }
     write_run(tmp_path / "one worker" / "b", num_partitions=1, bytes=nothing)
     assert figures.draw(only(tmp_path / "one worker")).keys() == {"accuracy-seconds", "curves"}
 
@@ -433,7 +534,9 @@ def test_nothing_is_overwritten(reported: Path) -> None:
         report.make(reported, reported.parent / "runs")
 
 
-def test_a_missing_library_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_run(tmp_path / "runs" / "a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
@@ -443,7 +546,14 @@ def test_a_missing_library_is_named_with_its_command(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (999.6, "1 kB"), (1_234, "1.23 kB"), (999_600, "1 MB"), (4.5e9, "4.5 GB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (1_234, "1.23 kB"),
+        (999_600, "1 MB"),
+        (4.5e9, "4.5 GB"),
+    ],
 )
 def test_bytes_as_text(value: float, text: str) -> None:
     assert byte_text(value) == text

@@ -50,7 +50,13 @@ def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path) -> None
 def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
     def boundary(*rows: int) -> Boundary:
         nothing = np.empty(0, np.int32)
-        return Boundary(np.array(rows), nothing, nothing.astype(np.uint8), np.zeros(len(rows) + 1, np.int64), nothing)
+        return Boundary(
+            np.array(rows),
+            nothing,
+            nothing.astype(np.uint8),
+            np.zeros(len(rows) + 1, np.int64),
+            nothing,
+        )
 
     named = [torch.tensor([], dtype=torch.int64), torch.tensor([2, 5, 7])]
     _check_asked_for([boundary(), boundary(2, 7)], named)

@@ -26,15 +26,29 @@ def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int)
     """A part with these ids, ascending, and halo nodes (owner, id), ascending."""
     nothing, nodes = torch.empty(0, dtype=torch.int64), torch.zeros(len(ids), dtype=torch.bool)
     owners, wanted = (
-        torch.tensor(column, dtype=torch.int64) for column in ([o for o, _ in halo], [i for _, i in halo])
+        torch.tensor(column, dtype=torch.int64)
+        for column in ([o for o, _ in halo], [i for _, i in halo])
     )
     return Partition(
-        rank=rank, num_parts=num_parts, num_inner=len(ids), num_halo=len(halo), src=nothing, dst=nothing,
-        features=torch.empty(len(ids), 1), labels=nodes.long(), train_mask=nodes, val_mask=nodes, test_mask=nodes,
-        node_ids=torch.tensor(ids, dtype=torch.int64), halo_owner=owners, halo_index=torch.full((len(halo),), -1),
-        in_degree=nodes.long(), out_degree=None, self_loops=0,
+        rank=rank,
+        num_parts=num_parts,
+        num_inner=len(ids),
+        num_halo=len(halo),
+        src=nothing,
+        dst=nothing,
+        features=torch.empty(len(ids), 1),
+        labels=nodes.long(),
+        train_mask=nodes,
+        val_mask=nodes,
+        test_mask=nodes,
+        node_ids=torch.tensor(ids, dtype=torch.int64),
+        halo_owner=owners,
+        halo_index=torch.full((len(halo),), -1),
+        in_degree=nodes.long(),
+        out_degree=None,
+        self_loops=0,
         unresolved_halo=UnresolvedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
-    )  # fmt: skip
+    )
 
 
 def ask(parts: list[Partition]) -> list[list[int] | str]:
@@ -85,7 +99,9 @@ def test_an_id_with_two_owners_is_named_at_both(num_parts: int) -> None:
     messages = ask([part(rank, ids[rank], [], num_parts) for rank in range(num_parts)])
     assert "north/part.npz: array `node_id`: east holds node 40, too" in messages[0]
     assert "east/part.npz: array `node_id`: north holds node 40, too" in messages[1]
-    assert all(message.startswith("PeerLost: ids at north, east contradict") for message in messages[2:])
+    assert all(
+        message.startswith("PeerLost: ids at north, east contradict") for message in messages[2:]
+    )
 
 
 @given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=4))
@@ -110,14 +126,18 @@ def test_the_judge_of_two_sites_is_a_third_one_without_their_key(world: int) -> 
         assert judge == duplicate_ids._third_party(other, one, world)
     keys = run_threads(world, duplicate_ids._shared_keys)
     assert all(keys[one][other] == keys[other][one] for one, other in pairs)
-    assert len({keys[one][other] for one, other in pairs if one < other}) == world * (world - 1) // 2
+    assert (
+        len({keys[one][other] for one, other in pairs if one < other}) == world * (world - 1) // 2
+    )
 
 
 def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
     """Hashes of one id differ from pair to pair and from run to run."""
     seen: list[np.ndarray] = []
 
-    def noted(received: list[torch.Tensor], sizes: tuple[int, ...], comm: Communicator) -> list[np.ndarray]:
+    def noted(
+        received: list[torch.Tensor], sizes: tuple[int, ...], comm: Communicator
+    ) -> list[np.ndarray]:
         seen.extend(hashes.numpy() for hashes in received)
         return compare(received, sizes, comm)
 
@@ -148,4 +168,7 @@ def test_bytes_by_hand() -> None:
     counts = 6 * 2 * 3 * 8
     rows = code_size(2, 2) + code_size(1, 20) + code_size(1, 3)
     asked += code_size(1, 1)
-    assert sum(run_threads(3, worker)) == heads + asked + found + keys + hashes + verdicts + counts + rows
+    assert (
+        sum(run_threads(3, worker))
+        == heads + asked + found + keys + hashes + verdicts + counts + rows
+    )

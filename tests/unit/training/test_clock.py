@@ -40,7 +40,11 @@ def test_no_second_is_in_two_phases(wait: Callable[[float], None]) -> None:
             wait(32)
     with clock.phase("plan"):
         wait(64)
-    assert clock.seconds == dict.fromkeys(PHASES, 0.0) | {"evaluate": 17, "exchange": 42, "plan": 68}
+    assert clock.seconds == dict.fromkeys(PHASES, 0.0) | {
+        "evaluate": 17,
+        "exchange": 42,
+        "plan": 68,
+    }
 
 
 def test_a_phase_that_fails_is_counted(wait: Callable[[float], None]) -> None:
@@ -61,7 +65,10 @@ def test_a_phase_that_fails_is_counted(wait: Callable[[float], None]) -> None:
 def test_seconds_of_a_run_are_those_of_the_mean_worker() -> None:
     def work(comm: Communicator) -> dict[str, Any]:
         clock = Clock()
-        clock.seconds |= {"embed": 3.0 + comm.rank, "evaluate": 1.0 - comm.rank}  # who is first waits
+        clock.seconds |= {
+            "embed": 3.0 + comm.rank,
+            "evaluate": 1.0 - comm.rank,
+        }  # who is first waits
         return measurements(comm, clock, (0, 0), 4.0, 1)["seconds"]
 
     assert run_threads(2, work)[0] == {

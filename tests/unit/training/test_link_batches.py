@@ -14,11 +14,15 @@ def seeds(batch_size: int | None) -> LinkSeeds:
     pairs = torch.randint(NODES, (60, 2), generator=generator)
     drawn_from = torch.arange(0, NODES, 2)
     weight = torch.bincount(pairs[:50, 1], minlength=NODES)[drawn_from].double()
-    return LinkSeeds(pairs[:50], pairs[50:], drawn_from, weight, 0.5, 5, batch_size, seed=1, layer=0)
+    return LinkSeeds(
+        pairs[:50], pairs[50:], drawn_from, weight, 0.5, 5, batch_size, seed=1, layer=0
+    )
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])
-def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(batch_size: int | None) -> None:
+def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(
+    batch_size: int | None,
+) -> None:
     torch.manual_seed(0)
     embedded, scorer = torch.randn(NODES, 4, dtype=torch.float64), Scorer("dot", 4)
     own = seeds(batch_size)
@@ -27,7 +31,9 @@ def test_a_batch_has_the_loss_of_its_formula_and_reads_no_other_node(batch_size:
     nodes = torch.arange(NODES)[batch.nodes]
     rows, drawn = nodes[batch.rows], nodes[batch.drawn]
     assert len(rows) == (batch_size or 50)
-    assert batch_size is None or nodes.tolist() == torch.cat((rows.flatten(), drawn)).unique().tolist()
+    assert (
+        batch_size is None or nodes.tolist() == torch.cat((rows.flatten(), drawn)).unique().tolist()
+    )
     expected = 0.0
     for u, v in rows.tolist():
         terms = [embedded[u] @ embedded[v]]
@@ -56,14 +62,20 @@ def test_validation_ranks_all_pairs_among_the_same_nodes() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nodes_that_are_alike_share_a_rank(kind: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    scorer, same = Scorer(kind, 64).to(dtype), torch.randn(20, 1, 64, dtype=dtype).expand(20, 500, 64)
+    scorer, same = (
+        Scorer(kind, 64).to(dtype),
+        torch.randn(20, 1, 64, dtype=dtype).expand(20, 500, 64),
+    )
     for embedded in same:
         own = scorer.pairs(embedded[:9], embedded[9:18])
         assert rank_among(own, scorer.against(embedded[:9], embedded)).tolist() == [251.0] * 9
 
 
 def test_equal_scores_share_a_rank() -> None:
-    own, others = torch.tensor([1.0, 5.0]), torch.tensor([[0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 2.0]])
+    own, others = (
+        torch.tensor([1.0, 5.0]),
+        torch.tensor([[0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 2.0]]),
+    )
     assert num_above(own, others).tolist() == [1, 0]
     assert num_above(own, others, ties=True).tolist() == [3, 0]
     assert rank_among(own, others).tolist() == [3.0, 1.0]

@@ -69,7 +69,9 @@ class SeenLog:
     def __init__(self, seen: Seen, stage: Stage) -> None:
         self._seen, self._stage = seen, stage
 
-    def round(self, layer: int, number: int, train_loss: float | None, val_metric: float | None) -> None:
+    def round(
+        self, layer: int, number: int, train_loss: float | None, val_metric: float | None
+    ) -> None:
         self._seen.lines.append((number, train_loss, val_metric))
         self._seen.parameters.append(flattened(self._stage))
 
@@ -116,7 +118,9 @@ def messages(workers: list[Seen]) -> tuple[int, int]:
     step = ONE_ALL_REDUCE * (PARAMETERS + Message.TAIL) - 4 * PARAMETERS
     alone = ONE_ALL_REDUCE * Message.TAIL
     assert (sent["gradients"] % step, sent["metrics"] % alone) == (0, 0)
-    assert sent["setup"] == WORLD * (WORLD - 1) * (1 + 8)  # which of the 4 rows are used; a digest of the result
+    assert sent["setup"] == WORLD * (WORLD - 1) * (
+        1 + 8
+    )  # which of the 4 rows are used; a digest of the result
     return sent["gradients"] // step, sent["metrics"] // alone
 
 
@@ -191,11 +195,16 @@ def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObject
         rows = torch.randn(count, WIDTH)
         matrix = as_matrix(rows * (torch.arange(count)[:, None] % 8 == 0)) if sparse else rows
         return LabelledNodes.of(
-            torch.arange(count), torch.arange(count) % CLASSES, Inputs((matrix,), count, NOT_PROJECTED), batch_size
+            torch.arange(count),
+            torch.arange(count) % CLASSES,
+            Inputs((matrix,), count, NOT_PROJECTED),
+            batch_size,
         )
 
     sizes = graph_info(num_train=30, num_val=7)
-    return LayerObjective(0, stage, NodeClassification(CLASSES, False), some(30), some(7), sizes, batch_size)
+    return LayerObjective(
+        0, stage, NodeClassification(CLASSES, False), some(30), some(7), sizes, batch_size
+    )
 
 
 def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes() -> None:
@@ -209,7 +218,9 @@ def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
 
 def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
     auto = train_settings("batch_size=auto")
-    steps = [val_step_of(auto, 4 * AUTO_BATCH, num_val) for num_val in (0, AUTO_SCORED, 3 * AUTO_SCORED)]
+    steps = [
+        val_step_of(auto, 4 * AUTO_BATCH, num_val) for num_val in (0, AUTO_SCORED, 3 * AUTO_SCORED)
+    ]
     assert steps == [1, 1, 3]
     assert val_step_of(auto, 4 * AUTO_BATCH - 1, 3 * AUTO_SCORED) == 1
     assert val_step_of(train_settings(), 4 * AUTO_BATCH, 3 * AUTO_SCORED) == 1
@@ -228,7 +239,9 @@ def test_the_same_validation_nodes_score_every_round(batch_size: int | None, spa
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_rows_go_through_a_stage_in_pieces_where_they_are_many(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_go_through_a_stage_in_pieces_where_they_are_many(
+    sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = batch_objective(None, sparse)
     monkeypatch.setattr(objective_module, "ROWS_AT_ONCE", 8)
     pieces = batch_objective(None, sparse)
@@ -251,13 +264,23 @@ def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> 
         objective = Sized(layer, WHOLE_RUN if whole else layer, graph_info(num_train=total))
         return patience_of(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
 
-    assert [patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 200_000)] == [20, 40, 50]
+    assert [
+        patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH, 200_000)
+    ] == [20, 40, 50]
     assert patience(0, 200_000) == 20
     hidden = "stopping.hidden_patience=6"
     assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
     assert patience(0, 1_000, hidden, whole=True) == 20
-    assert [patience(layer, 4 * AUTO_BATCH, hidden, "batch_size=auto") for layer in range(3)] == [6, 6, 40]
-    assert [patience(layer, 1_000, hidden, "stopping.patience=null") for layer in range(3)] == [6, 6, None]
+    assert [patience(layer, 4 * AUTO_BATCH, hidden, "batch_size=auto") for layer in range(3)] == [
+        6,
+        6,
+        40,
+    ]
+    assert [patience(layer, 1_000, hidden, "stopping.patience=null") for layer in range(3)] == [
+        6,
+        6,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -273,7 +296,10 @@ def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> N
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 30, 99])
 def test_validation_takes_all_nodes_whatever_the_batch(batch_size: int) -> None:
-    assert batch_objective(batch_size).val_counts().tolist() == batch_objective(None).val_counts().tolist()
+    assert (
+        batch_objective(batch_size).val_counts().tolist()
+        == batch_objective(None).val_counts().tolist()
+    )
 
 
 def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
@@ -288,13 +314,19 @@ def test_bfloat16_rounds_the_products_and_keeps_the_parameters() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_all_workers() -> None:
-    settings = settings_of(None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD")
-    with pytest.raises(TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"):
+    settings = settings_of(
+        None, 9, "learning_rate=[1e30]", "weight_decay=1e6", "optimizer._target_=torch.optim.SGD"
+    )
+    with pytest.raises(
+        TrainingError, match=r"layer 0: the training loss is .*; lower learning_rate"
+    ):
         train_layer(settings, [0.5] * 10)
 
 
 @pytest.mark.parametrize("compression", ["none", "powersgd"])
-def test_a_worker_whose_rounding_differs_is_named(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_rounding_differs_is_named(
+    compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its optimiser's, or its QR's: a millionth in one entry."""
     step, add_up = LocalOptimizer.backward, reduction.AllReduce.__call__
 
@@ -314,6 +346,7 @@ def test_a_worker_whose_rounding_differs_is_named(compression: str, monkeypatch:
         monkeypatch.setattr(reduction.AllReduce, "__call__", other_qr)
     settings = settings_of(None, 3, f"gradient.compression={compression}", "gradient.rank=1")
     with pytest.raises(
-        TrainingError, match=r"rank\(s\) 2 came to other parameters .* in layer 0; .*ATEN_CPU_CAPABILITY"
+        TrainingError,
+        match=r"rank\(s\) 2 came to other parameters .* in layer 0; .*ATEN_CPU_CAPABILITY",
     ):
         train_layer(settings, [0.1, 0.2, 0.3, 0.4])

@@ -34,8 +34,14 @@ def counts() -> Tensor:
 
 
 COUNT = counts()
-NORMALISED = torch.diag((COUNT.sum(1) + 1) ** -0.5) @ (COUNT + EYE) @ torch.diag((COUNT.sum(0) + 1) ** -0.5)
-AGGREGATES = {"gcn": NORMALISED, "sage": COUNT / COUNT.sum(1, keepdim=True).clamp(min=1), "gin": COUNT + EYE}
+NORMALISED = (
+    torch.diag((COUNT.sum(1) + 1) ** -0.5) @ (COUNT + EYE) @ torch.diag((COUNT.sum(0) + 1) ** -0.5)
+)
+AGGREGATES = {
+    "gcn": NORMALISED,
+    "sage": COUNT / COUNT.sum(1, keepdim=True).clamp(min=1),
+    "gin": COUNT + EYE,
+}
 
 
 def normed(rows: Tensor, norm: Any) -> Tensor:
@@ -51,7 +57,10 @@ def linear(model: str, stages: list[Any]) -> list[Tensor]:
     """Halves [X, A X], then thirds [A X, X, A q], each with weights of its own; q = A x W goes on before all else."""
     aggregate, passed, answers = AGGREGATES[model], X, []
     for layer, stage in enumerate(stages):
-        conv, beside = stage.conv, {"rows": X} if layer == 0 else {"aggregate": aggregate @ X, "features": X}
+        conv, beside = (
+            stage.conv,
+            {"rows": X} if layer == 0 else {"aggregate": aggregate @ X, "features": X},
+        )
         weight = {"gcn": "weight", "sage": "weight_neigh", "gin": "weight_in"}[model]
         passed = aggregate @ passed @ getattr(conv, weight)
         if model == "gin":
@@ -72,9 +81,13 @@ def gat(model: str, stages: list[Any]) -> list[Tensor]:
     for layer, stage in enumerate(stages):
         conv = stage.conv
         z = (passed @ conv.weight).view(NODES, conv.attention_heads, -1)
-        score = leaky_relu((z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None], 0.2)
+        score = leaky_relu(
+            (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None], 0.2
+        )
         alpha = (COUNT + EYE)[:, :, None] * score.exp()  # [to, from, head]
-        merged = torch.einsum("vuh,uhd->vhd", alpha / alpha.sum(1, keepdim=True), z).mean(1) + conv.bias
+        merged = (
+            torch.einsum("vuh,uhd->vhd", alpha / alpha.sum(1, keepdim=True), z).mean(1) + conv.bias
+        )
         beside = {"rows": passed} if layer == 0 else {"features": X, "rows": passed}
         assert list(stage.skips) == list(beside)
         parts = [rows @ stage.skips[name] for name, rows in beside.items()]
@@ -84,16 +97,28 @@ def gat(model: str, stages: list[Any]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("norm", ["layer", "none"])
-@pytest.mark.parametrize(("model", "form"), [("gcn", linear), ("sage", linear), ("gin", linear), ("gat", gat)])
+@pytest.mark.parametrize(
+    ("model", "form"), [("gcn", linear), ("sage", linear), ("gin", linear), ("gat", gat)]
+)
 def test_the_answers_of_a_network(
     model: str, form: Callable[[str, list[Stage]], list[Tensor]], norm: str, tmp_path: Path
 ) -> None:
     settings = train_settings(
-        "+experiment=exact", f"model={model}", f"num_layers={LAYERS}", "hidden_dim=12", "heads=2", "device=cpu",
-        "num_partitions=1", f"smoothing.steps={STEPS}", f"model.norm={norm}",
-    )  # fmt: skip
+        "+experiment=exact",
+        f"model={model}",
+        f"num_layers={LAYERS}",
+        "hidden_dim=12",
+        "heads=2",
+        "device=cpu",
+        "num_partitions=1",
+        f"smoothing.steps={STEPS}",
+        f"model.norm={norm}",
+    )
     directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
-    stages = [stage.double().eval() for stage in build_stages(Architecture(settings.model, X.shape[1], CLASSES), 0)]
+    stages = [
+        stage.double().eval()
+        for stage in build_stages(Architecture(settings.model, X.shape[1], CLASSES), 0)
+    ]
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
         for stage in stages:
@@ -104,7 +129,9 @@ def test_the_answers_of_a_network(
     def worker(comm: Communicator) -> list[Tensor]:
         partition = directory.read(0)
         info = agree_on_graph_info(comm, partition, directory, "0" * 64)
-        context = make_context(settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64)
+        context = make_context(
+            settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
+        )
         given = [Answer((0,)), Answer((2,)), Answer((1, 2)), Answer((0, 1, 2), ALPHA, STEPS)]
         return [infer(context, stages, answer).logits for answer in given]
 

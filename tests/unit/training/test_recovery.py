@@ -65,14 +65,19 @@ leaves = st.one_of(
 states = st.dictionaries(
     st.text(max_size=3),
     st.recursive(
-        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 5), inner, max_size=3)
+        leaves,
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 5), inner, max_size=3)
+        ),
     ),
     max_size=4,
 )
 
 
 @given(state=states)
-def test_a_state_is_read_as_it_was_written(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_state_is_read_as_it_was_written(
+    state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("state")
     recovery(folder / "0").save_round(0, 3, state)
     again = recovery(folder / "0")
@@ -144,11 +149,15 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_when_a_state_is_due(tmp_path: Path) -> None:
-    assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [3, 6, 9]
+    assert [number for number in range(10) if recovery(tmp_path, every=3).is_due(number)] == [
+        3,
+        6,
+        9,
+    ]
     assert not any(recovery(tmp_path, every=None).is_due(number) for number in range(10))
 
 
-# --- the replay log ----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- the replay log ----------------------------------------------------------------------------------------------------
 
 messages = st.lists(
     st.tuples(
@@ -193,7 +202,9 @@ def out(values: list[int]) -> Pieces:
 
 
 @pytest.mark.parametrize("between_nodes", [False, True])
-def test_what_came_while_records_were_written_comes_again(between_nodes: bool, tmp_path: Path) -> None:
+def test_what_came_while_records_were_written_comes_again(
+    between_nodes: bool, tmp_path: Path
+) -> None:
     """Large messages between nodes, each written while the next is on its way, and small ones among them."""
     sizes = [1 << 21, 3, 1 << 20, 0, 5, 1 << 21]
 
@@ -203,8 +214,12 @@ def test_what_came_while_records_were_written_comes_again(between_nodes: bool, t
         draw = torch.Generator().manual_seed(comm.rank)
         found = []
         for size in sizes:
-            message = [torch.randint(256, (size,), dtype=torch.uint8, generator=draw) for _ in range(2)]
-            found.append(comm.all_to_all(message, [size] * 2, MessageTag("features", 0), consume=size > 9))
+            message = [
+                torch.randint(256, (size,), dtype=torch.uint8, generator=draw) for _ in range(2)
+            ]
+            found.append(
+                comm.all_to_all(message, [size] * 2, MessageTag("features", 0), consume=size > 9)
+            )
         comm.replay_log.close()
         return found
 
@@ -241,7 +256,9 @@ def test_a_replay_log_of_another_run_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sent", "values"), [(2, [5]), (1, [5, 6])])
-def test_a_run_that_does_something_else_is_told(sent: int, values: list[int], tmp_path: Path) -> None:
+def test_a_run_that_does_something_else_is_told(
+    sent: int, values: list[int], tmp_path: Path
+) -> None:
     ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
     with pytest.raises(TrainingError, match="record 0 is not of what this run does"):
         ReplayLog(tmp_path / "tape", RUN).next(sent, out(values))
@@ -255,5 +272,7 @@ def test_a_flipped_bit_ends_the_replay_log(tmp_path: Path) -> None:
     whole = (tmp_path / "tape").read_bytes()
     record = (len(whole) - START) // 3
     for place in range(START + record + 16, START + 2 * record):  # in the body of the second
-        (tmp_path / "tape").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        (tmp_path / "tape").write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        )
         assert len(ReplayLog(tmp_path / "tape", RUN)) == 1

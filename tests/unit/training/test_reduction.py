@@ -16,7 +16,13 @@ from retexo.comm.wire import BLOCK, INT6
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.parameters import FlatParameters, used_rows
-from retexo.training.reduction import AllReduce, DenseReduction, PowerSGDReduction, build_reduction, is_compressed
+from retexo.training.reduction import (
+    AllReduce,
+    DenseReduction,
+    PowerSGDReduction,
+    build_reduction,
+    is_compressed,
+)
 
 SETUP, GRADIENTS = MessageTag("setup", 1), MessageTag("gradients", 1)
 F64 = torch.float64
@@ -67,10 +73,14 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
 
     def work(comm: Communicator) -> Added:
         module = Model().to(shares.dtype)
-        used: Mapping[nn.Parameter, Tensor] = {} if way.used is None else {module.weight: torch.tensor(way.used)}
+        used: Mapping[nn.Parameter, Tensor] = (
+            {} if way.used is None else {module.weight: torch.tensor(way.used)}
+        )
         flat = FlatParameters(module, torch.zeros(Model.SIZE, dtype=shares.dtype), used)
         wire = AllReduce(comm, GRADIENTS, way.wire, way.zero_ranks)
-        settings = GradientSettings("sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False)
+        settings = GradientSettings(
+            "sync", 1, "fp32", "powersgd" if way.rank else "none", max(way.rank, 1), False
+        )
         summed = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):
@@ -79,14 +89,25 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
             summed.reduce(tail)
             sums.append(flat.gradient.clone())
             tails.append(tail)
-        error = summed._low[0].error if isinstance(summed, PowerSGDReduction) and summed._low else torch.zeros(12, 10)
-        return Added(torch.stack(sums), torch.stack(tails), error, comm.meter.table(2).sum(dim=(0, 1)).tolist())
+        error = (
+            summed._low[0].error
+            if isinstance(summed, PowerSGDReduction) and summed._low
+            else torch.zeros(12, 10)
+        )
+        return Added(
+            torch.stack(sums),
+            torch.stack(tails),
+            error,
+            comm.meter.table(2).sum(dim=(0, 1)).tolist(),
+        )
 
     return run_threads(world, work)
 
 
 def random_shares(world: int, rounds: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(world, rounds, Model.SIZE, dtype=dtype, generator=torch.Generator().manual_seed(world))
+    return torch.randn(
+        world, rounds, Model.SIZE, dtype=dtype, generator=torch.Generator().manual_seed(world)
+    )
 
 
 def weight_of(flat: Tensor) -> Tensor:
@@ -101,20 +122,27 @@ def assert_agreed(added: list[Added]) -> None:
     """All workers have the same sums, bit for bit, and the tails of all."""
     for worker in added:
         assert torch.equal(worker.sums, added[0].sums)
-        totals = [sum(rank + number / 2 for rank in range(len(added))) for number in range(len(worker.tails))]
+        totals = [
+            sum(rank + number / 2 for rank in range(len(added)))
+            for number in range(len(worker.tails))
+        ]
         assert worker.tails.tolist() == [[total] * TAIL for total in totals]
 
 
-# --- used rows ---------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- used rows ---------------------------------------------------------------------------------------------------------
 
 DENSE = torch.tensor([[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
-SPARSE = SparseMatrix.from_scipy(sp.csr_array(np.array([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])))
+SPARSE = SparseMatrix.from_scipy(
+    sp.csr_array(np.array([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+)
 STORED_ZERO = SparseMatrix.from_scipy(sp.csr_array((np.zeros(1), [3], [0, 1]), shape=(1, 4)))
 EMPTY = torch.zeros(0, 4)
 WIDE = torch.eye(5)[1:2]
 
 
-def found_rows(matrices: list[list[Matrix]], widths: list[int]) -> tuple[list[list[list[bool]]], list[list[int]]]:
+def found_rows(
+    matrices: list[list[Matrix]], widths: list[int]
+) -> tuple[list[list[list[bool]]], list[list[int]]]:
     """By worker the used rows of each weight, and the bytes sent to each peer."""
 
     def work(comm: Communicator) -> tuple[list[list[bool]], list[int]]:
@@ -145,7 +173,9 @@ def test_rows_that_some_worker_uses(matrices: list[list[Matrix]], used: list[int
 
 
 def test_used_rows_of_two_weights_of_other_widths() -> None:
-    found, bytes_sent = found_rows([[WIDE, DENSE], [], [torch.zeros(3, 5), torch.ones(3, 4)]], [5, 4])
+    found, bytes_sent = found_rows(
+        [[WIDE, DENSE], [], [torch.zeros(3, 5), torch.ones(3, 4)]], [5, 4]
+    )
     assert found == [[[False, True, False, False, False], [True] * 4]] * 3
     assert bytes_sent == [[0, 2, 2], [2, 0, 2], [2, 2, 0]]  # 9 bits
 
@@ -153,12 +183,15 @@ def test_used_rows_of_two_weights_of_other_widths() -> None:
 def test_used_rows_of_nodes_that_go_through_piece_by_piece() -> None:
     weight = nn.Parameter(torch.zeros(4, 2))
     (used,) = run_threads(
-        1, lambda comm: used_rows([weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP)
+        1,
+        lambda comm: used_rows(
+            [weight], ([piece] for piece in (DENSE, EMPTY, SPARSE)), comm, SETUP
+        ),
     )
     assert used[weight].tolist() == [False, True, True, False]
 
 
-# --- whole sums --------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- whole sums --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -201,7 +234,7 @@ def test_no_row_is_used() -> None:
     assert sent(added) == 2 * (14 + TAIL) * 4
 
 
-# --- rounded sums ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- rounded sums ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
@@ -217,14 +250,20 @@ def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-@pytest.mark.parametrize(("wire", "codes", "size"), [(torch.int8, 127, Model.SIZE), (INT6, 31, 101)])
-def test_codes_are_within_their_scales_of_the_sum(world: int, wire: torch.dtype, codes: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("wire", "codes", "size"), [(torch.int8, 127, Model.SIZE), (INT6, 31, 101)]
+)
+def test_codes_are_within_their_scales_of_the_sum(
+    world: int, wire: torch.dtype, codes: int, size: int
+) -> None:
     """A share is off by half a code of its block at most, and the sum by half a code more."""
     shares = random_shares(world)
     added = summed_by(shares, Way(wire=wire))
     assert_agreed(added)
     largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
-    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (2 * codes)
+    assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (
+        2 * codes
+    )
     assert not torch.equal(added[0].sums, shares.sum(dim=0))
     scales = (2 if wire == INT6 else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
     rounded = size + scales
@@ -253,7 +292,9 @@ def test_bf16_is_added_up_in_fp32() -> None:
     shares = torch.full((11, 1, Model.SIZE), 2.0**-8)
     shares[0] = 1.0
     added = summed_by(shares, Way(wire=torch.bfloat16))
-    assert set(added[0].sums.flatten().tolist()) == {1.0390625}  # 1 + 5 / 128, which bfloat16 holds exactly
+    assert set(added[0].sums.flatten().tolist()) == {
+        1.0390625
+    }  # 1 + 5 / 128, which bfloat16 holds exactly
 
 
 def test_one_worker_rounds_nothing() -> None:
@@ -261,7 +302,7 @@ def test_one_worker_rounds_nothing() -> None:
     assert torch.equal(summed_by(shares, Way(wire=torch.bfloat16))[0].sums, shares[0])
 
 
-# --- workers that send nothing ----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- workers that send nothing ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -270,19 +311,23 @@ def test_workers_without_an_update_send_none(zero_ranks: set[int], rank: int) ->
     """Of a rank that is silent only the tail; the first that is not adds up."""
     shares = random_shares(3, dtype=F64)
     shares[list(zero_ranks)] = 0.0
-    loud, quiet = summed_by(shares, Way(rank)), summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks)))
+    loud, quiet = (
+        summed_by(shares, Way(rank)),
+        summed_by(shares, Way(rank, zero_ranks=frozenset(zero_ranks))),
+    )
     assert_agreed(quiet)
     torch.testing.assert_close(quiet[0].sums, loud[0].sums, rtol=1e-12, atol=1e-12)
     values = Model.SIZE if rank == 0 else 12 * rank + 14 + 10 * rank
     for added, silent in ((loud, set()), (quiet, zero_ranks)):
         root = min({0, 1, 2} - silent, default=0)
         sums = [
-            2 * (values + TAIL) if worker == root else values * (worker not in silent) + TAIL for worker in range(3)
+            2 * (values + TAIL) if worker == root else values * (worker not in silent) + TAIL
+            for worker in range(3)
         ]
         assert [sum(worker.sent) for worker in added] == [8 * count for count in sums]
 
 
-# --- low-rank factors --------------------------------------------------------------------------------------------------  # noqa: E501
+# --- low-rank factors --------------------------------------------------------------------------------------------------
 
 
 def test_which_parameters_are_compressed() -> None:
@@ -299,7 +344,10 @@ def test_which_parameters_are_compressed() -> None:
 def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) -> None:
     torch.manual_seed(0)
     shares = random_shares(world, rounds=3, dtype=F64)
-    left, right = torch.randn(world, 3, 12, true_rank, dtype=F64), torch.randn(3, true_rank, 10, dtype=F64)
+    left, right = (
+        torch.randn(world, 3, 12, true_rank, dtype=F64),
+        torch.randn(3, true_rank, 10, dtype=F64),
+    )
     weight_of(shares)[:] = left @ right  # the sum over the workers has the rank of a share
     added = summed_by(shares, Way(rank=rank))
     assert_agreed(added)
@@ -309,15 +357,21 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
 def test_a_small_direction_survives_eight_bits() -> None:
     """Of a sum with singular values 1 and .003 both come through in the second round, when the first are warm."""
     generator = torch.Generator().manual_seed(0)
-    left, right = (torch.linalg.qr(torch.randn(size, 2, generator=generator))[0] for size in (384, 256))
+    left, right = (
+        torch.linalg.qr(torch.randn(size, 2, generator=generator))[0] for size in (384, 256)
+    )
 
     def work(comm: Communicator) -> Tensor:
         module = nn.Linear(256, 384, bias=False)
         flat = FlatParameters(module, torch.zeros(384 * 256))
         way = AllReduce(comm, GRADIENTS, torch.int8, NOBODY)
-        reduction = build_reduction(GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way)
+        reduction = build_reduction(
+            GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way
+        )
         for _ in range(3):
-            flat.gradient.copy_((left @ torch.diag(torch.tensor([0.5, 0.0015])) @ right.T).flatten())
+            flat.gradient.copy_(
+                (left @ torch.diag(torch.tensor([0.5, 0.0015])) @ right.T).flatten()
+            )
             reduction.reduce(torch.zeros(TAIL))
         return left.T @ flat.gradient.view(384, 256) @ right
 
@@ -338,7 +392,9 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     rows = torch.tensor(used or (True,) * 12)
     owed = sum(worker.error for worker in added)
     applied = weight_of(added[0].sums).sum(dim=0)[rows]
-    torch.testing.assert_close(applied + owed, weight_of(shares).sum(dim=(0, 1))[rows], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        applied + owed, weight_of(shares).sum(dim=(0, 1))[rows], rtol=1e-8, atol=1e-8
+    )
     assert float(owed.abs().max()) > 0.1  # so that there is something to hold
     assert torch.equal(added[0].sums[:, 120:], shares[:, :, 120:].sum(dim=0))  # vectors are exact
 
@@ -350,13 +406,18 @@ def test_with_bf16_the_rounding_of_a_share_is_owed_too() -> None:
     added = summed_by(shares, Way(rank=2, wire=torch.bfloat16))
     assert_agreed(added)
     applied = weight_of(added[0].sums).sum(dim=0)
-    torch.testing.assert_close(applied + added[0].error, weight_of(shares).sum(dim=(0, 1)), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        applied + added[0].error, weight_of(shares).sum(dim=(0, 1)), rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
     ("way", "each"),
     [
-        (Way(rank=1), (12 + 10 + 4 + TAIL + 10) * 4),  # left factor, bias, small weight, tail; right factor
+        (
+            Way(rank=1),
+            (12 + 10 + 4 + TAIL + 10) * 4,
+        ),  # left factor, bias, small weight, tail; right factor
         (Way(rank=4), (48 + 10 + 4 + TAIL + 40) * 4),
         (Way(rank=6), (120 + 10 + 4 + TAIL) * 4),
         (Way(rank=2, wire=torch.bfloat16), (24 + 10 + 4 + 20) * 2 + TAIL * 4),
@@ -394,5 +455,6 @@ def test_the_setting_says_how() -> None:
     whole = GradientSettings("sync", 1, "fp32", "none", 4, False)
     assert isinstance(build_reduction(whole, flat, wire), DenseReduction)
     assert isinstance(
-        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4, False), flat, wire), PowerSGDReduction
+        build_reduction(GradientSettings("local", 2, "bf16", "powersgd", 4, False), flat, wire),
+        PowerSGDReduction,
     )

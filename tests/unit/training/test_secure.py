@@ -21,7 +21,9 @@ GRADIENTS = MessageTag("gradients", 0)
 SIZES = [5, 40, 0, 3]
 
 
-def in_threads(world: int, work: Callable[[Communicator], Any], *, hidden: bool = True) -> list[Any]:
+def in_threads(
+    world: int, work: Callable[[Communicator], Any], *, hidden: bool = True
+) -> list[Any]:
     def with_masks(comm: Communicator) -> Any:
         comm.masks = agree_on_masks(comm, "a run") if hidden else PairwiseMasks(comm.rank, {})
         return work(comm)
@@ -83,12 +85,17 @@ def test_a_share_that_is_not_finite_does_not_pass_as_a_number() -> None:
         return float(loss)
 
     assert in_threads(3, work) == [torch.inf] * 3
-    assert masks.from_words(masks.to_words(torch.tensor([LARGEST, -1.5])), torch.float32).tolist() == [torch.inf, -1.5]
+    assert masks.from_words(
+        masks.to_words(torch.tensor([LARGEST, -1.5])), torch.float32
+    ).tolist() == [torch.inf, -1.5]
 
 
 def test_counts_and_losses_are_exact() -> None:
     def work(comm: Communicator) -> list[Any]:
-        counts, losses = torch.tensor([comm.rank, 2**40, -3]), torch.tensor([0.5, -2.25, 1e6], dtype=torch.float64)
+        counts, losses = (
+            torch.tensor([comm.rank, 2**40, -3]),
+            torch.tensor([0.5, -2.25, 1e6], dtype=torch.float64),
+        )
         comm.all_reduce([ReduceInput(counts), ReduceInput(losses)], GRADIENTS)
         return [*counts.tolist(), *losses.tolist()]
 
@@ -110,10 +117,12 @@ def test_the_rounded_share_is_what_is_added() -> None:
     assert torch.allclose(total, found[0][1], rtol=1e-6, atol=0)
 
 
-# --- what travels ------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- what travels ------------------------------------------------------------------------------------------------------
 
 
-def sent_by(share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3) -> list[bytes]:
+def sent_by(
+    share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch, world: int = 3
+) -> list[bytes]:
     """What the last rank sends for a share of words, to the one that adds it up."""
     sent: list[bytes] = []
     swap, last = ThreadTransport.swap, world - 1
@@ -125,7 +134,10 @@ def sent_by(share: Tensor, made: PairwiseMasks, monkeypatch: pytest.MonkeyPatch,
 
     def work(comm: Communicator) -> None:
         comm.masks = made if comm.rank == last else PairwiseMasks(comm.rank, {})
-        comm.all_reduce([ReduceInput(share.clone() if comm.rank == last else torch.zeros_like(share))], GRADIENTS)
+        comm.all_reduce(
+            [ReduceInput(share.clone() if comm.rank == last else torch.zeros_like(share))],
+            GRADIENTS,
+        )
 
     with monkeypatch.context() as patched:
         patched.setattr(ThreadTransport, "swap", noted)
@@ -177,5 +189,10 @@ def test_both_ends_of_a_pair_make_the_same_key_of_all_that_is_public() -> None:
         return run_threads(3, lambda comm: agree_on_masks(comm, about)._keys)
 
     for found in (keys("a run"), keys("another")):
-        assert all(found[rank][peer] == found[peer][rank] for rank in range(3) for peer in range(3) if rank != peer)
+        assert all(
+            found[rank][peer] == found[peer][rank]
+            for rank in range(3)
+            for peer in range(3)
+            if rank != peer
+        )
         assert len({key for each in found for key in each.values()}) == 3

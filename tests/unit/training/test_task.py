@@ -12,7 +12,9 @@ from retexo.training.message import from_digits, to_digits
 from retexo.training.task import NodeClassification, micro_f1, score
 
 
-def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn(
+    num_nodes: int, num_classes: int, multi: bool, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_nodes, num_classes, generator=generator)
     if multi:
@@ -46,8 +48,12 @@ def test_multilabel_equals_torchmetrics(num_nodes: int) -> None:
     logits, labels = drawn(num_nodes, 5, True, 3)
     found = score(counted(NodeClassification(5, True), logits, labels), num_nodes, True)
     args = (torch.sigmoid(logits), labels.int(), 5)
-    assert found.accuracy == pytest.approx(float(classification.multilabel_accuracy(*args, average="micro")))
-    assert found.micro_f1 == pytest.approx(float(classification.multilabel_f1_score(*args, average="micro")))
+    assert found.accuracy == pytest.approx(
+        float(classification.multilabel_accuracy(*args, average="micro"))
+    )
+    assert found.micro_f1 == pytest.approx(
+        float(classification.multilabel_f1_score(*args, average="micro"))
+    )
     occurs = ((logits > 0) | (labels > 0)).any(dim=0)
     per_class = classification.multilabel_f1_score(*args, average="none")
     assert found.macro_f1 == pytest.approx(float(per_class[occurs].mean()))
@@ -87,8 +93,12 @@ def test_totals_are_the_sums_of_counts(multi: bool, count: int) -> None:
 
 def test_loss_sums() -> None:
     logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-    assert float(NodeClassification(2, False).loss_sum(logits, torch.tensor([0, 1]))) == pytest.approx(2 * math.log(2))
-    assert float(NodeClassification(2, True).loss_sum(logits, torch.ones(2, 2))) == pytest.approx(2 * math.log(2))
+    assert float(
+        NodeClassification(2, False).loss_sum(logits, torch.tensor([0, 1]))
+    ) == pytest.approx(2 * math.log(2))
+    assert float(NodeClassification(2, True).loss_sum(logits, torch.ones(2, 2))) == pytest.approx(
+        2 * math.log(2)
+    )
 
 
 COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
@@ -96,14 +106,20 @@ COUNTS = st.lists(st.integers(0, 2**24 - 1), min_size=3, max_size=3)
 
 @given(st.lists(COUNTS, min_size=1, max_size=12), st.sampled_from([torch.float32, torch.float64]))
 def test_digits_add_up_exactly(workers: list[list[int]], dtype: torch.dtype) -> None:
-    total = torch.tensor([to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype).sum(dim=0)
-    assert from_digits(total.tolist()).tolist() == [sum(counts) for counts in zip(*workers, strict=True)]
+    total = torch.tensor([to_digits(torch.tensor(counts)) for counts in workers], dtype=dtype).sum(
+        dim=0
+    )
+    assert from_digits(total.tolist()).tolist() == [
+        sum(counts) for counts in zip(*workers, strict=True)
+    ]
 
 
 def test_digits_hold_what_one_float_does_not() -> None:
     count = 2**24 + 1
     assert int(torch.tensor([count]).float()) != count
-    assert from_digits(torch.tensor(to_digits(torch.tensor([count]))).float().tolist()).tolist() == [count]
+    assert from_digits(
+        torch.tensor(to_digits(torch.tensor([count]))).float().tolist()
+    ).tolist() == [count]
 
 
 def test_digits_add_up_over_as_many_workers_as_promised() -> None:

@@ -26,16 +26,24 @@ class Line(torch.nn.Module):
         return ((self.w[0] - points) ** 2).sum() / 2 + 0 * self.w[1] + (self.b * 0).sum()
 
 
-def on_worker(flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int) -> LocalOptimizer:
+def on_worker(
+    flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int
+) -> LocalOptimizer:
     info = graph_info(num_train=total)
-    objective = SimpleNamespace(losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False)
+    objective = SimpleNamespace(
+        losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False
+    )
     return LocalOptimizer(flat, optimizer, objective)
 
 
-def local_optimizer(module: Line, points: list[float], total: int, settings: OptimizerSettings = SGD) -> LocalOptimizer:
+def local_optimizer(
+    module: Line, points: list[float], total: int, settings: OptimizerSettings = SGD
+) -> LocalOptimizer:
     flat = FlatParameters(module, torch.zeros(3))
     optimizer = build_optimizer(settings, 0.5, module)
-    return on_worker(flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total)
+    return on_worker(
+        flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total
+    )
 
 
 def test_flat_parameters_are_views() -> None:
@@ -100,17 +108,23 @@ def test_without_training_nodes_the_update_is_zero(mode: str) -> None:
 
 def test_weight_decay_and_arguments_reach_the_optimizer() -> None:
     module = Line()
-    settings = train_settings("optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "weight_decay=0.25")
+    settings = train_settings(
+        "optimizer._target_=torch.optim.SGD", "+optimizer.momentum=0.9", "weight_decay=0.25"
+    )
     optimizer = build_optimizer(settings.optimizer, 0.5, module)
     group = optimizer.param_groups[0]
     assert isinstance(optimizer, torch.optim.SGD)
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0.9, 0.25)
 
 
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "RMSprop", "Rprop", "Adagrad", "Adamax", "NAdam"])
+@pytest.mark.parametrize(
+    "name", ["Adam", "AdamW", "SGD", "RMSprop", "Rprop", "Adagrad", "Adamax", "NAdam"]
+)
 def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     module = Line()
-    own = local_optimizer(module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0))
+    own = local_optimizer(
+        module, [0.0], total=1, settings=OptimizerSettings(f"torch.optim.{name}", {}, 0.0)
+    )
     update_rule = build_update_rule(GradientSettings("sync", 1, "fp32", "none", 4, False), own)
     update_rule.compute()
     update_rule.apply()
@@ -118,7 +132,7 @@ def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     assert module.w.data_ptr() == own.flat.values.data_ptr()
 
 
-# --- rows that no worker uses ------------------------------------------------------------------------------------------  # noqa: E501
+# --- rows that no worker uses ------------------------------------------------------------------------------------------
 
 
 class Table(torch.nn.Module):
@@ -147,11 +161,16 @@ def test_places_that_are_used() -> None:
     used = FlatParameters(module, torch.zeros(7), {module.weight: Table.USED}).used_entries()
     assert used is not None
     assert used.tolist() == [0, 1, 4, 5, 6]
-    none = FlatParameters(module, torch.zeros(7), {module.weight: ~Table.USED & Table.USED}).used_entries()
+    none = FlatParameters(
+        module, torch.zeros(7), {module.weight: ~Table.USED & Table.USED}
+    ).used_entries()
     assert none is not None
     assert none.tolist() == [6]
     assert FlatParameters(module, torch.zeros(7)).used_entries() is None
-    assert FlatParameters(module, torch.zeros(7), {module.weight: Table.USED | True}).used_entries() is None
+    assert (
+        FlatParameters(module, torch.zeros(7), {module.weight: Table.USED | True}).used_entries()
+        is None
+    )
 
 
 @pytest.mark.parametrize("num_train", [0, 2])
@@ -162,9 +181,13 @@ def test_unused_rows_take_their_own_local_steps(num_train: int) -> None:
     update_rule.compute()
     decayed = torch.tensor([3.0, 4.0]) * 0.75**2  # lr 0.5 of decay 0.5, twice
     assert own.flat.values[2:4].tolist() == [3.0, 4.0]
-    assert own.flat.gradient[2:4].tolist() == pytest.approx((8 * (decayed - torch.tensor([3.0, 4.0]))).tolist())
+    assert own.flat.gradient[2:4].tolist() == pytest.approx(
+        (8 * (decayed - torch.tensor([3.0, 4.0]))).tolist()
+    )
     # Used: weighted by this worker's nodes. 7 becomes 0.75 (0.75 7 - 0.5) - 0.5.
-    assert float(own.flat.gradient[6]) == pytest.approx(num_train * (0.75 * (0.75 * 7 - 0.5) - 0.5 - 7))
+    assert float(own.flat.gradient[6]) == pytest.approx(
+        num_train * (0.75 * (0.75 * 7 - 0.5) - 0.5 - 7)
+    )
     update_rule.apply()
     assert own.flat.values[2:4].tolist() == pytest.approx(decayed.tolist())
 
