@@ -9,7 +9,7 @@
 | reddit, yelp, flickr, karateclub | as dgl.data has them | Hamilton et al. 2017; Zeng et al. 2020; Zachary 1977 |
 | ogbl-collab, ogbl-citation2, ogbl-ppa | ogb, for task=link_prediction | Hu et al. 2020 |
 | ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag | ogb | Hu et al. 2020 |
-| citeseer_torch, pubmed_torch, facebook, lastfm | torch_geometric | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
+| citeseer_torch, pubmed_torch, facebook, lastfm | as torch_geometric has them | Yang et al. 2016; Rozemberczki et al. 2020, 2021 |
 """
 
 import difflib

@@ -4,7 +4,6 @@ The zips are unpacked where DGL looks for them, `dataset_dir`/NAME_HASH/; a fold
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.datasets.download import Archive, library
+from partitioning.checks import check_classes, check_dense, check_length, check_multilabel
+from partitioning.datasets.download import FETCH_AGAIN, Archive, library
+from partitioning.datasets.given_split import masks_of
+from partitioning.errors import InputError
+from partitioning.files import read_json, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -46,9 +49,13 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _reddit(name: str, folder: Path) -> GraphData:
-    adjacency = sp.csr_array(sp.load_npz(folder / "reddit_graph.npz"))
-    with np.load(folder / "reddit_data.npz") as data:
+    file = folder / "reddit_data.npz"
+    with reading(file, "npz file", FETCH_AGAIN), np.load(file, allow_pickle=False) as data:
         features, labels, role = (data[key] for key in ("feature", "label", "node_types"))
+    labels = check_classes(labels, 41, f"{file}: array `label`")
+    features = check_dense(features, len(labels), f"{file}: array `feature`")
+    check_length(role, len(labels), f"{file}: array `node_types`")
+    adjacency = sp.csr_array(_read_adjacency(folder / "reddit_graph.npz", len(labels)))
     order = sp.csgraph.reverse_cuthill_mckee(adjacency)
     new_id = np.empty_like(order)
     new_id[order] = np.arange(len(order), dtype=order.dtype)
@@ -57,28 +64,58 @@ def _reddit(name: str, folder: Path) -> GraphData:
     masks: dict[str, Any] = {
         mask: role[order] == number for number, mask in enumerate(MASKS, start=1)
     }
-    features, labels = features[order].astype(np.float32), labels[order].astype(np.int64)
     return GraphData(
-        name, src[between], dst[between], features, labels, 41, np.arange(len(labels)), **masks
+        name,
+        src[between],
+        dst[between],
+        features[order],
+        labels[order],
+        41,
+        np.arange(len(labels)),
+        **masks,
     )
 
 
 def _saint(name: str, folder: Path) -> GraphData:
     """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
-    src, dst = sp.coo_array(sp.load_npz(folder / "adj_full.npz")).coords
-    features = np.load(folder / "feats.npy").astype(np.float32)
-    classes, role = (
-        json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role")
-    )
-    numbers = np.array([classes.get(str(node), -1) for node in range(len(features))])
-    masks: dict[str, Any] = {mask: np.zeros(len(features), np.bool_) for mask in MASKS}
-    for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True):
-        masks[mask][role[part]] = True
-    ids = np.arange(len(features))
+    file = folder / "feats.npy"
+    with reading(file, "npy array", FETCH_AGAIN):
+        features = np.load(file, allow_pickle=False)
+    num_nodes = len(features)
+    features = check_dense(features, num_nodes, str(file))
+    src, dst = sp.coo_array(_read_adjacency(folder / "adj_full.npz", num_nodes)).coords
+    file = folder / "class_map.json"
+    classes = read_json(file)
+    with reading(file, "JSON file of a class for each node", FETCH_AGAIN):
+        numbers = np.array([classes.get(str(node), -1) for node in range(num_nodes)])
+    file = folder / "role.json"
+    role = read_json(file)
+    with reading(file, "JSON file of the nodes in tr, va and te", FETCH_AGAIN):
+        lists = {
+            mask: (np.array(role[part]), f"{file}: {part}")
+            for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True)
+        }
+    masks: dict[str, Any] = dict(masks_of(lists, num_nodes))
+    ids, where = np.arange(num_nodes), str(folder / "class_map.json")
     if name == "flickr":
-        return GraphData(name, src, dst, features, numbers.astype(np.int64), 7, ids, **masks)
-    features, labels = standardised(features, masks["train_mask"]), numbers.astype(np.float32)
-    return GraphData(name, src, dst, features, labels, labels.shape[1], ids, **masks)
+        labels = check_classes(numbers, 7, where)
+        return GraphData(name, src, dst, features, labels, 7, ids, **masks)
+    if numbers.ndim != 2:
+        raise InputError(f"{where}: expected a list of 0 and 1 for each node")
+    several = check_multilabel(numbers, where)
+    features = standardised(features, masks["train_mask"])
+    return GraphData(name, src, dst, features, several, several.shape[1], ids, **masks)
+
+
+def _read_adjacency(path: Path, num_nodes: int) -> Any:
+    """[N, N] sparse matrix; SciPy's own check of its indices, which C code trusts, is only partial."""
+    with reading(path, "npz file of a sparse matrix", FETCH_AGAIN):
+        matrix = sp.load_npz(path)
+        if hasattr(matrix, "check_format"):  # CSR and the like
+            matrix.check_format(full_check=True)
+    if matrix.shape != (num_nodes, num_nodes):
+        raise InputError(f"{path}: has shape {matrix.shape}; expected {(num_nodes, num_nodes)}")
+    return matrix
 
 
 def standardised(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArray[np.float32]:

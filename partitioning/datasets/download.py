@@ -1,30 +1,38 @@
 """Put the files of a public data set in place before its library looks for them.
 
-So no library downloads anything itself: DGL would ask five times without a time limit, OGB would ask on the terminal
-above 1 GB, which hangs a batch job, and torch_geometric would not verify the server. What cannot be fetched is named,
-with its address and its place, for the user to put there by hand.
+So no library downloads anything itself: DGL would ask five times without a time limit; OGB would ask on the terminal
+above 1 GB, which hangs a batch job, and fetch by plain http. What cannot be fetched is named, with its address and its
+place, for the user to put there by hand.
 """
 
 import contextlib
 import io
 import logging
-import shutil
+import lzma
+import secrets
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import IO, Any
 
 from partitioning.errors import InputError
+from partitioning.files import UNREADABLE, rename_durably
 
 log = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
 """Seconds without a byte from the server."""
+SLOWEST = 4096
+"""Bytes per second, after the first TIMEOUT, below which a download is given up."""
+LARGEST_FILE, LARGEST_ZIP = 1 << 30, 128 << 30
+"""Bytes; the largest zip is that of ogbn-papers100M, of some 60 GB. What is larger comes from no such source."""
+FETCH_AGAIN = "remove it, and fetch it again"
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Archive:
         """Unpack the zip, fetching it before if it is not there, unless the folder exists already."""
         if not self.folder.exists():
             if not self.zip.exists():
-                fetch(self.url, self.zip, self.by_hand())
+                fetch(self.url, self.zip, self.by_hand(), limit=LARGEST_ZIP)
             self._unpack()
         missing = [name for name in self.needed if not (self.folder / name).is_file()]
         if missing:
@@ -62,8 +70,10 @@ class Archive:
                 inside = Path(name) / "inside"
                 with zipfile.ZipFile(self.zip) as archive:
                     archive.extractall(inside)
-                self._top(inside).rename(self.folder)
-        except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+                rename_durably(self._top(inside), self.folder)
+        except InputError:
+            raise
+        except (*UNREADABLE, lzma.LZMAError) as error:
             raise InputError(
                 f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}"
             ) from None
@@ -97,21 +107,65 @@ def ensure_files(dataset: str, files: list[Remote]) -> None:
         )
 
 
-def fetch(url: str, path: Path, by_hand: str, prefix: str = "") -> None:
-    """Download one file, written beside its place and then renamed; InputError says what to do by hand."""
+class SecureRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect from https to https only, as what is fetched has no checksum."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and not newurl.lower().startswith("https:"):
+            raise urllib.error.URLError(f"it redirects to {newurl}, which is not https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LARGEST_FILE) -> None:
+    """Download one file, written beside its place and then renamed.
+
+    Args:
+        by_hand: what the user can do where the download fails.
+        limit: of the file, in bytes.
+
+    Raises:
+        InputError: the server cannot be reached, is too slow, sends too much, or less than it announced.
+    """
     log.info("downloading %s to %s", url, path)
-    part = path.with_name(path.name + ".part")
+    own = secrets.token_hex(4)  # another process may fetch the file, too
+    part = path.with_name(f"{path.name}.{own}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as file:
-            shutil.copyfileobj(answer, file, 1 << 20)
-            expected = answer.headers.get("Content-Length")
-        if expected is not None and part.stat().st_size != int(expected):
-            raise OSError(f"{part.stat().st_size} of {expected} bytes arrived")
-        part.rename(path)
-    except (OSError, urllib.error.URLError, HTTPException, ValueError) as error:
-        part.unlink(missing_ok=True)
+        opener = urllib.request.build_opener(SecureRedirects())
+        with opener.open(url, timeout=TIMEOUT) as answer, part.open("xb") as file:
+            _copy(answer, file, limit)
+        rename_durably(part, path)
+    except (OSError, HTTPException, ValueError) as error:
         raise InputError(f"{prefix}cannot download {url} ({error}); {by_hand}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
+    """OSError where the answer is longer than announced or than `limit`, shorter than announced, or too slow."""
+    announced = answer.headers.get("Content-Length")
+    expected = None if announced is None else int(announced)
+    largest = limit if expected is None else min(limit, expected)
+    if expected is not None and expected > limit:
+        raise OSError(f"it has {expected} bytes; expected at most {limit}")
+    received, began = 0, time.monotonic()
+    while piece := answer.read1(1 << 20):
+        received += file.write(piece)
+        if received > largest:
+            raise OSError(f"more than {largest} bytes arrived")
+        if time.monotonic() - began > TIMEOUT + received / SLOWEST:
+            raise OSError(f"less than {SLOWEST} bytes per second arrived")
+    if expected is not None and received != expected:
+        raise OSError(f"{received} of {expected} bytes arrived")
 
 
 @contextlib.contextmanager

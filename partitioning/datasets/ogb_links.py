@@ -4,6 +4,7 @@ Held-out pairs and the fixed ones that they are told from are OGB's own. What OG
 the tests compare with.
 """
 
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.checks import check_endpoints
-from partitioning.datasets.download import Archive, library
+from partitioning.datasets.array_pickles import NUMPY, as_array
+from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import RELEASE, numbers
 from partitioning.datasets.raw import joined, narrowed
+from partitioning.errors import InputError
 from partitioning.files import reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import DatasetSettings
 
-URL = "http://snap.stanford.edu/ogb/data/linkproppred"
+URL = "https://snap.stanford.edu/ogb/data/linkproppred"
 RAW = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/num-node-list.csv.gz")
 PARTS = {"train": "train", "val": "valid", "test": "test"}
 
@@ -98,30 +101,26 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
     """The pairs of a set, int64 [n, 2], and the fixed ones; of source and target nodes K in a row for each pair."""
     import torch  # takes more than a second, and no other source of data needs it
 
-    with reading(path, "split of OGB"), torch.serialization.safe_globals(_numpy_types()):
-        held = {
-            name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()
-        }
-        if "edge" in held:
-            pairs, fixed = held["edge"], held["edge_neg"]
+    stand_ins: list[Any] = [(kept, name) for name, kept in NUMPY.items()]
+    with reading(path, "split of OGB", FETCH_AGAIN):
+        try:
+            with torch.serialization.safe_globals(stand_ins):
+                loaded = torch.load(path, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(error) from None
+
+        def array(name: str) -> NDArray[Any]:
+            value = loaded[name]
+            return value.numpy() if isinstance(value, torch.Tensor) else as_array(value)
+
+        if "edge" in loaded:
+            pairs, fixed = array("edge"), array("edge_neg")
         else:
-            source, others = held["source_node"], held["target_node_neg"]
-            pairs = np.stack((source, held["target_node"]), axis=1)
+            source, others = array("source_node"), array("target_node_neg")
+            pairs = np.stack((source, array("target_node")), axis=1)
             fixed = np.stack((np.repeat(source, others.shape[1]), others.reshape(-1)), axis=1)
     for each in (pairs, fixed):
+        if each.ndim != 2 or each.shape[1] != 2:
+            raise InputError(f"{path}: pairs of shape {each.shape}; expected [pairs, 2]")
         check_endpoints(each.reshape(-1), num_nodes, str(path))
     return {part: pairs.astype(np.int64), f"{part}_neg": fixed.astype(np.int64)}
-
-
-def _numpy_types() -> list[Any]:
-    """What numbers of NumPy are unpickled by: no code of the file's own is run."""
-    reconstruct: Any = np.empty(0).__reduce__()[0]
-    return [
-        reconstruct,
-        np.ndarray,
-        np.dtype,
-        np.dtypes.Int64DType,
-        np.dtypes.Float64DType,
-        np.dtypes.Float32DType,
-        np.dtypes.Int32DType,
-    ]

@@ -12,7 +12,7 @@ import numpy as np
 from partitioning.checks import check_dense, check_endpoints
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
-from partitioning.datasets.ogb_source import SPLIT, URL, index_mask, numbers, whole_labels
+from partitioning.datasets.ogb_source import SPLIT, URL, numbers, read_split, whole_labels
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
 from partitioning.hetero.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
@@ -58,13 +58,12 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
             relations[source, relation, destination] = _relation(
                 file, nodes[source], nodes[destination]
             )
-        labels = whole_labels(numbers(raw / "node-label" / _TARGET / "node-label.csv.gz"))
+        file = raw / "node-label" / _TARGET / "node-label.csv.gz"
+        labels = whole_labels(numbers(file), NUM_CLASSES, str(file))
         if len(labels) != nodes[_TARGET].num_nodes:
             raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
         split = files.folder / "split" / "time" / _TARGET
-        masks: dict[str, Any] = {
-            mask: index_mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()
-        }
+        masks: dict[str, Any] = dict(read_split(split, len(labels)))
     return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
 
 

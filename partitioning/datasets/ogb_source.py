@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import check_endpoints
+from partitioning.checks import check_endpoints, check_labels, refuse
 from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
+from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.settings import DatasetSettings
 
-URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
+URL = "https://snap.stanford.edu/ogb/data/nodeproppred"
 _CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz")
 _BINARY = ("raw/data.npz", "raw/node-label.npz")
 RELEASE = "RELEASE_v1.txt"
@@ -67,7 +68,7 @@ def load(settings: DatasetSettings) -> GraphData:
     files.ensure()
     with library(name, files.folder):
         src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(
-            files.folder / "raw"
+            files.folder / "raw", source.num_classes
         )
         if len(labels) != len(features):
             raise InputError(
@@ -76,9 +77,7 @@ def load(settings: DatasetSettings) -> GraphData:
         if source.both_ways:
             src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
         split = files.folder / "split" / source.split
-        masks: dict[str, Any] = {
-            mask: index_mask(split / f"{part}.csv.gz", len(labels)) for mask, part in SPLIT.items()
-        }
+        masks: dict[str, Any] = dict(read_split(split, len(labels)))
         return GraphData(
             name=name,
             src=check_endpoints(src, len(labels), f"{files.folder}: edges, column 0"),
@@ -94,7 +93,7 @@ def load(settings: DatasetSettings) -> GraphData:
 _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]
 
 
-def _read_csv(raw: Path) -> _Arrays:
+def _read_csv(raw: Path, num_classes: int) -> _Arrays:
     """Ends of the edges, features, labels."""
     piles: tuple[list[Endpoints], list[Endpoints]] = [], []
     for frame in read_frames(raw / "edge.csv.gz", header=False):
@@ -107,7 +106,8 @@ def _read_csv(raw: Path) -> _Arrays:
             for frame in read_frames(raw / "node-feat.csv.gz", header=False)
         ]
     )
-    return src, dst, features, whole_labels(numbers(raw / "node-label.csv.gz"))
+    file = raw / "node-label.csv.gz"
+    return src, dst, features, whole_labels(numbers(file), num_classes, str(file))
 
 
 def numbers(path: Path) -> NDArray[Any]:
@@ -115,13 +115,13 @@ def numbers(path: Path) -> NDArray[Any]:
     return joined([frame["0"].to_numpy() for frame in read_frames(path, header=False)])
 
 
-def index_mask(path: Path, num_nodes: int) -> NDArray[np.bool_]:
-    mask = np.zeros(num_nodes, dtype=np.bool_)
-    mask[numbers(path)] = True
-    return mask
+def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
+    """The masks of a folder of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
+    files = {mask: folder / f"{part}.csv.gz" for mask, part in SPLIT.items()}
+    return masks_of({mask: (numbers(file), str(file)) for mask, file in files.items()}, num_nodes)
 
 
-def _read_binary(raw: Path) -> _Arrays:
+def _read_binary(raw: Path, num_classes: int) -> _Arrays:
     """The same of the npz of a large graph."""
     num_nodes, num_edges = (
         int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges")
@@ -133,7 +133,9 @@ def _read_binary(raw: Path) -> _Arrays:
         )
     features = read_member(raw / "data.npz", "node_feat", np.float32)
     src, dst = map(np.ascontiguousarray, edges)
-    return src, dst, features, whole_labels(read_member(raw / "node-label.npz", "node_label"))
+    file = raw / "node-label.npz"
+    labels = whole_labels(read_member(file, "node_label"), num_classes, str(file))
+    return src, dst, features, labels
 
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
@@ -163,9 +165,8 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     return array.T if fortran else array
 
 
-def whole_labels(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """[N] int64 of ogb's [N, 1]; NaN, as most of papers100M is, becomes -1."""
-    column = labels.reshape(-1)
-    if column.dtype.kind == "f":
-        column = np.where(np.isnan(column), -1, column)
-    return column.astype(np.int64)
+def whole_labels(labels: NDArray[Any], num_classes: int, where: str) -> NDArray[np.int64]:
+    """[N] classes of ogb's [N, 1]; NaN, as most of papers100M is, becomes -1."""
+    classes: NDArray[np.int64] = check_labels(labels.reshape(-1, 1), len(labels), where)
+    refuse(classes, classes >= num_classes, where, f"expected a class below {num_classes}")
+    return classes

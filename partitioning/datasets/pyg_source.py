@@ -1,29 +1,35 @@
-"""CiteSeer, PubMed, Facebook page-page and LastFM Asia, read by torch_geometric (the extra `pyg`).
+"""CiteSeer, PubMed, Facebook page-page and LastFM Asia, from the raw files that torch_geometric downloads.
 
-The raw files lie where torch_geometric looks for them (see `remotes`). What it makes of them goes to a temporary
-folder: the graphs are small, and a cache from another version of the library cannot be read by mistake.
+The files lie where torch_geometric has them (see `remotes`); what it makes of them is what the tests compare with. It
+would unpickle them, and its own cache beside them: here no code in a file is run.
 """
 
-import tempfile
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-from partitioning.datasets.download import Remote, ensure_files, library
+from partitioning.checks import Array, check_endpoints, check_unique, refuse
+from partitioning.datasets.array_pickles import read_pickle
+from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files, library
+from partitioning.datasets.raw import RawGraph, build
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.files import reading
+from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
 PLANETOID = {"citeseer_torch": "CiteSeer", "pubmed_torch": "PubMed"}
 PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
-PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+PLANETOID_PARTS = ("tx", "allx", "y", "ty", "ally", "graph", "test.index")
+NUM_VAL = 500
+"""Nodes after the training nodes that validate."""
 MUSAE = {"facebook": "facebook.npz", "lastfm": "lastfm_asia.npz"}
 MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
 
 def remotes(name: str, folder: str) -> list[Remote]:
-    """The raw files: `dataset_dir`/CiteSeer/raw/ind.citeseer.x and so on, `dataset_dir`/facebook/raw/facebook.npz."""
+    """The raw files: `dataset_dir`/CiteSeer/raw/ind.citeseer.tx and so on, `dataset_dir`/facebook/raw/facebook.npz."""
     if name in MUSAE:
         return [Remote(f"{MUSAE_URL}/{MUSAE[name]}", Path(folder) / name / "raw" / MUSAE[name])]
     title = PLANETOID[name]
@@ -34,44 +40,88 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 
 def load(settings: DatasetSettings) -> GraphData:
-    """Load by name; edges in both directions and features as the library gives them. Planetoid's masks are kept."""
+    """Load by name; edges in both directions and features as in the files. Planetoid's masks are kept."""
     name = settings.name
-    try:
-        import torch_geometric.datasets as library_datasets
-    except ImportError:
-        raise InputError(
-            f"dataset_name={name} needs torch_geometric: pip install -e '.[pyg]' -c constraints.txt"
-        ) from None
     files = remotes(name, settings.dir)
     ensure_files(name, files)
-    with tempfile.TemporaryDirectory() as processed, library(name, files[0].path.parent):
-        if name in PLANETOID:
-            base, args = library_datasets.Planetoid, [settings.dir, PLANETOID[name]]
-        else:
-            by_name = {
-                "facebook": library_datasets.FacebookPagePage,
-                "lastfm": library_datasets.LastFMAsia,
-            }
-            base, args = by_name[name], [str(Path(settings.dir) / name)]
-        uncached = type(base.__name__, (base,), {"processed_dir": property(lambda self: processed)})
-        dataset = uncached(*args)
-        return _graph_data(name, dataset[0], int(dataset.num_classes))
+    paths = [file.path for file in files]
+    with library(name, paths[0].parent):
+        return build(_musae(name, paths[0]) if name in MUSAE else _planetoid(name, paths))
 
 
-def _graph_data(name: str, data: Any, num_classes: int) -> GraphData:
-    src, dst = data.edge_index.numpy().astype(np.int64)
-    labels = data.y.numpy().astype(np.int64)
-    masks = {
-        key: data[key].numpy() for key in ("train_mask", "val_mask", "test_mask") if key in data
-    }
-    features = np.ascontiguousarray(data.x.numpy(), dtype=np.float32)
-    return GraphData(
-        name,
-        src,
-        dst,
-        features,
-        labels,
-        num_classes,
-        np.arange(len(labels), dtype=np.int64),
-        **masks,
+def _musae(name: str, path: Path) -> RawGraph:
+    with reading(path, "npz file", FETCH_AGAIN), np.load(path, allow_pickle=False) as held:
+        edges, features, labels = (held[array] for array in ("edges", "features", "target"))
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
+    src, dst = np.ascontiguousarray(edges.T)
+    where = dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
+    where |= {"feat": f"{path}: array `features`", "label": f"{path}: array `target`"}
+    return RawGraph(name, src, dst, features, labels, {}, None, where=where)
+
+
+def _planetoid(name: str, paths: list[Path]) -> RawGraph:
+    """Nodes are first those of allx and ally, then the test nodes: row i of tx and ty is node test.index[i].
+
+    In CiteSeer 15 nodes between the test nodes have no row: they get no features and the first class.
+    """
+    files = dict(zip(PLANETOID_PARTS, paths, strict=True))
+    rows = {part: _read_matrix(files[part]) for part in ("allx", "tx", "ally", "ty", "y")}
+    num_rest, num_train = len(rows["ally"]), len(rows["y"])
+    test = _read_test_nodes(files["test.index"], num_rest, len(rows["ty"]))
+    num_nodes = int(test.max(initial=num_rest - 1)) + 1
+    whole = {}
+    for rest, tested in (("allx", "tx"), ("ally", "ty")):
+        shape = (num_nodes, rows[rest].shape[1])
+        for part, needed in ((rest, num_rest), (tested, len(test))):
+            if rows[part].shape != (needed, shape[1]):
+                raise InputError(
+                    f"{files[part]}: has shape {rows[part].shape}; expected {(needed, shape[1])}"
+                )
+        whole[rest] = np.zeros(shape, np.float32)
+        whole[rest][:num_rest], whole[rest][test] = rows[rest], rows[tested]
+    src, dst = _read_edges(files["graph"], num_nodes)
+    masks = {mask: np.zeros(num_nodes, np.bool_) for mask in MASKS}
+    masks["train_mask"][:num_train] = True
+    masks["val_mask"][num_train : num_train + NUM_VAL] = True
+    masks["test_mask"][test] = True
+    where = {"feat": str(files["allx"]), "label": str(files["ally"])}
+    return RawGraph(
+        name, src, dst, whole["allx"], whole["ally"].argmax(axis=1), masks, None, where=where
     )
+
+
+def _read_matrix(path: Path) -> Array:
+    """[rows, columns]"""
+    found = read_pickle(path)
+    matrix = found.toarray() if isinstance(found, sp.csr_array) else found
+    if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
+        raise InputError(f"{path}: expected an array of two dimensions; {FETCH_AGAIN}")
+    return matrix
+
+
+def _read_test_nodes(path: Path, first: int, count: int) -> Array:
+    """[count] nodes, each once, from `first` on; few are left out between them."""
+    with reading(path, "list of nodes", FETCH_AGAIN):
+        nodes = np.loadtxt(path, np.int64, ndmin=1)
+    if nodes.shape != (count,):
+        raise InputError(f"{path}: has {nodes.size} nodes; expected {count}, as rows in ty")
+    end = first + 2 * count
+    refuse(
+        nodes, (nodes < first) | (nodes >= end), str(path), f"expected from {first} to {end - 1}"
+    )
+    check_unique(nodes, str(path))
+    return nodes
+
+
+def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
+    """Each edge once, by destination; without edges from a node to itself."""
+    graph = read_pickle(path)
+    with reading(path, "dict of lists of nodes", FETCH_AGAIN):
+        counts = [len(others) for others in graph.values()]
+        src = np.repeat(np.fromiter(graph, np.int64), counts)
+        dst = np.fromiter(chain.from_iterable(graph.values()), np.int64, sum(counts))
+    for ends in (src, dst):
+        check_endpoints(ends, num_nodes, str(path))
+    key = np.unique((dst * num_nodes + src)[src != dst])
+    return key % num_nodes, key // num_nodes

@@ -1,0 +1,148 @@
+"""Read pickles of NumPy arrays, SciPy CSR matrices and dicts of lists without running code.
+
+A pickle names functions and classes and has them called. Here a few of these names stand for classes of this module,
+which only keep what they are given; any other name is refused. NumPy's own classes are not used: by a dtype's state a
+pickle can make NumPy take the file's bytes for addresses of objects.
+"""
+
+import pickle
+import struct
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from partitioning.checks import Array, CsrParts, check_csr
+from partitioning.datasets.download import FETCH_AGAIN
+from partitioning.files import reading
+
+NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+
+
+class _Kept:
+    """What a pickle gives to build an object: arguments, then a state."""
+
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Array(_Kept):
+    """numpy.ndarray; its state is version, shape, dtype, whether by columns, values."""
+
+
+class _Dtype(_Kept):
+    """numpy.dtype; its first argument is kind and size, its state has the order of bytes in second place."""
+
+
+class _Csr(_Kept):
+    """scipy.sparse.csr_matrix; its state has data, indices, indptr and _shape."""
+
+
+class _Dict(dict[Any, Any]):
+    """collections.defaultdict, without its factory."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a dict has no state")
+
+
+class _Reconstructed:
+    """copyreg._reconstructor(class, base, state), by which protocols 0 and 1 make an object."""
+
+    def __new__(cls, kind: Any, *_: Any) -> Any:
+        return _Csr() if kind is _Csr else _Kept()
+
+
+NUMPY: dict[str, type[_Kept]] = {
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
+    "numpy.ndarray": _Kept,
+    "numpy.dtype": _Dtype,
+}
+"""Name in a pickle -> what takes its place. Pass the results to `as_array`."""
+_KNOWN: dict[str, type] = {
+    **NUMPY,
+    "scipy.sparse.csr.csr_matrix": _Csr,
+    "scipy.sparse._csr.csr_matrix": _Csr,
+    "collections.defaultdict": _Dict,
+    "builtins.list": _Kept,
+    "builtins.object": _Kept,
+    "copyreg._reconstructor": _Reconstructed,
+}
+
+
+class _Unpickler(pickle._Unpickler):
+    """Makes lists, tuples, numbers, text, dicts whose keys are numbers or text, and what is in _KNOWN.
+
+    It is the one in Python: the one in C allocates as many places of its memo as a file claims, gigabytes for ten
+    bytes. Hashing tuples of tuples as keys could take for ever, or overflow the stack.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
+        known = _KNOWN.get(f"{module}.{name}")
+        if known is None:
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is not run; expected plain numbers"
+            )
+        return known
+
+    def _with_plain_keys(self, opcode: bytes, keys: slice) -> None:
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        if not all(isinstance(key, int | str) for key in stack[keys]):
+            raise pickle.UnpicklingError("it has a key that is neither a number nor text")
+        pickle._Unpickler.dispatch[opcode[0]](self)  # type: ignore[arg-type]
+
+    dispatch: ClassVar[Any] = {
+        **pickle._Unpickler.dispatch,
+        pickle.SETITEM[0]: lambda self: self._with_plain_keys(pickle.SETITEM, slice(-2, -1)),
+        pickle.SETITEMS[0]: lambda self: self._with_plain_keys(pickle.SETITEMS, slice(0, None, 2)),
+        pickle.DICT[0]: lambda self: self._with_plain_keys(pickle.DICT, slice(0, None, 2)),
+    }
+    for opcode in (pickle.FROZENSET, pickle.ADDITEMS):
+        del dispatch[opcode[0]]
+
+
+def read_pickle(path: Path) -> Any:
+    """The array, the CSR matrix (float32) or the dict in a pickle, also one by Python 2; InputError for anything else."""
+    with reading(path, "pickle of numbers", FETCH_AGAIN):
+        with path.open("rb") as file:
+            try:
+                found = _Unpickler(file, encoding="latin1").load()
+            except (pickle.UnpicklingError, struct.error) as error:
+                raise ValueError(error) from None
+        if isinstance(found, _Csr):
+            return _as_csr(found, path)
+        return dict(found) if isinstance(found, dict) else as_array(found)
+
+
+def as_array(kept: Any) -> Array:
+    """The array of numbers that `kept`, of a class in NUMPY, describes; ValueError if there is none."""
+    if not (isinstance(kept, _Array) and isinstance(kept.state, tuple) and len(kept.state) == 5):
+        raise ValueError(f"holds {type(kept).__name__.strip('_')}, expected an array of numbers")
+    _, shape, dtype, by_columns, values = kept.state
+    if not (isinstance(dtype, _Dtype) and dtype.arguments and dtype.arguments[0] in NUMBERS):
+        raise ValueError("holds an array of no plain numbers")
+    stored = np.dtype(dtype.arguments[0])
+    if isinstance(dtype.state, tuple) and dtype.state[1:2] == (">",):
+        stored = stored.newbyteorder(">")
+    array = np.frombuffer(values.encode("latin1") if isinstance(values, str) else values, stored)
+    return array.reshape(shape, order="F" if by_columns else "C").astype(stored.newbyteorder("="))
+
+
+def _as_csr(kept: _Csr, path: Path) -> sp.csr_array:
+    data, indices, indptr = (as_array(kept.state[name]) for name in ("data", "indices", "indptr"))
+    shape = kept.state["_shape"]
+    if not (isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)):
+        raise ValueError("holds a matrix without a shape")
+    parts = CsrParts(data, indices, indptr, np.array(shape))
+    return check_csr(parts, len(indptr) - 1, lambda name: f"{path}: {name}")

@@ -1,0 +1,39 @@
+"""Masks from the lists of nodes that a data set's own split consists of."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.checks import Array, check_endpoints, check_unique
+from partitioning.errors import InputError
+
+
+def masks_of(
+    lists: Mapping[str, tuple[Array, str]], num_nodes: int
+) -> dict[str, NDArray[np.bool_]]:
+    """Turn lists of nodes into masks.
+
+    Args:
+        lists: by the mask's name: integers [K], and what to call them in a message, file and column.
+
+    Returns:
+        By the same names, bool [N].
+
+    Raises:
+        InputError: a node is outside [0, N), twice in a list, or in two of them.
+    """
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for mask, (listed, where) in lists.items():
+        nodes = check_endpoints(listed, num_nodes, where)
+        check_unique(nodes.astype(np.int64), where)
+        for other, taken in masks.items():
+            shared = np.flatnonzero(taken[nodes])
+            if len(shared):
+                raise InputError(
+                    f"{where}: row {shared[0]} is {nodes[shared[0]]}, which {lists[other][1]} has, too; "
+                    "expected each node in one list"
+                )
+        masks[mask] = np.zeros(num_nodes, np.bool_)
+        masks[mask][nodes] = True
+    return masks
