@@ -679,3 +679,5 @@ def test_multirun(place: Path) -> None:
         json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))
     ]
     assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]
+    first, second = (summary["seconds"]["total"] for summary in summaries)
+    assert second < first, "it counts from the start of the first job"
