@@ -4,10 +4,12 @@ import importlib
 import logging
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +35,24 @@ _forked: int | None = None
 """Where a fork server that is a copy of this process waits for the names of what to import."""
 
 
+LONGEST_TEMP_DIR = 74
+"""Bytes of a folder that leave room for the fork server's socket in it: AF_UNIX takes paths of 107."""
+
+
+def shorten_socket_paths() -> None:
+    """Have multiprocessing put its sockets below /tmp where TMPDIR is too long for them."""
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMP_DIR:
+        before, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()  # which keeps to it
+        finally:
+            tempfile.tempdir = before
+
+
 def warm_up(*, compiled: bool = False) -> None:
     """Start the fork server of the workers; it imports torch, and COMPILED, while the parent checks its input."""
     global _forked
+    shorten_socket_paths()
     more = [COMPILED] if compiled else []
     if _forked is not None:
         with suppress(BrokenPipeError):  # it was killed, and another starts
@@ -57,6 +74,7 @@ def fork_fork_server() -> None:
     global _forked
     importlib.import_module(WORKERS)
     server: Any = multiprocessing.forkserver._forkserver
+    shorten_socket_paths()
     address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

@@ -218,6 +218,16 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
     assert "dropout: 0.3\n" in shown.stdout
 
 
+def test_a_long_folder_for_temporary_files(place: Path, tmp_path: Path) -> None:
+    """No socket has a path of more than 107 bytes."""
+    folder = tmp_path / ("x" * 130)
+    folder.mkdir()
+    run = ("num_rounds=[2]", f"hydra.run.dir={tmp_path / 'run'}")
+    ended = run_cli(*TRAIN, *run, cwd=place, env={"TMPDIR": str(folder)})
+    assert ended.rc == 0, ended.output
+    assert not list(folder.iterdir())
+
+
 # --- a run that is under way -------------------------------------------------------------------------------------------
 
 
