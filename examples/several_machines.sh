@@ -11,6 +11,7 @@ cd "$root"
 python=${PYTHON:-$root/.venv/bin/python}
 folder=${1:-outputs/several-machines}
 mkdir -p "$folder"
+rm -rf "$folder/node0" "$folder/node1" # of an earlier run
 
 data=(dataset_name=cora num_partitions=4 "partition_dir=$folder/partitions")
 "$python" main.py app=partition_data "${data[@]}"

@@ -3,7 +3,7 @@
 #
 #   bash examples/sites.sh [--secure] [FOLDER [SETTING=VALUE ...]]
 #
-# FOLDER (outputs/sites) gets the site folders, and a run directory of each site. PYTHON and MASTER_PORT may be set.
+# FOLDER (outputs/sites) gets the site folders, and a run directory of each site, which the next run replaces. PYTHON and MASTER_PORT may be set.
 # --secure: what they send each other is encrypted, sums hide each site's share, and each gives at most 80 % of its nodes
 # to any other; before, east looks what would leave it, and afterwards what did. Needs the extra `sites`.
 set -euo pipefail
@@ -18,7 +18,14 @@ if [[ ${1:-} == --secure ]]; then
 fi
 folder=${1:-outputs/sites}
 
-PYTHONPATH=$root "$python" examples/make_sites.py "$folder" north east south
+# Site folders that are there, and credentials, are used again; the results of an earlier run are replaced.
+sites=(north east south)
+rm -rf "$folder/.unfinished" "${sites[@]/#/$folder/run-}" "$folder/plan-east"
+PYTHONPATH=$root "$python" examples/make_sites.py "$folder/.unfinished" "${sites[@]}"
+for name in "${sites[@]}"; do
+    if [[ ! -e $folder/$name ]]; then mv "$folder/.unfinished/$name" "$folder/$name"; fi
+done
+rm -r "$folder/.unfinished"
 
 # On machines of their own: the same command, with distributed.master_addr=ADDRESS OF north and no distributed.interface.
 site() {
@@ -29,7 +36,7 @@ site() {
         "distributed.master_port=${MASTER_PORT:-10011}" "hydra.run.dir=$folder/run-$2" "${@:3}"
 }
 if ((${#secure[@]})); then
-    if [[ ! -d $folder/credentials ]]; then "$python" main.py credentials init "$folder/credentials" --sites north east south; fi
+    if [[ ! -d $folder/credentials ]]; then "$python" main.py credentials init "$folder/credentials" --sites "${sites[@]}"; fi
     site 1 east "${@:2}" app=plan "hydra.run.dir=$folder/plan-east"
 fi
 site 1 east "${@:2}" >"$folder/east.log" 2>&1 &

@@ -225,7 +225,7 @@ class DatasetSettings(Checked):
     relation: str | None = setting(
         "task.relation",
         None,
-        "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION",
+        "links of heterogeneous graphs: SOURCE__RELATION__DESTINATION, or RELATION where it is unique",
         of_partitioner=True,
     )
     spectral: int = setting(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.hetero.graph_data import HeteroGraphData
+from partitioning.hetero.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.links.ids import id_keys, places_of, read_ids
 from partitioning.links.paths import weighted_neighbours
 from partitioning.links.spectral import best_spectral
@@ -294,17 +294,31 @@ def _check_ends(place: Ints, graph: GraphData, where: str, pairs: NDArray[Any]) 
             raise InputError(f"{where}: row {row}, {pairs[row, 0]} and {pairs[row, 1]}, {what}")
 
 
-def of_relation(graph: HeteroGraphData, name: str | None) -> GraphData:
-    """A heterogeneous graph as a plain one, whose links of one relation are learned; its nodes are called TYPE:ID."""
-    relations = {"__".join(each): each for each in graph.relations}
-    if name not in relations:
-        raise InputError(
-            f"task.relation={name}: {graph.name} has the relations {', '.join(relations)}; choose one"
-        )
+def find_relation(graph: HeteroGraphData, name: str | None) -> str:
+    """SOURCE__RELATION__DESTINATION of a relation by that name, or by RELATION where no other is called so."""
+    relations = [SEPARATOR.join(each) for each in graph.relations]
+    called_so = [full for full in relations if is_relation(name, full)]
+    if len(called_so) == 1:
+        return called_so[0]
+    choices = ", ".join(called_so or relations)
+    raise InputError(f"task.relation={name}: {graph.name} has the relations {choices}; choose one")
+
+
+def is_relation(name: str | None, full: str) -> bool:
+    """Whether a name, in full or RELATION alone, can mean SOURCE__RELATION__DESTINATION."""
+    return name == full or f"{SEPARATOR}{name}{SEPARATOR}" in full
+
+
+def of_relation(graph: HeteroGraphData, name: str) -> GraphData:
+    """A heterogeneous graph as a plain one, whose links of one relation are learned; its nodes are called TYPE:ID.
+
+    name: SOURCE__RELATION__DESTINATION.
+    """
+    relations = {SEPARATOR.join(each): each for each in graph.relations}
     source, _, destination = relations[name]
     count = sum(table.num_nodes for table in graph.nodes.values())
     sizes = [relation.num_edges for relation in graph.relations.values()]
-    of_edge = np.repeat(np.arange(len(sizes)), sizes) == list(relations).index(str(name))
+    of_edge = np.repeat(np.arange(len(sizes)), sizes) == list(relations).index(name)
     masks: dict[str, Any] = {"names": list(relations)}
     for end, kind in (("sources", source), ("destinations", destination)):
         masks[end] = np.zeros(count, np.bool_)

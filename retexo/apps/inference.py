@@ -49,8 +49,14 @@ def prepare(
 def with_model_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
     """The settings with the checkpoint's model, and its precision of rows unless the command line has another.
 
-    InputError where the command line names another model.
+    InputError where the command line names another model, or another trainer than its own.
     """
+    trainer = settings.train.trainer.name
+    if settings.given & {"trainer", "trainer.name"} and checkpoint.trainer not in (None, trainer):
+        raise InputError(
+            f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
+            f"trainer={checkpoint.trainer}; leave it out"
+        )
     has, wanted = by_setting(checkpoint.model), by_setting(settings.train.model)
     for key in sorted(settings.given & wanted.keys()):
         if wanted[key] != has.get(key):

@@ -85,7 +85,8 @@ class Run:
         Without node_ids: for all nodes, sorted by id. With them, only what reaches these through the layers and the
         smoothing is computed; all where that starts from the nodes in a split (smoothing.reach=computed), or where rows
         are rounded, which sums of other nodes' rows are otherwise.
-        InputError for a folder that is no partition directory, or that does not fit the model, and for an unknown id.
+        InputError for a folder that is no partition directory, or that does not fit the model, and for what is no id of
+        a node of it.
         """
         opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
@@ -97,11 +98,9 @@ class Run:
             else keys.numpy()
         )
         order = np.argsort(every, kind="stable")
-        asked = (
-            np.asarray(node_ids, dtype=np.str_ if held else np.int64).reshape(-1)
-            if node_ids is not None
-            else None
-        )
+        asked = None
+        if node_ids is not None:
+            asked = _ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
         places = order if asked is None else _places(every, order, asked, opened)
         answer = self.checkpoint.answer
         all_rows = self.checkpoint.exchange.rounded or (
@@ -116,7 +115,10 @@ class Run:
         """Of a model for links the scores [n] of pairs, [n, 2] ids of nodes in the data set; InputError as above."""
         opened, graphs = self._open(directory, links=True)
         named = opened.node_names(0) is not None
-        ids = np.asarray(pairs, dtype=object).reshape(-1, 2)
+        ids = _ids(pairs, "pairs", named=named)
+        if ids.size and ids.shape[-1] != 2:
+            raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
+        ids = ids.reshape(-1, 2)
         scores = np.zeros(len(ids), np.float32)
 
         def worker(comm: Communicator) -> None:
@@ -201,6 +203,34 @@ def _asking(graph: Graph, asked: Tensor) -> Graph:
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
     return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))
+
+
+def _ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
+    """Ids in the shape in which they are given, str or int64; InputError for what is none."""
+    ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
+    if ids.dtype.kind == "i" and not named:
+        return ids.astype(np.int64)
+    dtype = np.str_ if named else np.int64
+    flat = [_id(value, argument, named=named) for value in ids.reshape(-1).tolist()]
+    return np.array(flat, dtype=dtype).reshape(ids.shape)
+
+
+def _id(value: Any, argument: str, *, named: bool) -> int | str:
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float | np.number):
+            raise TypeError
+        if named:
+            return str(value)
+        number = int(np.int64(int(value)))
+        if not isinstance(value, str) and number != value:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        kind = "names" if named else "integers below 2**63"
+        shown = f"{value!r:.100}"
+        raise InputError(
+            f"{argument}: {shown} is no id; the ids of this graph are {kind}, give a list of these"
+        ) from None
+    return number
 
 
 def _places(

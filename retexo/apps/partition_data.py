@@ -29,7 +29,7 @@ from partitioning.files import check_path, file_checksum
 from partitioning.graph_data import MASKS, Endpoints, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links.baselines import baselines
-from partitioning.links.split import of_relation, split_links
+from partitioning.links.split import find_relation, is_relation, of_relation, split_links
 from partitioning.settings import PartitionSettings
 from retexo import __version__
 from retexo.apps import partition_hetero
@@ -144,14 +144,19 @@ def _make_links(
     seconds: dict[str, float],
 ) -> Meta:
     """The same of a graph whose pairs are split."""
+    relation = settings.dataset.relation
     if isinstance(graph, HeteroGraphData):
-        graph = of_relation(graph, settings.dataset.relation)
-    elif settings.dataset.relation is not None:
+        named, relation = relation, find_relation(graph, relation)
+        if named != relation:
+            notes.append(f"task.relation={named}: {relation}")
+        request = {**request, "task.relation": relation}
+        graph = of_relation(graph, relation)
+    elif relation is not None:
         raise InputError(
-            f"task.relation={settings.dataset.relation}: {graph.name} has one type of nodes; leave it out"
+            f"task.relation={relation}: {graph.name} has one type of nodes; leave it out"
         )
     by = settings.dataset.split
-    if by.by is not None and by.by == (settings.dataset.relation or "").split("__")[0]:
+    if by.by is not None and by.by == (relation or "").split("__")[0]:
         by = replace(by, by="source")
     with _timed(seconds, "split"):
         split = split_links(graph, by, settings.dataset.spectral, paths=settings.dataset.paths)
@@ -400,15 +405,22 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     return request
 
 
-def made_with(meta: Meta) -> dict[str, Any]:
-    """The request of a directory; settings that came later had their defaults."""
+def made_with(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
+    """The request of a directory, to compare `request` with: what is the same has the same name in both.
+
+    Settings that came later had their defaults.
+    """
     later = {
         "labels": "auto",
         "duplicates": "keep",
         "features": ["given"],
         "split.drop_unlabelled": False,
     }
-    return later | meta.request
+    there = later | meta.request
+    relation = there.get("task.relation")
+    if relation is not None and is_relation(request.get("task.relation"), str(relation)):
+        there["task.relation"] = request["task.relation"]
+    return there
 
 
 def _content_checksum(path: Path) -> str | None:
@@ -433,7 +445,7 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
             "or overwrite=true to replace it"
         )
     names = sorted(request.keys() | meta.request.keys())
-    there = made_with(meta)
+    there = made_with(meta, request)
     differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
         changes = ", ".join(

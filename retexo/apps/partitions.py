@@ -149,7 +149,8 @@ def _not_found(settings: Settings) -> InputError:
 def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
     """meta.json says what the partitions were made from; InputError where a setting on the command line differs."""
     assert directory.meta is not None
-    given, request = requested_settings(settings.partition), made_with(directory.meta)
+    given = requested_settings(settings.partition)
+    request = made_with(directory.meta, given)
     if isinstance(directory.meta, HeteroMeta):
         request["target"] = directory.meta.target  # also where it went without saying
     for name in sorted(settings.given & given.keys()):

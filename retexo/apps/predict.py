@@ -34,7 +34,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
     _check_ids(prepared.settings, prepared.directory)
-    _check_links(settings)
     if wanted.embeddings and prepared.checkpoint.model.num_layers == 1:
         raise InputError(
             "predict.embeddings=true: a model of one layer has no hidden layer; leave it out"

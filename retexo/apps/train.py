@@ -103,7 +103,7 @@ def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return "terminated (SIGTERM)"
+        return f"terminated ({launch.name_of_signal(error)})"
     return str(error) or type(error).__name__
 
 

@@ -4,10 +4,12 @@ import importlib
 import logging
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +35,24 @@ _forked: int | None = None
 """Where a fork server that is a copy of this process waits for the names of what to import."""
 
 
+LONGEST_TEMP_DIR = 74
+"""Bytes of a folder that leave room for the fork server's socket in it: AF_UNIX takes paths of 107."""
+
+
+def shorten_socket_paths() -> None:
+    """Have multiprocessing put its sockets below /tmp where TMPDIR is too long for them."""
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMP_DIR:
+        before, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()  # which keeps to it
+        finally:
+            tempfile.tempdir = before
+
+
 def warm_up(*, compiled: bool = False) -> None:
     """Start the fork server of the workers; it imports torch, and COMPILED, while the parent checks its input."""
     global _forked
+    shorten_socket_paths()
     more = [COMPILED] if compiled else []
     if _forked is not None:
         with suppress(BrokenPipeError):  # it was killed, and another starts
@@ -43,7 +60,8 @@ def warm_up(*, compiled: bool = False) -> None:
         os.close(_forked)
         _forked = None
     multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS, *more])
-    multiprocessing.forkserver.ensure_running()
+    with hangup_blocked():
+        multiprocessing.forkserver.ensure_running()
 
 
 def fork_fork_server() -> None:
@@ -56,6 +74,7 @@ def fork_fork_server() -> None:
     global _forked
     importlib.import_module(WORKERS)
     server: Any = multiprocessing.forkserver._forkserver
+    shorten_socket_paths()
     address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -66,6 +85,7 @@ def fork_fork_server() -> None:
         pid = os.fork()
         if not pid:
             try:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
                 os.close(kept)
                 os.close(_forked)
                 for handler in logging.root.handlers[:]:  # Hydra's: workers have their own
@@ -101,8 +121,9 @@ def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            for process in processes:
-                process.start()
+            with hangup_blocked():  # another fork server, where the first was killed
+                for process in processes:
+                    process.start()
         finally:
             sys.modules["__main__"] = main
 
@@ -191,22 +212,55 @@ def run_workers(
         try:
             return watch.run()
         except (KeyboardInterrupt, SystemExit) as error:
-            watch.announce_stop("Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
+            watch.announce_stop(name_of_signal(error))
             raise
 
 
 @contextmanager
 def terminate_as_exit() -> Iterator[None]:
-    """Within the block SIGTERM raises SystemExit with status 143, so that everything is cleaned up."""
+    """Within the block SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that everything is cleaned up.
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(143)
+    Only the first one does: a closing session sends both, and workers may be saving their round. One that is ignored
+    already, as nohup has SIGHUP ignored, stays so.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    caught = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
-    before = signal.signal(signal.SIGTERM, stop)
+    told_before = False
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal told_before
+        if not told_before:
+            told_before = True
+            raise SystemExit(128 + number)
+
+    for number in caught:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+def name_of_signal(error: BaseException) -> str:
+    """The signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return signal.Signals(error.code - 128).name
+    return "Ctrl-C"
+
+
+@contextmanager
+def hangup_blocked() -> Iterator[None]:
+    """Processes that this thread starts within get no SIGHUP, which a closing terminal sends to all of them.
+
+    Their parent answers it, as Ctrl-C.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:

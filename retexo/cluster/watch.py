@@ -67,9 +67,10 @@ class Worker:
 
 def _oom_kills() -> int:
     """How often this machine's kernel has killed a process because memory ran out."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
+    with suppress(OSError):  # a container may hide it
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
     return 0
 
 
@@ -278,6 +279,8 @@ class Watch:
             self._deadline = (
                 time.monotonic() + STOP_TIMEOUT
             )  # in which the workers save their round
+            for worker in self._workers.values():
+                worker.process.terminate()  # one that keeps no rounds ends at once
             if self._own == 0:
                 self._send({"failed": asdict(failure)})
         elif not self._stopping:

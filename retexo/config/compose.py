@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -140,7 +141,8 @@ def load(
 
     `environ` is where torchrun or Slurm may have said which rank this process has; Python callers have none.
     """
-    started = time.time() if environ is None else psutil.Process().create_time()
+    is_command = environ is not None and not _is_later_job()
+    started = psutil.Process().create_time() if is_command else time.time()
     environ = environ or {}
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     try:
@@ -170,6 +172,12 @@ def load(
     settings = build(Settings, _placed(values, launcher_env, given), others)
     check_optimizer(settings.train.optimizer)
     return settings
+
+
+def _is_later_job() -> bool:
+    """Whether Hydra runs several jobs (--multirun), and this is not the first of them."""
+    hydra: Any = HydraConfig.instance().cfg
+    return hydra is not None and bool(OmegaConf.select(hydra, "hydra.job.num", default=0))
 
 
 def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -501,7 +501,8 @@ class Settings(Checked):
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory of app=train"
             )
         trainer = self.train.trainer.name
-        if self.app in ("plan", "evaluate", "predict") and trainer != "lazy":
+        if self.app == "plan" and trainer != "lazy":
             raise InputError(
-                f"trainer={trainer}: app={self.app} has no other trainer than lazy; leave it out"
+                f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those of other "
+                "trainers beside them; leave it out"
             )

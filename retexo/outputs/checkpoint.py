@@ -64,6 +64,8 @@ class Checkpoint:
     answer: Answer
     exchange: ExchangeSettings
     """How the rows that it was trained on were sent."""
+    trainer: str | None = None
+    """Which trained it; None where model.json does not say."""
     class_names: list[Any] = field(default_factory=list)
     """Of the data set; none: 0 ... C-1."""
 
@@ -88,8 +90,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     if content.get("own_model"):
         raise InputError(
-            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which cannot be run "
-            "again; its scores are in summary.json, other trainers' networks can be evaluated"
+            f"checkpoint_dir={path}: trainer={content.get('trainer')} has a network of its own, which the checkpoint "
+            "does not hold; its scores are in summary.json. To predict, train by another trainer"
         )
     try:
         return Checkpoint(
@@ -99,6 +101,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             str(content["partition_digest"]),
             Answer.from_json(content.get("answer"), architecture.model.num_layers),
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
+            content.get("trainer"),
             list(content.get("class_names", ())),
         )
     except KeyError as error:

@@ -86,6 +86,13 @@ def serve(
         sys.exit(1)
 
 
+def catch_termination() -> Callable[[], bool]:
+    """From now on SIGTERM does not end this process; the returned function says whether it has come."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    return stop.is_set
+
+
 def _die_with_parent() -> None:
     """End this process when its parent has ended: one that was killed cannot end its workers."""
     parent = parent_process()

@@ -1,10 +1,7 @@
 """The worker of app=train: read a partition, join the group, agree with the others, train, evaluate, report."""
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,7 +25,7 @@ from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import Job, configure, release_freed_memory, serve
+from retexo.worker.process import Job, catch_termination, configure, release_freed_memory, serve
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +40,14 @@ class TrainJob(Job):
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
     """Entry point of a worker process. What the parent gets is JSON: a result, or an error with its kind."""
-    stop = threading.Event()
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: stop.set()
-    )  # ends after a round, once its state is saved
     timeout = job.settings.cluster.heartbeat_timeout
-    serve(parent, timeout, lambda progress: run(rank, job, streams, stop.is_set, progress))
+    serve(parent, timeout, lambda progress: run(rank, job, streams, progress))
 
 
 def run(
     rank: int,
     job: TrainJob,
     streams: Streams | None,
-    stop_requested: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run."""
@@ -81,7 +73,7 @@ def run(
         if settings.gradient.secure:
             hide_shares(comm, graph_info, job.rendezvous.identity)
         trainer = find_trainer(settings)
-        recovery, (layer, number) = _open_recovery(job, comm, trainer, stop_requested)
+        recovery, (layer, number) = _open_recovery(job, comm, trainer)
         log.resume_from(layer, number)
         with clock.phase("plan"):
             context = graph.make_context(
@@ -121,7 +113,7 @@ def run(
 
 
 def _open_recovery(
-    job: TrainJob, comm: Communicator, trainer: Trainer, stop_requested: Callable[[], bool]
+    job: TrainJob, comm: Communicator, trainer: Trainer
 ) -> tuple[Recovery | None, tuple[int, int]]:
     """Where states are saved, for a trainer that resumes; and the layer and round that the run continues from."""
     settings = job.settings
@@ -134,6 +126,8 @@ def _open_recovery(
             )
         return None, (0, 0)
     directory = state_dir(job.run_dir, comm.rank)
+    # From here on a worker that is told to end saves its round first. Before, and without states, it ends at once.
+    stop_requested = catch_termination()
     recovery = Recovery(directory, job.identity, settings.checkpoint.every, stop_requested)
     first = recovery.agree(comm) if settings.resume else (0, 0)
     comm.replay_log = recovery.replay_log

@@ -63,6 +63,10 @@ def act(rank: int, what: str, progress: Progress) -> dict[str, Any]:
     elif what == "no memory":
         torch.empty(1 << 50)
     elif what == "stop soon":
+        stop_requested = process.catch_termination()
+        progress.enter("evaluation")
+        while not stop_requested():
+            time.sleep(0.01)
         time.sleep(1)
         KEPT.touch()
         raise Stopped("told to stop")
@@ -333,13 +337,14 @@ def test_a_node_that_is_only_slow_is_not_lost() -> None:
 def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     victim: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other node's worker takes a second to stop, as after a round; it is not killed meanwhile."""
-    monkeypatch.setattr(
-        watch, "STOP_TIMEOUT", 30.0
-    )  # a worker of these tests imports much before it begins
+    """The other node's worker takes a second to stop, as after a round; it is told to, and not killed meanwhile."""
+    monkeypatch.setattr(watch, "STOP_TIMEOUT", 30.0)
     launch.warm_up()
-    with node_pair() as pair, ThreadPoolExecutor(1) as pool:
+    with node_pair(60.0) as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
+        link = next(iter(pair[victim].links.values()))
+        while link.receive_one(60.0) != {"beat": "evaluation"}:
+            pass
         watch.Watch({}, pair[victim]).announce_stop(why)
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(60)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from support import (
 )
 
 from retexo.apps import partition_data, train
+from retexo.cluster.watch import STOP_TIMEOUT
 from retexo.comm.traffic import KINDS
 from retexo.config.compose import compose
 
@@ -216,6 +218,16 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
     assert "dropout: 0.3\n" in shown.stdout
 
 
+def test_a_long_folder_for_temporary_files(place: Path, tmp_path: Path) -> None:
+    """No socket has a path of more than 107 bytes."""
+    folder = tmp_path / ("x" * 130)
+    folder.mkdir()
+    run = ("num_rounds=[2]", f"hydra.run.dir={tmp_path / 'run'}")
+    ended = run_cli(*TRAIN, *run, cwd=place, env={"TMPDIR": str(folder)})
+    assert ended.rc == 0, ended.output
+    assert not list(folder.iterdir())
+
+
 # --- a run that is under way -------------------------------------------------------------------------------------------
 
 
@@ -299,21 +311,21 @@ def test_a_killed_worker_ends_the_run(place: Path, tmp_path: Path) -> None:
         kill_group(process.pid)
 
 
-LONG = pytest.mark.long("Ctrl-C is sent to the whole group below")
-SIGNALS = [
-    pytest.param(signal.SIGTERM, 143, id="TERM"),
-    pytest.param(signal.SIGINT, 130, id="INT", marks=LONG),
-]
-
-
-@pytest.mark.parametrize(("number", "status"), SIGNALS)
-def test_a_signal_ends_everything(
-    place: Path, tmp_path: Path, number: signal.Signals, status: int
+@pytest.mark.parametrize(
+    ("number", "status", "keeps_no_state"),
+    [(signal.SIGTERM, 143, "trainer=full_graph"), (signal.SIGINT, 130, "checkpoint=none")],
+    ids=["TERM", "INT"],
+)
+def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
+    place: Path, tmp_path: Path, number: signal.Signals, status: int, keeps_no_state: str
 ) -> None:
-    process, _ = start_long(place, tmp_path)
+    """Ctrl-C in a terminal reaches the whole group, SIGTERM the parent alone."""
+    process, _ = start_long(place, tmp_path, keeps_no_state)
     try:
-        process.send_signal(number)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        sent = time.monotonic()
         ended = finish(process, timeout=20)
+        assert time.monotonic() - sent < STOP_TIMEOUT, "the workers were waited for"
         assert ended.rc == status, ended.output
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
@@ -322,13 +334,19 @@ def test_a_signal_ends_everything(
         kill_group(process.pid)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_whole_group(place: Path, tmp_path: Path) -> None:
+def test_a_closed_terminal_ends_a_run_that_keeps_its_round(place: Path, tmp_path: Path) -> None:
+    """Its processes all get SIGHUP, and a closing session sends SIGTERM besides."""
     process, _ = start_long(place, tmp_path)
     try:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGHUP)
+        process.terminate()
         ended = finish(process, timeout=20)
-        assert ended.rc == 130, ended.output
+        assert ended.rc in (129, 143), ended.output
+        assert "Traceback" not in ended.output
         assert_nothing_left(process)
+        assert failed_summary(tmp_path)["error"] in ("terminated (SIGHUP)", "terminated (SIGTERM)")
+        for rank in (0, 1):
+            assert list((tmp_path / "run" / "state" / f"rank{rank}").glob("step0-*.state"))
     finally:
         kill_group(process.pid)
 
@@ -671,3 +689,5 @@ def test_multirun(place: Path) -> None:
         json.loads(path.read_text()) for path in sorted((place / "sweep").glob("*/summary.json"))
     ]
     assert [summary["settings"]["seed"] for summary in summaries] == [1, 2]
+    first, second = (summary["seconds"]["total"] for summary in summaries)
+    assert second < first, "it counts from the start of the first job"

@@ -38,31 +38,32 @@ def test_several_nodes(tmp_path: Path, name: str, options: tuple[str, ...], resu
         pytest.importorskip("cryptography")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            "bash",
-            str(ROOT / "examples" / f"{name}.sh"),
-            *options,
-            str(tmp_path),
-            "num_rounds=[2]",
-            "hidden_dim=8",
-        ],
-        env={
-            **os.environ,
-            "PYTHON": sys.executable,
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        ended = finish(process, timeout=240)
-    finally:
-        kill_group(process.pid)
-    assert ended.rc == 0, ended.output
+    for _ in range(1 if options else 2):  # the results of the first time are replaced
+        process = subprocess.Popen(
+            [
+                "bash",
+                str(ROOT / "examples" / f"{name}.sh"),
+                *options,
+                str(tmp_path),
+                "num_rounds=[2]",
+                "hidden_dim=8",
+            ],
+            env={
+                **os.environ,
+                "PYTHON": sys.executable,
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            ended = finish(process, timeout=240)
+        finally:
+            kill_group(process.pid)
+        assert ended.rc == 0, ended.output
     assert "bytes sent" in ended.stdout
     assert json.loads((tmp_path / results / "summary.json").read_text())["status"] == "done"
 

@@ -342,6 +342,19 @@ def test_smoothed_predictions_of_some_nodes_are_those_of_all(tmp_path: Path, rea
     )
 
 
+WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
+
+
+def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
+    run = load_run(checkpoint_of(tmp_path / "run", KINDS["gcn"]))
+    directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
+    for wrong in WRONG_IDS:
+        with pytest.raises(InputError, match=r"^node_ids: .* is no id; .* integers below"):
+            run.predict(directory, node_ids=wrong)  # type: ignore[arg-type]
+    for same in (["1003"], [1003.0], np.array([1003], np.uint16), [np.int32(1003)]):
+        assert run.predict(directory, node_ids=same).ids.tolist() == [1003]  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("parts", [1, 5])
 def test_evaluate_on_other_partitions(place: Path, tmp_path: Path, parts: int) -> None:
     """The same graph in other parts: the same scores, since no node of it is a near tie."""

@@ -74,9 +74,10 @@ def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
 @pytest.mark.parametrize("name", ["full_graph", "bns"])
 def test_evaluate_says_what_the_run_said(place: Place, name: str, tmp_path: Path) -> None:
     summary = place.summary(name)
-    result = evaluate.run(
-        place.settings("app=evaluate", f"checkpoint_dir={place.run_of(name)}"), tmp_path / "out"
-    )
+    asked = ("app=evaluate", f"checkpoint_dir={place.run_of(name)}")
+    with pytest.raises(InputError, match=f"^trainer=local: the model of .* by trainer={name};"):
+        evaluate.run(place.settings(*asked, "trainer=local"), tmp_path / "out")
+    result = evaluate.run(place.settings(*asked, f"trainer={name}"), tmp_path / "out")
     assert {part: result[part] for part in ("train", "val", "test")} == {
         part: summary[part] for part in ("train", "val", "test")
     }
@@ -128,10 +129,9 @@ def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("app", ["plan", "evaluate", "predict"])
-def test_other_apps_have_no_trainers(app: str) -> None:
-    with pytest.raises(InputError, match="trainer=local"):
-        compose(["trainer=local", f"app={app}", "checkpoint_dir=run"])
+def test_a_plan_has_no_other_trainer() -> None:
+    with pytest.raises(InputError, match=r"trainer=local: app=plan predicts .* trainer=lazy"):
+        compose(["trainer=local", "app=plan"])
 
 
 def test_another_trainers_setting_is_no_typo() -> None:

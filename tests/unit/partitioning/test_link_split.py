@@ -3,7 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from partitioning.datasets.node_features import with_features
 from partitioning.directory.read import find
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
+from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.links import baselines, ranks, spectral
 from partitioning.links.paths import ONE, weighted_neighbours
 from partitioning.links.spectral import best_spectral, spectral_rows
-from partitioning.links.split import LinkSplit, read_pairs, split_links
+from partitioning.links.split import LinkSplit, find_relation, read_pairs, split_links
 
 PARTS = ("train", "val", "test")
 
@@ -349,6 +351,15 @@ def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_pa
     assert np.array_equal(part.features.numpy(), made[part.node_ids.numpy() - 1000])
 
 
+def test_a_short_name_of_several_relations_is_refused() -> None:
+    relations = dict.fromkeys([("user", "rates", "movie"), ("movie", "rates", "user")])
+    graph = cast(HeteroGraphData, SimpleNamespace(name="g", relations=relations))
+    assert find_relation(graph, "user__rates__movie") == "user__rates__movie"
+    several = "task.relation=rates: g has the relations user__rates__movie, movie__rates__user"
+    with pytest.raises(InputError, match=several):
+        find_relation(graph, "rates")
+
+
 def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     tmp_path: Path,
 ) -> None:
@@ -376,9 +387,11 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     )
     refused = run_main("app=partition_data", *data, "task.relation=hears", cwd=tmp_path)
     assert (refused.rc, "user__listens__artist" in refused.output) == (2, True)
-    data = (*data, "task.relation=user__listens__artist")
-    ended = run_main("app=partition_data", *data, cwd=tmp_path)
-    assert ended.rc == 0, ended.output
+    full, data = (*data, "task.relation=user__listens__artist"), (*data, "task.relation=listens")
+    for named in (data, full):  # the second time the directory is there
+        ended = run_main("app=partition_data", *named, cwd=tmp_path)
+        assert ended.rc == 0, ended.output
+        assert "note: task.relation=listens: user__listens__artist" in ended.stdout
     directory = find([tmp_path / "g-links-random-vol-2"], 2)
     parts, names = [directory.read(part) for part in range(2)], []
     for part in range(2):

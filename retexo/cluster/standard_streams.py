@@ -1,0 +1,45 @@
+"""Standard streams that are closed, or whose reader has ended, such as `| head -1`: what is written there is dropped."""
+
+import contextlib
+import io
+import os
+import sys
+from typing import Any
+
+
+class _Dropping(io.FileIO):
+    """A descriptor that becomes /dev/null once nobody reads the pipe."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as null:  # noqa: PTH123
+                os.dup2(null.fileno(), self.fileno())
+            return super().write(data)
+
+
+def keep_standard_streams() -> None:
+    """Call first in a command: a file that it opens would get the number of a closed stream, and its output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        with contextlib.suppress(AttributeError, OSError):
+            if stream is not None and stream.fileno() != number:
+                continue  # somebody else's, as of a test
+            raw = io.BufferedWriter(_Dropping(number, "w", closefd=False))
+            setattr(
+                sys,
+                name,
+                io.TextIOWrapper(
+                    raw,
+                    encoding=getattr(stream, "encoding", "utf-8"),
+                    errors="backslashreplace" if number == 2 else getattr(stream, "errors", None),
+                    line_buffering=number == 2 or getattr(stream, "line_buffering", False),
+                    write_through=getattr(stream, "write_through", False),
+                ),
+            )
