@@ -250,9 +250,34 @@ def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Pat
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_replay_log_of_another_run_is_empty(tmp_path: Path) -> None:
+def test_a_replay_log_of_another_run_is_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
+    assert f"{tmp_path}/tape: of another run" in caplog.text
+
+
+def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
+    """A record that announces more than the next record holds: no memory is asked for."""
+
+    def work(comm: Communicator) -> None:
+        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
+        tag = MessageTag("setup")
+        announced = comm.all_to_all([torch.tensor([3])] * 2, [1, 1], tag)
+        sizes = [3 if rank == comm.rank else int(announced[rank]) for rank in range(2)]
+        comm.all_to_all([torch.zeros(3)] * 2, sizes, tag)
+
+    run_threads(2, work)
+    tape = tmp_path / "tape0"
+    content = bytearray(tape.read_bytes())
+    size, _, sent = HEADER.unpack_from(content, START)
+    body = np.array([3, 2**50], np.int64).view(np.uint8)
+    content[START : START + HEADER.size] = HEADER.pack(size, checksum([body]), sent)
+    content[START + HEADER.size : START + HEADER.size + size] = body.tobytes()
+    tape.write_bytes(content)
+    with pytest.raises(TrainingError, match="record 1 is not of what this run does"):
+        run_threads(2, work)
 
 
 @pytest.mark.parametrize(("sent", "values"), [(2, [5]), (1, [5, 6])])
