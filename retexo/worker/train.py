@@ -134,7 +134,14 @@ def _open_recovery(
             )
         return None, (0, 0)
     directory = state_dir(job.run_dir, comm.rank)
-    recovery = Recovery(directory, job.identity, settings.checkpoint.every, stop_requested)
+    recovery = Recovery(
+        directory,
+        job.identity,
+        settings.checkpoint.every,
+        stop_requested,
+        rank=comm.rank,
+        world_size=comm.world_size,
+    )
     first = recovery.agree(comm) if settings.resume else (0, 0)
     comm.replay_log = recovery.replay_log
     return recovery, first
