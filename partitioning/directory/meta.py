@@ -27,6 +27,45 @@ CHUNK = 1 << 20
 """Rows of a tensor that are hashed at a time."""
 
 
+def check_class_names(names: list[Any], num_classes: int) -> None:
+    """ValueError unless these are different names or integers, one for each class; or none."""
+    if not all(isinstance(name, str) or type(name) is int for name in names):
+        raise ValueError("class_names has something else than names and integers")
+    if names and (len(names) != num_classes or len(set(names)) < len(names)):
+        raise ValueError(
+            f"class_names has {len(set(names))} different names, num_classes is {num_classes}"
+        )
+
+
+def _check_links(links: Mapping[str, Any]) -> None:
+    """ValueError for a field of `links` that nobody can have written."""
+    evaluator, relations = links.get("evaluator", ""), links.get("relations", [])
+    if not (isinstance(evaluator, str) and re.fullmatch(r"(hits@\d{1,9}|mrr)?", evaluator)):
+        raise ValueError(f"links.evaluator is {evaluator!r}")
+    if not (isinstance(relations, list) and all(isinstance(name, str) for name in relations)):
+        raise ValueError(f"links.relations is {relations!r}, no list of names")
+    for name in ("spectral", "edges_removed", "cut_rows"):
+        if not _is_count(links.get(name, 0)):
+            raise ValueError(f"links.{name} is {links[name]!r}, no count")
+    for name in ("pairs", "rows"):
+        counts = links.get(name, {})
+        if not (isinstance(counts, dict) and all(map(_is_count, counts.values()))):
+            raise ValueError(f"links.{name} is {counts!r}, no counts by name")
+    baselines = links.get("baselines", {})
+    if not isinstance(baselines, dict):
+        raise ValueError(f"links.baselines is {baselines!r}, no scores by name")
+    for name, scores in baselines.items():
+        if not (
+            isinstance(scores, dict)
+            and all(isinstance(each, int | float) for each in scores.values())
+        ):
+            raise ValueError(f"links.baselines.{name} is {scores!r}, no scores by name")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
 def _is_intact(path: Path, checksum: str) -> bool:
     return path.is_file() and file_checksum(path) == checksum
 
@@ -134,8 +173,8 @@ class Meta:
             meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
             check_types(meta)
             meta.check()
-            if not re.fullmatch(r"(hits@\d+|mrr)?", meta.links.get("evaluator", "")):
-                raise ValueError(f"its evaluator of links is {meta.links['evaluator']!r}")
+            _check_links(meta.links)
+            check_class_names(meta.class_names, meta.num_classes)
             for counts in parts:
                 check_types(counts)
             if not all(isinstance(checksum, str) for checksum in meta.checksums.values()):
@@ -163,6 +202,15 @@ class HeteroMeta(Meta):
     """By relation: `edges`, a list of the parts' counts, self loops left out; `cut`, those between two parts."""
 
     def check(self) -> None:
+        for name, fields in (
+            *((f"types.{name}", ("features", "nodes", "halo")) for name in self.types),
+            *((f"relations.{name}", ("edges", "cut")) for name in self.relations),
+        ):
+            group, _, key = name.partition(".")
+            found = getattr(self, group)[key]
+            missing = [each for each in fields if not isinstance(found, dict) or each not in found]
+            if missing:
+                raise ValueError(f"{name} is {found!r}, without {missing[0]}")
         lists = [each[name] for each in self.types.values() for name in ("nodes", "halo")]
         lists += [each["edges"] for each in self.relations.values()]
         numbers = [

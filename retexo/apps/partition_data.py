@@ -47,7 +47,7 @@ def run(settings: PartitionSettings) -> Meta:
     datasets.canonical_name(settings.dataset.name)  # refuses an unknown one
     directory = directory_of(settings)
     request = requested_settings(settings)
-    found = _existing(directory, request, settings.overwrite)
+    found = _existing(directory, request, settings.overwrite, settings.dataset.file)
     if found is not None:
         if settings.dgl_files and not (directory / f"{directory.name}.json").is_file():
             raise InputError(
@@ -62,9 +62,8 @@ def run(settings: PartitionSettings) -> Meta:
         require_dgl("partition.dgl_files=true")
     # Threads of BLAS wait busily: beside other work two took a hundred times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
-        found = _existing(
-            directory, request, settings.overwrite
-        )  # another process may have made it
+        # Another process may have made it.
+        found = _existing(directory, request, settings.overwrite, settings.dataset.file)
         return _make(settings, directory, request) if found is None else found
 
 
@@ -395,14 +394,14 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))
-            with_others = (
-                name == "dataset_file" and path.suffix in TABLES and path.is_file()
-            )  # of its folder
-            request[name] = {
-                "name": path.name,
-                "sha256": _content_checksum(path.parent if with_others else path),
-            }
+            checksums = [file_checksum(each) for each in _files_of(name, path)]
+            request[name] = {"name": path.name, "sha256": " ".join(checksums) or None}
     return request
+
+
+def is_of_file(value: Any) -> bool:
+    """Whether a setting's value in a request describes a file: its name and what it holds."""
+    return isinstance(value, dict) and value.keys() == {"name", "sha256"}
 
 
 def made_with(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
@@ -423,18 +422,38 @@ def made_with(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
     return there
 
 
-def _content_checksum(path: Path) -> str | None:
-    """sha256 of a file, or of all files right in a folder, its nodes/ and edges/; None without any."""
-    if path.is_file():
-        return file_checksum(path)
-    folders = [path, path / "nodes", path / "edges"] if path.is_dir() else []
-    files = sorted(
-        file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file()
+def _files_of(setting: str, path: Path) -> list[Path]:
+    """The file that a setting names, or all files right in a folder, its nodes/ and edges/; none where there is none.
+
+    A table of dataset_file stands for its folder.
+    """
+    if path.is_file() and not (setting == "dataset_file" and path.suffix in TABLES):
+        return [path]
+    folder = path.parent if path.is_file() else path
+    folders = [folder, folder / "nodes", folder / "edges"] if folder.is_dir() else []
+    return sorted(
+        file for each in folders if each.is_dir() for file in each.iterdir() if file.is_file()
     )
-    return " ".join(file_checksum(file) for file in files) or None
 
 
-def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta | None:
+def _difference(setting: str, there: Any, here: Any, path: str | Path | None) -> str:
+    """What of a setting differs; of files their names. path: of the file or folder that the setting names now."""
+    if not (is_of_file(there) and is_of_file(here)) or there["name"] != here["name"]:
+        shown = (each["name"] if is_of_file(each) else each for each in (there, here))
+        return "{} ({} there, {} now)".format(setting, *shown)
+    before, now = (set(str(each["sha256"] or "").split()) for each in (there, here))
+    if len(before) == len(now) == 1:
+        return f"{setting} ({here['name']} has changed since)"
+    files = [] if path is None else _files_of(setting, Path(path))
+    changed = [file.name for file in files if file_checksum(file) not in before]
+    if not changed:
+        return f"{setting} ({len(before - now)} of the files of {there['name']} are gone)"
+    return f"{setting} ({', '.join(changed)}: changed since, or new)"
+
+
+def _existing(
+    directory: Path, request: dict[str, Any], overwrite: bool, dataset_file: str | None
+) -> Meta | None:
     """The description of a directory that can be used as it is; InputError where it would be lost."""
     if overwrite or not directory.exists():
         return None
@@ -448,8 +467,10 @@ def _existing(directory: Path, request: dict[str, Any], overwrite: bool) -> Meta
     there = made_with(meta, request)
     differing = [name for name in names if request.get(name) != there.get(name)]
     if differing:
+        paths = {"dataset_file": dataset_file}
         changes = ", ".join(
-            f"{name} ({there.get(name)} there, {request.get(name)} now)" for name in differing
+            _difference(name, there.get(name), request.get(name), paths.get(name))
+            for name in differing
         )
         raise InputError(
             f"{directory}: exists with other settings: {changes}; "

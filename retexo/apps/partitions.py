@@ -12,7 +12,7 @@ from partitioning.directory.read import MissingPartitions, PartitionDirectory, f
 from partitioning.errors import InputError
 from partitioning.sites import SiteFolders, find_sites
 from retexo.apps import partition_data
-from retexo.apps.partition_data import directory_of, made_with, requested_settings
+from retexo.apps.partition_data import directory_of, is_of_file, made_with, requested_settings
 from retexo.cluster import launch
 from retexo.config.schema import DEFINED, keys
 from retexo.config.settings import Settings
@@ -157,9 +157,7 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
         here, there = given[name], request.get(name)
         if name == "split" and settings.partition.dataset.split.kind == "default":
             continue
-        if (
-            isinstance(here, dict) and here["sha256"] is None
-        ):  # the data itself need not be where training is
+        if is_of_file(here) and here["sha256"] is None:  # the data need not be where training is
             continue
         if here != there:
             raise InputError(
@@ -170,7 +168,5 @@ def _check_same_data(settings: Settings, directory: PartitionDirectory) -> None:
 
 def _shown(value: Any) -> str:
     return (
-        f"{value.get('name')} (sha256 {str(value.get('sha256'))[:8]})"
-        if isinstance(value, dict)
-        else str(value)
+        f"{value['name']} (sha256 {str(value['sha256'])[:8]})" if is_of_file(value) else str(value)
     )

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     predictions.check_format(wanted.format)
     _check_links(settings)
     joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
+    begun = run_dir / f".predicting{cluster.node_rank}"
+    if begun.exists() and not (run_dir / "predictions.json").exists():
+        logger.warning("%s: removing what an app=predict left that was killed", run_dir)
+        _remove(run_dir, (*predictions.KINDS, *joined))
     prepared = prepare(
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
@@ -39,32 +44,44 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             "predict.embeddings=true: a model of one layer has no hidden layer; leave it out"
         )
     try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        begun.touch()
         result = run_workers(prepared, run_dir, wanted)
+        if cluster.node_rank == 0:
+            result["parts_missing"] = predictions.merge(
+                run_dir, cluster.num_partitions, wanted.format
+            )
+            write_json(run_dir / "predictions.json", result)
     except BaseException:
-        for (
-            name
-        ) in predictions.KINDS:  # some parts may be there; without the others they are of no use
-            shutil.rmtree(run_dir / name, ignore_errors=True)
+        _remove(run_dir, (*predictions.KINDS, *joined))
         raise
+    finally:
+        begun.unlink(missing_ok=True)
     if cluster.node_rank != 0:
         for rank in cluster.local_ranks:
             print_rows({"written": run_dir / "predictions" / f"part{rank}.{wanted.format}"})
         return result
-    missing = predictions.merge(run_dir, cluster.num_partitions, wanted.format)
-    if missing:
+    if result["parts_missing"]:
         logger.warning(
             "%s has only the parts on this node's disk; part(s) %s lie in the run directories of their own nodes",
             run_dir / joined[0],
-            ", ".join(map(str, missing)),
+            ", ".join(map(str, result["parts_missing"])),
         )
-    result["parts_missing"] = missing
-    write_json(run_dir / "predictions.json", result)
     print_table(
         result,
         settings.train.measure_dv,
         [run_dir / name for name in (*joined, "predictions.json")],
     )
     return result
+
+
+def _remove(run_dir: Path, outputs: Sequence[str]) -> None:
+    """Remove predictions that are not complete: some parts without the others are of no use."""
+    for path in (run_dir / name for name in outputs):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _check_links(settings: Settings) -> None:

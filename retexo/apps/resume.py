@@ -19,7 +19,11 @@ from retexo.report.runs import shortest
 logger = logging.getLogger(__name__)
 
 RUN_FILE = Path("state", "run.json")
-OUTPUTS = ("summary.json", "metrics.jsonl", "checkpoint", "state")
+DONE_FILE = Path("done.json")
+"""The summary of a run that is done, on a node that has no summary.json in its run directory."""
+OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
+FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
+FOLDERS = ("checkpoint", "state")
 REMEDIES = {
     "threads": "set cluster.threads={there}: with another number the results are not the same, bit for bit",
     "partitions": "use the partition directory that it was started with",
@@ -34,7 +38,7 @@ def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
         if (run_dir / name).exists():
             raise InputError(
                 f"hydra.run.dir={run_dir}: holds {name} of another run; choose another directory"
-                + (", or go on with that run: resume=auto" if (run_dir / "state").exists() else "")
+                + (", or go on with that run: resume=auto" if (run_dir / RUN_FILE).exists() else "")
             )
 
 
@@ -45,6 +49,8 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
         InputError: it was made with other settings than these, the shared ones.
     """
     path = run_dir / "summary.json"
+    if not path.is_file():
+        path = run_dir / DONE_FILE
     if resume != "auto" or not path.is_file():
         return None
     try:
@@ -58,8 +64,27 @@ def finished(resume: str | None, run_dir: Path, settings: dict[str, Any]) -> dic
     return summary
 
 
-def check_place(resume: str | None, run_dir: Path) -> None:
+def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
+    """Keep on another node than 0 that the run is done: the same command, given again, then ends at once."""
+    if not (run_dir / "summary.json").exists():  # nodes may share a directory
+        write_json(run_dir / DONE_FILE, summary)
+
+
+def _check_kinds(run_dir: Path, ranks: range) -> None:
+    """InputError for a folder in the place of a file that this run writes, or the reverse."""
+    states = [f"state/rank{rank}" for rank in ranks]
+    for name in (*FILES, *(f"{state}/tape" for state in states), *FOLDERS, *states):
+        path, is_folder = run_dir / name, name in (*FOLDERS, *states)
+        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+            kind = "a folder" if is_folder else "a regular file"
+            raise InputError(
+                f"{path}: has to be {kind}; take it away, or choose another hydra.run.dir"
+            )
+
+
+def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
     """InputError for a run directory that is used, and for a `resume` that names none with a state."""
+    _check_kinds(run_dir, ranks)
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
             f"resume={resume}: has no state/run.json to go on from; give the run directory of an app=train that was "
@@ -83,6 +108,8 @@ def prepare(
     source = _source(resume, run_dir)
     if resume is not None and (source / RUN_FILE).is_file():
         run, settings = _recorded(source)
+    if not (run_dir / RUN_FILE).is_file():
+        _remove_leftover(run_dir, ranks)
     if source != run_dir:
         for rank in ranks:
             shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
@@ -93,6 +120,18 @@ def prepare(
     return hashlib.sha256(
         json.dumps(plain_json([run, settings]), sort_keys=True).encode()
     ).hexdigest()
+
+
+def _remove_leftover(run_dir: Path, ranks: range) -> None:
+    """Remove states without run.json: nothing says which run they are of. One was killed before it began."""
+    for folder in (run_dir / "state" / f"rank{rank}" for rank in ranks):
+        if folder.exists():
+            logger.warning(
+                "%s: without %s, of a run that was killed before it began; removed",
+                folder,
+                RUN_FILE.name,
+            )
+            shutil.rmtree(folder)
 
 
 def _source(resume: str | None, run_dir: Path) -> Path:

@@ -234,7 +234,7 @@ def _run_one(directory: Path, one: Planned, lock: int) -> Outcome:
 
 def _clear(directory: Path) -> None:
     """Remove what an earlier attempt left, and nothing else."""
-    for name in (*OUTPUTS, "tensorboard"):
+    for name in (*OUTPUTS, "state", "tensorboard"):
         path = directory / name
         if path.is_dir():
             shutil.rmtree(path)

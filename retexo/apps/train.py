@@ -39,7 +39,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if done is not None:
         logger.info("resume=auto: the run in %s is done", run_dir)
         return done
-    resume.check_place(source, run_dir)
+    resume.check_place(source, run_dir, settings.train.cluster.local_ranks)
     choose_device(settings.train.cluster.device, 0)
     check_logger(settings.train.logger)
     directory = open_local(settings)
@@ -82,6 +82,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     result["seconds"]["total"] = time.time() - settings.started
     summary = {**summary, "status": "done", **result}
     _write_summary(cluster, run_dir, summary)
+    if cluster.node_rank != 0 and kept:
+        resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if cluster.node_rank == 0:
         _print_table(settings, summary, run_dir)
@@ -99,6 +101,13 @@ def _class_rows(summary: dict[str, Any]) -> dict[str, str]:
         "accuracy (validation, test)": f"{val['accuracy']:.4f}, {test['accuracy']:.4f}",
         "F1 on test (micro, macro)": f"{test['micro_f1']:.4f}, {test['macro_f1']:.4f}",
     }
+
+
+def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
+    """From where the run went on; nothing of one that began anew."""
+    if resumed is None or resumed["layer"] == resumed["round"] == 0:
+        return {}
+    return {"went on from": "layer {layer}, round {round} of {run_dir}".format(**resumed)}
 
 
 def _reason(error: BaseException) -> str:
@@ -119,6 +128,7 @@ def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> 
         "model, trainer": f"{settings.train.model.name}, {settings.train.trainer.name}",
         **(link_rows(summary) if settings.train.task.links else _class_rows(summary)),
         "rounds per layer": ", ".join(map(str, summary["rounds"])),
+        **_resumed_row(summary["resumed"]),
         "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
         "bytes sent": f"{counted['total']:,}",
         "results": str(run_dir),

@@ -81,6 +81,8 @@ class Communicator:
         assert to_peers[self.rank].numel() == from_sizes[self.rank], (
             "a message of another size than announced"
         )
+        if self.replay_log is not None and tag.kind not in OF_ROUNDS:
+            self.replay_log.check_size(sum(from_sizes) * to_peers[self.rank].element_size())
         outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
         received = list(
             torch.split(

@@ -4,33 +4,36 @@ Training is deterministic, so a worker that repeats the same steps asks for the 
 the digest of the run, then one record per message: a header, and the bytes from all peers by rank.
 """
 
+import logging
 import os
 import struct
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from retexo.comm.transport import Pieces, fill
-from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
+
+logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<QII")
 """Of a record: bytes that follow, their checksum, and that of what this worker sent."""
-BLOCK = 1 << 12
-"""Bytes whose words are added up before a CRC-32 is taken of the sums."""
+CHUNK = 1 << 22
+"""Bytes that are read at a time to check a record."""
 RELEASED_FROM = 1 << 20
 """Bytes of a record that does not stay in memory."""
-FORM = b"\5"
-"""How a file begins; not those of before the first release, whose messages are others."""
+FORM = b"\6"
+"""Format version. A log of an earlier version counts as empty: its checksums are others."""
 
 
 class ReplayLog:
     """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """identity: hex digest of the run; a file of another run or form, or none, counts as empty."""
+        """identity: hex digest of the run and worker. A file of another one or of another format counts as empty."""
         self.path, self._start = path, FORM + bytes.fromhex(identity)
         self._ends = self._scan()
         """Where each intact record ends, behind the start of the file."""
@@ -51,15 +54,18 @@ class ReplayLog:
         if not self.path.exists():
             return ends
         with self.path.open("rb") as file:
-            if file.read(len(self._start)) != self._start:
+            start = file.read(len(self._start))
+            if start != self._start:
+                if start:
+                    logger.warning(
+                        "%s: of another run, worker or version; its messages are sent again",
+                        self.path,
+                    )
                 return ends
             length = self.path.stat().st_size
             while len(header := file.read(HEADER.size)) == HEADER.size:
                 size, expected, _ = HEADER.unpack(header)
-                if (
-                    size > length - file.tell()
-                    or checksum([np.frombuffer(file.read(size), np.uint8)]) != expected
-                ):
+                if size > length - file.tell() or _checksum_of_next(file, size) != expected:
                     break
                 ends.append(file.tell())
         return ends
@@ -73,21 +79,36 @@ class ReplayLog:
         self._file.truncate(self._ends[-1])
         self._position = 0
 
+    def check_size(self, num_bytes: int) -> None:
+        """TrainingError where the next record does not have this many bytes: before memory for them is asked for."""
+        size = self._size_of_next()
+        if size is not None and size != num_bytes:
+            raise self._other_run()
+
     def next(self, sent: int, received: Pieces) -> bool:
         """Write into `received` what came when messages with the checksum `sent` went out; False at the log's end."""
-        if self._last is not None or self._position == len(
-            self
-        ):  # what is being written is the last
+        size = self._size_of_next()
+        if size is None:
             return False
         self._file.seek(self._ends[self._position])
-        size, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
+        _, _, sent_before = HEADER.unpack(self._file.read(HEADER.size))
         if sent != sent_before or size != sum(map(len, received)):
-            raise TrainingError(
-                f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
-            )
+            raise self._other_run()
         fill(received, np.frombuffer(self._file.read(size), np.uint8))
         self._position += 1
         return True
+
+    def _size_of_next(self) -> int | None:
+        """Bytes of the next record, without its header; None at the log's end."""
+        if self._last is not None or self._position == len(self):  # the last is being written
+            return None
+        first, end = self._ends[self._position : self._position + 2]
+        return end - first - HEADER.size
+
+    def _other_run(self) -> TrainingError:
+        return TrainingError(
+            f"{self.path}: record {self._position} is not of what this run does; begin anew, without resume"
+        )
 
     def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
         """Add what came when messages with the checksum `sent` went out.
@@ -131,13 +152,19 @@ class ReplayLog:
 
 
 def checksum(pieces: Pieces) -> int:
-    """CRC-32 of a message's length and of the sum of 64-bit words of each BLOCK, wherever the message is cut.
+    """CRC-32 of a message, wherever it is cut.
 
-    A CRC-32 of all its bytes would take six times as long.
+    On an AMD EPYC zlib hashes 4.2 GB/s of 256 MiB, hashlib's SHA-256 1.8 and BLAKE2b 0.9; XXH3, a package more, 30.
     """
-    value, rest = sum(map(len, pieces)) % (1 << 32), np.zeros(0, np.uint8)
+    value = 0
     for piece in pieces:
-        content: ByteArray = np.concatenate((rest, piece)) if len(rest) else piece
-        blocks, rest = np.split(content, [len(content) // BLOCK * BLOCK])
-        value = zlib.crc32(blocks.view(np.uint64).reshape(-1, BLOCK // 8).sum(axis=1), value)
-    return zlib.crc32(rest.data, value)
+        value = zlib.crc32(piece.data, value)
+    return value
+
+
+def _checksum_of_next(file: BinaryIO, size: int) -> int:
+    """The checksum of the next `size` bytes of a file."""
+    value = 0
+    for first in range(0, size, CHUNK):
+        value = zlib.crc32(file.read(min(CHUNK, size - first)), value)
+    return value

@@ -14,6 +14,7 @@ from typing import Any
 from safetensors.torch import load_file, save
 from torch import nn
 
+from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError
 from partitioning.files import UNREADABLE, check_types, file_checksum
 from retexo.config.settings import ExchangeSettings, ModelSettings
@@ -94,6 +95,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
             "does not hold; its scores are in summary.json. To predict, train by another trainer"
         )
     try:
+        names = content.get("class_names", [])
+        if not isinstance(names, list):
+            raise TypeError(f"class_names is {names!r}, no list")
+        is_of_links = bool(getattr(architecture, "scorer", ""))
+        check_class_names(names, len(names) if is_of_links else architecture.num_classes)
         return Checkpoint(
             directory,
             architecture,
@@ -102,7 +108,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             Answer.from_json(content.get("answer"), architecture.model.num_layers),
             _exchange(content.get("exchange_precision"), architecture.model.num_layers),
             content.get("trainer"),
-            list(content.get("class_names", ())),
+            names,
         )
     except KeyError as error:
         raise InputError(

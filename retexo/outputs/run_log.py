@@ -57,14 +57,14 @@ class RunLog:
         """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
         if self._file is None or self._path is None:
             return
-        text = self._path.read_text().splitlines(keepends=True)
         try:
+            text = self._path.read_text().splitlines(keepends=True)
             lines = [json.loads(line) for line in text if line.endswith("}\n")]
             kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
             seconds = float(kept[-1]["seconds"]) if kept else 0.0
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise TrainingError(
-                f"{self._path}: damaged ({error}); go on without it: delete it"
+                f"{self._path}: damaged ({error}); take it away to go on without it"
             ) from error
         self._file.truncate(0)
         self._file.writelines(json.dumps(line) + "\n" for line in kept)

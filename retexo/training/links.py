@@ -77,7 +77,7 @@ class LinkSeeds:
     _step: tuple[int, int] = field(default=(0, 0))
 
     def begin(self, number: int) -> None:
-        """A round begins: what is drawn in it depends on its number and the step alone, also in a resumed run."""
+        """A round begins. Its pairs and nodes depend only on seed, layer, round and step, also in a resumed run."""
         self._step = number, 0
 
     def _generator(self, *key: int) -> torch.Generator:
@@ -93,7 +93,8 @@ class LinkSeeds:
         drawn, log_expected = self._draw(generator)
         if self.batch_size is None or self.batch_size >= len(self.train):
             return LinkBatch(slice(None), self.train, drawn, log_expected, 1.0)
-        rows = self.train[torch.randperm(len(self.train))[: self.batch_size]]
+        order = torch.randperm(len(self.train), generator=generator)
+        rows = self.train[order[: self.batch_size]]
         nodes, rows, drawn = _numbered(rows, drawn)
         return LinkBatch(nodes, rows, drawn, log_expected, len(self.train) / self.batch_size)
 

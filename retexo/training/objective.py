@@ -175,7 +175,7 @@ class LayerObjective:
         return self.train
 
     def begin(self, number: int) -> None:
-        """Nothing depends on it."""
+        """Nothing depends on it: batches are drawn from torch's generator, whose state is saved with the round."""
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.read.inputs(place) for place in self.read.chunks)

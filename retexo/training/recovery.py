@@ -10,7 +10,8 @@ RUN_DIR/state/
 
 What follows from the replay log and the finished layers, such as embeddings, is computed again. Each worker saves its
 own state, on the disk of its node; workers agree on the newest round that all of them have intact. A state is a
-safetensors file with JSON in its header, then its SHA-256: loading it executes nothing.
+safetensors file with JSON in its header, then its SHA-256: loading it executes nothing. It names its run, rank, layer
+and round, so a file that was moved or copied to another's place is not used.
 """
 
 import hashlib
@@ -56,11 +57,14 @@ class Recovery:
         identity: str,
         every: int | None,
         stop_requested: Callable[[], bool] = lambda: False,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         """directory: of this worker. identity: hex SHA-256 of the run. every: rounds between two saved states; None
         for states of finished layers only. stop_requested: whether this worker has been told to end.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        self._worker = {"rank": rank, "world_size": world_size}
         self.directory, self.identity, self.every, self.stop_requested = (
             directory,
             identity,
@@ -68,8 +72,10 @@ class Recovery:
             stop_requested,
         )
         tape = directory / "tape"
+        worker = hashlib.sha256(f"{identity} rank {rank} of {world_size}".encode()).hexdigest()
         try:
-            self.replay_log = ReplayLog(tape, identity)
+            directory.mkdir(parents=True, exist_ok=True)
+            self.replay_log = ReplayLog(tape, worker)
         except OSError as error:
             raise InputError(f"{tape}: cannot be used ({error.strerror}); {REMEDY}") from error
         self._num_layers = 0
@@ -98,46 +104,43 @@ class Recovery:
     def _intact(self) -> tuple[int, list[tuple[int, int]]]:
         """How many layers are finished, and the newest saved rounds; warns of damaged and foreign files."""
         layers = 0
-        while self._is_intact(self.directory / f"layer{layers}.state"):
+        while self._is_intact(layers, None):
             layers += 1
-        rounds = [place for place, path in self._saved_rounds() if self._is_intact(path)]
+        rounds = [place for place in self._saved_rounds() if self._is_intact(*place)]
         return layers, rounds[-MAX_SAVED_ROUNDS:]
 
-    def _is_intact(self, path: Path) -> bool:
-        if not path.exists():
+    def _is_intact(self, layer: int, number: int | None) -> bool:
+        if not self._path_of(layer, number).exists():
             return False
         try:
-            self._read(path)
+            self._read(layer, number)
         except InputError as error:
             logger.warning("%s", error)
             return False
         return True
 
-    def _saved_rounds(self) -> list[tuple[tuple[int, int], Path]]:
-        """Layer and round, with their file; the oldest first."""
-        found = []
-        for path in self.directory.glob("step*.state"):
-            name = re.fullmatch(r"step(\d+)-(\d+)", path.stem)
-            if name:
-                found.append(((int(name[1]), int(name[2])), path))
-        return sorted(found)
+    def _saved_rounds(self) -> list[tuple[int, int]]:
+        """Layer and round of each file; the oldest first."""
+        names = (
+            re.fullmatch(r"step(\d{1,9})-(\d{1,9})", path.stem)
+            for path in self.directory.glob("step*.state")
+        )
+        return sorted((int(name[1]), int(name[2])) for name in names if name)
 
     def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
         """Have `load` take the state of a finished layer; False for one that has to be trained."""
-        return layer < self._num_layers and self._load(self.directory / f"layer{layer}.state", load)
+        return layer < self._num_layers and self._load(layer, None, load)
 
     def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
         """Have `load` take the state to continue a layer from; False for one that begins with round 0."""
         return (
-            self._round is not None
-            and self._round[0] == layer
-            and self._load(self._path_of(*self._round), load)
+            self._round is not None and self._round[0] == layer and self._load(*self._round, load)
         )
 
-    def _load(self, path: Path, load: Callable[[State], None]) -> bool:
+    def _load(self, layer: int, number: int | None, load: Callable[[State], None]) -> bool:
         """InputError for a state that is intact, and not one that this run can have written."""
-        with reading(path, "state of this run", REMEDY):
-            load(self._read(path))
+        with reading(self._path_of(layer, number), "state of this run", REMEDY):
+            load(self._read(layer, number))
         return True
 
     def is_due(self, number: int) -> bool:
@@ -146,27 +149,41 @@ class Recovery:
 
     def save_round(self, layer: int, number: int, state: State) -> None:
         """Save the state of a layer after `number` rounds, and delete all but the newest MAX_SAVED_ROUNDS."""
-        self._write(self._path_of(layer, number), state)
-        for _, path in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
-            path.unlink()
+        self._write(layer, number, state)
+        for place in self._saved_rounds()[:-MAX_SAVED_ROUNDS]:
+            self._path_of(*place).unlink()
 
     def save_layer(self, layer: int, state: State) -> None:
         """Save the state of a finished layer."""
-        self._write(self.directory / f"layer{layer}.state", state)
+        self._write(layer, None, state)
 
-    def _path_of(self, layer: int, number: int) -> Path:
-        return self.directory / f"step{layer}-{number}.state"
+    def _path_of(self, layer: int, number: int | None) -> Path:
+        """number: rounds; None for the finished layer."""
+        name = f"layer{layer}" if number is None else f"step{layer}-{number}"
+        return self.directory / f"{name}.state"
 
-    def _write(self, path: Path, state: State) -> None:
+    def _place_of(self, layer: int, number: int | None) -> dict[str, int | None]:
+        """What a state says of its place, by which it is known again."""
+        return {**self._worker, "layer": layer, "round": number}
+
+    def _write(self, layer: int, number: int | None, state: State) -> None:
         tensors: dict[str, Tensor] = {}
-        content = {"identity": self.identity, "state": _pack(state, tensors)}
+        content = {
+            "identity": self.identity,
+            "place": self._place_of(layer, number),
+            "state": _pack(state, tensors),
+        }
         data = save(tensors, {"content": json.dumps(content)})
-        with atomic_write(path) as unfinished, unfinished.open("wb") as file:
+        with (
+            atomic_write(self._path_of(layer, number)) as unfinished,
+            unfinished.open("wb") as file,
+        ):
             file.write(data)
             file.write(hashlib.sha256(data).digest())
 
-    def _read(self, path: Path) -> State:
-        """InputError for a file that is damaged, no state, or of another run."""
+    def _read(self, layer: int, number: int | None) -> State:
+        """InputError for a file that is damaged, no state, or of another run, rank, layer or round."""
+        path = self._path_of(layer, number)
         with reading(path, "state", "it is not used"):
             data = path.read_bytes()
             data, checksum = data[:-32], data[-32:]
@@ -177,6 +194,12 @@ class Recovery:
             content = json.loads(header["__metadata__"]["content"])
             if content["identity"] != self.identity:
                 raise ValueError("of another run")
+            here = self._place_of(layer, number)
+            there = content.get("place", here)  # states of before 0.1.0 do not say it
+            differing = [name for name in here if there[name] != here[name]]
+            if differing:
+                found = ", ".join(f"{name} {there[name]}" for name in differing)
+                raise ValueError(f"of {found}, in another's place")
             return dict(_unpack(content["state"], tensors))
 
 

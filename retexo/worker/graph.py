@@ -244,6 +244,23 @@ def read_graph(
     return graph_of(part if trained is None else as_trained(part, directory, trained), task)
 
 
+def load_graph(
+    directory: PartitionDirectory,
+    rank: int,
+    trained: Checkpoint | None = None,
+    task: TaskSettings | None = None,
+) -> Graph:
+    """As read_graph; InputError where a file is no longer the one that meta.json describes.
+
+    The parent checked the files before, but they may have been replaced since. A mapped array keeps the file that it
+    was opened from, so the check comes after reading.
+    """
+    graph = read_graph(directory, rank, trained, task)
+    if directory.meta is not None:
+        directory.verify([rank])
+    return graph
+
+
 def make_inference_context(
     settings: TrainSettings,
     checkpoint: Checkpoint,

@@ -23,7 +23,7 @@ from retexo.training.secure import hide_shares
 from retexo.worker.context import task_of
 from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import inferred_scores
-from retexo.worker.graph import make_inference_context, read_graph
+from retexo.worker.graph import load_graph, make_inference_context
 from retexo.worker.links import write_links
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, configure, serve
@@ -57,7 +57,7 @@ def run(
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        graph = read_graph(job.directory, rank, job.checkpoint, job.settings.task)
+        graph = load_graph(job.directory, rank, job.checkpoint, job.settings.task)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with (

@@ -23,7 +23,7 @@ from retexo.training.secure import hide_shares
 from retexo.worker.context import task_of
 from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
-from retexo.worker.graph import find_trainer, read_graph
+from retexo.worker.graph import find_trainer, load_graph
 from retexo.worker.measure import MemoryWatch, measurements
 from retexo.worker.process import Job, catch_termination, configure, release_freed_memory, serve
 
@@ -55,7 +55,7 @@ def run(
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
-        graph = read_graph(job.directory, rank, task=settings.task)
+        graph = load_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
         connected(job.rendezvous, rank, streams) as transport,
@@ -75,6 +75,12 @@ def run(
         trainer = find_trainer(settings)
         recovery, (layer, number) = _open_recovery(job, comm, trainer)
         log.resume_from(layer, number)
+        resumed = None
+        if settings.resume is not None:
+            source = job.run_dir if settings.resume == "auto" else settings.resume
+            resumed = {"layer": layer, "round": number, "run_dir": str(source)}
+            if rank == 0:
+                logger.info("goes on from layer %d, round %d of the run in %s", *resumed.values())
         with clock.phase("plan"):
             context = graph.make_context(
                 settings,
@@ -107,7 +113,7 @@ def run(
         return {
             **scores,
             "rounds": trained.rounds,
-            "resumed": {"layer": layer, "round": number} if settings.resume else None,
+            "resumed": resumed,
             **measurements(comm, clock, (resident, private), seconds, settings.model.num_layers),
         }
 
@@ -127,8 +133,14 @@ def _open_recovery(
         return None, (0, 0)
     directory = state_dir(job.run_dir, comm.rank)
     # From here on a worker that is told to end saves its round first. Before, and without states, it ends at once.
-    stop_requested = catch_termination()
-    recovery = Recovery(directory, job.identity, settings.checkpoint.every, stop_requested)
+    recovery = Recovery(
+        directory,
+        job.identity,
+        settings.checkpoint.every,
+        catch_termination(),
+        rank=comm.rank,
+        world_size=comm.world_size,
+    )
     first = recovery.agree(comm) if settings.resume else (0, 0)
     comm.replay_log = recovery.replay_log
     return recovery, first

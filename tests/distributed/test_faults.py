@@ -253,7 +253,7 @@ def test_a_fault_in_a_phase(
     assert layers(run_dir) == whole
     if phase == "round":
         kept = 5 if fault == "terminate" else 2  # told to stop, they end the next round and keep it
-        assert summary["resumed"] == {"layer": 1, "round": kept}
+        assert (summary["resumed"]["layer"], summary["resumed"]["round"]) == (1, kept)
 
 
 @pytest.mark.long("fifty runs of what others run once")

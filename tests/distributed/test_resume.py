@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import random_graph, snapshot, thirds, write_partitions
 
@@ -22,6 +23,7 @@ from retexo.config.compose import compose
 from retexo.config.schema import without
 from retexo.config.settings import Settings
 from retexo.errors import TrainingError
+from retexo.outputs.files import write_json
 from retexo.worker import train as train_worker
 
 WORLD = 3
@@ -99,6 +101,15 @@ def disk_is_full(
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    train_worker.main(rank, job, parent, streams)
+
+
+def replaces_features(
+    file: Path, rank: int, job: Any, parent: Connection, streams: Streams | None
+) -> None:
+    """A worker, of which rank 1 finds other features than the parent has checked."""
+    if rank == 1:
+        np.save(file, np.load(file) + 1)
     train_worker.main(rank, job, parent, streams)
 
 
@@ -221,7 +232,7 @@ def test_of_a_damaged_step_the_one_before_it_is_used(
         content = bytearray((interrupted / "state" / "run.json").read_bytes())
     path.write_bytes(content[:-5] if what == "cut" else content)
     summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
-    assert summary["resumed"] == {"layer": 0, "round": 2}
+    assert summary["resumed"] == {"layer": 0, "round": 2, "run_dir": str(interrupted)}
     assert_same_run(interrupted, whole_runs[SYNC])
 
 
@@ -234,6 +245,7 @@ def test_a_damaged_tape_is_used_as_far_as_it_goes(
     assert train.run(settings(parts, *SYNC, "resume=auto"), interrupted)["resumed"] == {
         "layer": 0,
         "round": 4,
+        "run_dir": str(interrupted),
     }
     assert_same_run(interrupted, whole_runs[SYNC])
 
@@ -281,6 +293,7 @@ def test_a_state_of_a_version_with_fewer_settings(
     assert train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)["resumed"] == {
         "layer": 0,
         "round": 4,
+        "run_dir": str(tmp_path),
     }
     assert_same_run(tmp_path, whole_runs[SYNC])
 
@@ -296,6 +309,62 @@ def test_gat_of_a_state_from_before_has_no_self_loops(tmp_path: Path) -> None:
         InputError, match=r"model.self_loops=True: .* was started with model.self_loops=False"
     ):
         resume.check_same("auto", tmp_path, {}, now)
+
+
+def test_a_part_that_was_replaced_after_its_check_is_refused(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(parts, tmp_path / "parts"))
+    (file,) = own.glob("*/part1/feat.npy")
+    monkeypatch.setattr(train, "main", partial(replaces_features, file))
+    with pytest.raises((InputError, TrainingError), match=r"part1/feat.npy: its checksum is not"):
+        train.run(settings(own, *SYNC), tmp_path / "run")
+
+
+def test_a_state_without_a_description_is_of_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As left by a kill before run.json was there: the same command begins anew, and says so."""
+    (tmp_path / "state" / "rank0").mkdir(parents=True)
+    (tmp_path / "state" / "rank0" / "tape").write_bytes(b"1")
+    for setting in (None, "auto"):
+        resume.check_place(setting, tmp_path, range(1))
+    resume.prepare("auto", tmp_path, range(1), {}, {})
+    assert "killed before it began; removed" in caplog.text
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["run.json"]
+
+
+def test_another_node_knows_that_the_run_is_done(tmp_path: Path) -> None:
+    summary = {"status": "done", "settings": {"seed": 3}, "test": {"accuracy": 0.5}}
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    for place in (own, shared):
+        place.mkdir()
+    write_json(shared / "summary.json", {**summary, "status": "running"})
+    for place, expected in ((own, summary), (shared, None)):
+        resume.note_done(place, summary)
+        assert resume.finished("auto", place, {"seed": 3}) == expected
+    with pytest.raises(InputError, match=r"seed=4: the run in .* was started with seed=3"):
+        resume.finished("auto", own, {"seed": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"),
+    [
+        ("metrics.jsonl", True),
+        ("summary.json", True),
+        ("state/rank0/tape", True),
+        ("state/rank0", False),
+        ("state", False),
+        ("checkpoint", False),
+    ],
+)
+def test_files_and_folders_in_each_others_place(name: str, is_folder: bool, tmp_path: Path) -> None:
+    place = tmp_path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.mkdir() if is_folder else place.write_text("")
+    kind = "a regular file" if is_folder else "a folder"
+    with pytest.raises(InputError, match=f"{name}: has to be {kind}; take it away"):
+        resume.check_place("auto", tmp_path, range(1))
 
 
 def test_a_used_directory_needs_resume(parts: Path, interrupted: Path) -> None:

@@ -442,6 +442,23 @@ def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
     return result
 
 
+def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -> None:
+    """Without the note that one was begun, predictions are another run's; with a result they are complete."""
+    parts = tmp_path / "predictions"
+    parts.mkdir()
+    (parts / "part7.csv").write_text("")
+    with pytest.raises(InputError, match="holds predictions of another run"):
+        predicted(place, tmp_path, "predict.format=csv")
+    (tmp_path / ".predicting0").touch()
+    predicted(place, tmp_path, "predict.format=csv")
+    assert not (parts / "part7.csv").exists()
+    assert not (tmp_path / ".predicting0").exists()
+    (tmp_path / ".predicting0").touch()
+    with pytest.raises(InputError, match=r"holds predictions\.json of another run"):
+        predicted(place, tmp_path, "predict.format=csv")
+    assert (tmp_path / "predictions.csv").is_file()
+
+
 @pytest.fixture(scope="module")
 def written(place: Path) -> Path:
     """The run directory of a prediction with embeddings, as parquet."""

@@ -117,3 +117,12 @@ def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
         ):
             open_directory(with_parts_found(compose([f"dataset_name={name}"])))
     assert not Path("data").exists()
+
+
+def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
+    data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
+    kinds = "features={type1:degree}"
+    partition_data.run(compose([*data, kinds]).partition)
+    assert open_directory(compose([*data, kinds])).num_parts == 4
+    with pytest.raises(InputError, match=r"features=.*random.* was made with features=.*degree"):
+        open_directory(compose([*data, "features={type1:random}"]))

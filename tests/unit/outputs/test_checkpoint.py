@@ -9,7 +9,7 @@ import torch
 from partitioning.errors import InputError
 from retexo.config.settings import ModelSettings
 from retexo.nn.stage import Architecture, build_stages
-from retexo.outputs.checkpoint import load_model, save_layer, save_model
+from retexo.outputs.checkpoint import load_model, open_checkpoint, save_layer, save_model
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gcn", {}),
@@ -62,3 +62,21 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path, shape, {})
     with pytest.raises(InputError, match=r"not a complete checkpoint"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["a"], "class_names has 1 different names"),
+        ([["a"], ["b"], ["c"]], "class_names has something else"),
+        ("abc", "class_names is 'abc'"),
+    ],
+)
+def test_class_names_that_are_not_those_of_the_classes(
+    names: Any, says: str, tmp_path: Path
+) -> None:
+    shape = architecture("gcn", {})
+    described = {"multilabel": False, "partition_digest": "", "class_names": names}
+    save_model(tmp_path, shape, described)
+    with pytest.raises(InputError, match=rf"model\.json: damaged: {says}"):
+        open_checkpoint(tmp_path)

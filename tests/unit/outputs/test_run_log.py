@@ -9,6 +9,7 @@ from support import train_settings
 
 from partitioning.errors import InputError
 from retexo.cluster.heartbeat import Progress
+from retexo.errors import TrainingError
 from retexo.outputs import run_log
 from retexo.outputs.run_log import RunLog, check_logger
 
@@ -44,6 +45,15 @@ def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
         "layer 0/train_loss": [(0, 2.0), (1, 1.5), (2, 1.25)],
         "layer 0/val_metric": [(0, 0.25), (2, 0.625)],
     }
+
+
+def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\0")
+    with (
+        RunLog(tmp_path, 0, train_settings()) as log,
+        pytest.raises(TrainingError, match=r"metrics\.jsonl: damaged .*; take it away"),
+    ):
+        log.resume_from(0, 2)
 
 
 def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

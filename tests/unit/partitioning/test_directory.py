@@ -406,6 +406,28 @@ def test_what_the_meta_says_is_compared_with_the_parts(
         find([directory.path], 3).read(0)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("class_names", ["one"], "class_names has 1 different names, num_classes is 3"),
+        ("class_names", ["a", "b", "b"], "class_names has 2 different names"),
+        ("class_names", ["a", "b", ["c"]], "class_names has something else than names"),
+        ("links", {"evaluator": 5}, "links.evaluator is 5"),
+        ("links", {"relations": 5}, "links.relations is 5"),
+        ("links", {"spectral": "x"}, "links.spectral is 'x'"),
+        ("links", {"rows": [1]}, r"links.rows is \[1\]"),
+        ("links", {"baselines": {"Adamic-Adar": 3}}, "links.baselines.Adamic-Adar is 3"),
+    ],
+)
+def test_a_damaged_field_of_the_meta_is_named(
+    directory: PartitionDirectory, field: str, value: Any, says: str
+) -> None:
+    path = directory.path / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError, match=rf"meta\.json: damaged \({says}"):
+        verify_directory(directory.path)
+
+
 def test_the_number_of_parts(directory: PartitionDirectory) -> None:
     with pytest.raises(InputError, match="3 parts, num_partitions=2"):
         find([directory.path], 2)

@@ -153,6 +153,18 @@ def test_a_damaged_description_is_named(tmp_path: Path, at: tuple[str, ...], val
         verify_directory(directory)
 
 
+@pytest.mark.parametrize("field", ["types.movie", "relations.person__directs__movie"])
+@pytest.mark.parametrize("value", [None, [], {"nodes": [1, 1]}])
+def test_a_damaged_type_or_relation_is_named(tmp_path: Path, field: str, value: object) -> None:
+    path = write_hetero(tmp_path, random_hetero(), 2).path / "meta.json"
+    content = json.loads(path.read_text())
+    group, name = field.split(".")
+    content[group][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=rf"meta\.json: damaged \({field} is "):
+        verify_directory(path.parent)
+
+
 def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="node_classification_rgcn"):
         write_hetero(tmp_path, random_hetero(), 2).read(0)

@@ -107,8 +107,33 @@ def test_other_settings_are_refused_and_named(folder: Path, override: str) -> No
 def test_changed_data_are_refused(folder: Path) -> None:
     made(folder)
     save_npz(folder / "toy.npz", random_graph(seed=9), thirds(40))
-    with pytest.raises(InputError, match="dataset_file"):
+    with pytest.raises(InputError, match=r"dataset_file \(toy.npz has changed since\)"):
         made(folder)
+
+
+def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(
+        "id,x,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(9))
+    )
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    data = ["dataset_name=file", f"dataset_file={tmp_path}", f"partition_dir={tmp_path}/parts"]
+    settings = compose(
+        [
+            *data,
+            "num_partitions=2",
+            "split=fraction",
+            "split.train=.4",
+            "split.val=.3",
+            "split.test=.3",
+        ]
+    ).partition
+    partition_data.run(settings)
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,3\n")
+    with pytest.raises(InputError, match=r"dataset_file \(edges.csv: changed since, or new\)"):
+        partition_data.run(settings)
+    (tmp_path / "edges.csv").unlink()
+    with pytest.raises(InputError, match=r"dataset_file \(1 of the files of .* are gone\)"):
+        partition_data.run(settings)
 
 
 def test_changed_index_files_are_refused(folder: Path) -> None:

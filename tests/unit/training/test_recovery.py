@@ -26,15 +26,17 @@ START = len(FORM) + 32
 """Bytes before the records of a replay log."""
 
 
-def recovery(directory: Path, identity: str = RUN, every: int | None = 1) -> Recovery:
-    return Recovery(directory, identity, every)
+def recovery(
+    directory: Path, identity: str = RUN, every: int | None = 1, rank: int = 0
+) -> Recovery:
+    return Recovery(directory, identity, every, rank=rank, world_size=2)
 
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each of the workers in folder/0, folder/1 ... would go on."""
 
     def work(comm: Communicator) -> tuple[int, int]:
-        return recovery(folder / str(comm.rank)).agree(comm)
+        return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
 
     return run_threads(world, work)
 
@@ -117,7 +119,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 ) -> None:
     """An entry is a step, or a layer that has ended."""
     for rank, entries in enumerate((first, second)):
-        saved = recovery(tmp_path / str(rank))
+        saved = recovery(tmp_path / str(rank), rank=rank)
         for entry in entries:
             if isinstance(entry, tuple):
                 saved.save_round(*entry, {"at": list(entry)})
@@ -128,7 +130,7 @@ def test_workers_agree_on_the_newest_that_all_have(
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
-        saved = recovery(tmp_path / str(rank))
+        saved = recovery(tmp_path / str(rank), rank=rank)
         saved.save_round(0, 1, {"values": torch.arange(5)})
         saved.save_round(0, 2, {"values": torch.arange(5)})
     whole = (tmp_path / "1" / "step0-2.state").read_bytes()
@@ -141,11 +143,53 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1/step0-2.state: not a readable state (damaged" in caplog.text
     (tmp_path / "1" / "step0-2.state").write_bytes(whole)
     assert agreed(tmp_path) == [(0, 2)] * 2
-    recovery(tmp_path / "other", OTHER).save_round(0, 2, {})
+    recovery(tmp_path / "other", OTHER, rank=1).save_round(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
         assert agreed(tmp_path) == [(0, 1)] * 2
     assert "1/step0-2.state: not a readable state (of another run" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "goes_on", "says"),
+    [
+        ("0/step1-2.state", "1/step1-2.state", (1, 0), "of rank 0, in another's place"),
+        ("0/layer0.state", "1/layer0.state", (0, 0), "of rank 0, in another's place"),
+        ("1/step1-2.state", "1/step1-9.state", (1, 2), "of round 2, in another's place"),
+        ("1/layer0.state", "1/layer1.state", (1, 2), "of layer 0, in another's place"),
+        ("1/layer0.state", "1/step1-2.state", (1, 0), "of layer 0, round None, in another's"),
+    ],
+)
+def test_a_state_in_the_place_of_another_is_named(
+    source: str,
+    target: str,
+    goes_on: tuple[int, int],
+    says: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for rank in range(2):
+        saved = recovery(tmp_path / str(rank), rank=rank)
+        saved.save_layer(0, {"values": torch.arange(5)})
+        saved.save_round(1, 2, {"values": torch.arange(5)})
+    (tmp_path / target).write_bytes((tmp_path / source).read_bytes())
+    assert agreed(tmp_path) == [goes_on] * 2
+    assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
+
+
+def test_replay_logs_of_two_workers_are_not_mixed_up(tmp_path: Path) -> None:
+    recovery(tmp_path / "0").replay_log.append(1, out([2]))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "0" / "tape").rename(tmp_path / "1" / "tape")
+    assert len(recovery(tmp_path / "1", rank=1).replay_log) == 0
+
+
+def test_numbers_beyond_all_rounds_are_no_saved_rounds(tmp_path: Path) -> None:
+    for rank in range(2):
+        recovery(tmp_path / str(rank), rank=rank).save_round(0, 2, {})
+    whole = tmp_path / "1" / "step0-2.state"
+    (tmp_path / "1" / f"step0-{10**19}.state").write_bytes(whole.read_bytes())
+    assert agreed(tmp_path) == [(0, 2)] * 2
 
 
 def test_when_a_state_is_due(tmp_path: Path) -> None:
@@ -250,9 +294,34 @@ def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Pat
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_replay_log_of_another_run_is_empty(tmp_path: Path) -> None:
+def test_a_replay_log_of_another_run_is_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
+    assert f"{tmp_path}/tape: of another run" in caplog.text
+
+
+def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> None:
+    """A record that announces more than the next record holds: no memory is asked for."""
+
+    def work(comm: Communicator) -> None:
+        comm.replay_log = ReplayLog(tmp_path / f"tape{comm.rank}", RUN)
+        tag = MessageTag("setup")
+        announced = comm.all_to_all([torch.tensor([3])] * 2, [1, 1], tag)
+        sizes = [3 if rank == comm.rank else int(announced[rank]) for rank in range(2)]
+        comm.all_to_all([torch.zeros(3)] * 2, sizes, tag)
+
+    run_threads(2, work)
+    tape = tmp_path / "tape0"
+    content = bytearray(tape.read_bytes())
+    size, _, sent = HEADER.unpack_from(content, START)
+    body = np.array([3, 2**50], np.int64).view(np.uint8)
+    content[START : START + HEADER.size] = HEADER.pack(size, checksum([body]), sent)
+    content[START + HEADER.size : START + HEADER.size + size] = body.tobytes()
+    tape.write_bytes(content)
+    with pytest.raises(TrainingError, match="record 1 is not of what this run does"):
+        run_threads(2, work)
 
 
 @pytest.mark.parametrize(("sent", "values"), [(2, [5]), (1, [5, 6])])
