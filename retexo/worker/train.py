@@ -28,7 +28,7 @@ from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import Job, configure, release_freed_memory, serve
+from retexo.worker.process import Job, configure, serve
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,6 @@ def run(
                 use=trainer.USE,
                 recovery=recovery,
             )
-        release_freed_memory()
         context.directory = job.directory.path
         disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)
