@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
@@ -33,6 +34,8 @@ MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
 SLOW = 20.0
 """Seconds of a dry run from which on other ways to send rows are not tried."""
+BANDWIDTH = 1e9 / 8
+"""Bytes a second: 1 Gbit/s."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "exchange=exact": {"exchange": {"mode": "exact"}},
     "exchange.precision=bf16": {"exchange": {"mode": "exact", "precision": "bf16"}},
@@ -52,7 +55,6 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises InputError for settings that are not supported, and where there is no partition directory, or a damaged one.
     """
     check(settings.train)
-    start = time.perf_counter()
     settings = with_parts_found(settings)
     directory = open_directory(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
@@ -65,8 +67,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     directory.verify(parts)
     check_directory(settings.train, directory)
     partitions = [read_part(directory, part) for part in parts]
-    read = time.perf_counter()
-    predicted, options, dry_run_seconds = _dry_run(settings.train, directory, partitions)
+    predicted, options = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)
     limit = settings.train.num_rounds
     rounds = (
@@ -89,10 +90,9 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             sorted(totals.items(), key=lambda option: option[1])
         ),  # the fewest bytes first
         **_of_formulas(settings.train, directory, partitions, plain, rounds),
-        "seconds": {
-            "read": read - start,
-            "dry_run": dry_run_seconds,
-            "total": time.perf_counter() - start,
+        "network_seconds": {
+            name: network_seconds(predicted, len(partitions), number)
+            for name, number in rounds.items()
         },
     }
     write_json(run_dir / "plan.json", result)
@@ -132,10 +132,10 @@ def _of_formulas(
 
 def _dry_run(
     settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Part]
-) -> tuple[TrafficEstimate, dict[str, TrafficEstimate], float]:
-    """The estimate, those with one of OPTIONS, and the seconds of the first dry run.
+) -> tuple[TrafficEstimate, dict[str, TrafficEstimate]]:
+    """The estimate, and those with one of OPTIONS.
 
-    That one serves the options of gradients, too: they change no row that is sent.
+    The first dry run serves the options of gradients, too: they change no row that is sent.
     """
     start = time.perf_counter()
     changed = _changed(settings)
@@ -152,7 +152,25 @@ def _dry_run(
     for name, other in changed.items():
         if name not in options and seconds <= SLOW:
             options[name] = estimate_traffic(other, directory, partitions)
-    return own, options, seconds
+    return own, options
+
+
+def bytes_by_peer(
+    predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int]
+) -> NDArray[np.int64]:
+    """Bytes by sender and receiver, [W, W], with these rounds per layer."""
+    table = np.zeros((num_workers, num_workers), dtype=np.int64)
+    for entry in predicted.entries:
+        times = rounds[entry.layer or 0] if entry.each_round else 1
+        table[entry.sender, entry.receiver] += entry.num_bytes * times
+    return table
+
+
+def network_seconds(predicted: TrafficEstimate, num_workers: int, rounds: Sequence[int]) -> float:
+    """The least time in which the busiest worker's link, of BANDWIDTH each way, carries its bytes."""
+    table = bytes_by_peer(predicted, num_workers, rounds)
+    busiest = max(table.sum(axis=0).max(), table.sum(axis=1).max())
+    return float(busiest / BANDWIDTH)
 
 
 def _smoothing(
@@ -251,7 +269,9 @@ def _print(
         print(
             f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most, {min(memory):,.0f} MiB at least"
         )
-    print(f"seconds: {result['seconds']['total']:.1f}; bytes by peer in {run_dir / 'plan.json'}")
+    seconds = list(result["network_seconds"].values())[-1]
+    print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
+    print(f"bytes by peer in {run_dir / 'plan.json'}")
 
 
 def _print_entries(predicted: TrafficEstimate) -> None:
@@ -273,11 +293,7 @@ def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
     if workers > MAX_SHOWN:
         return
     which, rounds = list(result["rounds"].items())[-1]
-    table = np.zeros((workers, workers), dtype=np.int64)
-    for entry in predicted.entries:
-        table[entry.sender, entry.receiver] += entry.num_bytes * (
-            rounds[entry.layer or 0] if entry.each_round else 1
-        )
+    table = bytes_by_peer(predicted, workers, rounds)
     print(f"\nby sender (down) and receiver ({which})")
     for sender, row in enumerate(table.tolist()):
         print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))

@@ -18,6 +18,7 @@ from retexo.comm.masks import PairwiseMasks, from_words, to_words
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Pieces, Transport, joined
+from retexo.comm.wire import WireFormat
 
 SMALL = 1 << 16
 """Bytes that one worker may send, so that it adds up all of a sum; 5 ms at 100 Mbit/s."""
@@ -29,8 +30,8 @@ class ReduceInput:
 
     tensor: Tensor
     """[n], on any device; holds the sum afterwards."""
-    wire: torch.dtype | None = None
-    """The type that travels, if not the tensor's: bfloat16, int8 or int6 (see retexo.comm.wire).
+    wire: WireFormat | None = None
+    """What travels, if not the tensor's type: torch.bfloat16, "int8" or "int6" (see retexo.comm.wire).
 
     Rounded shares are added up in the tensor's own type, and the sum is rounded once more.
     """
@@ -38,7 +39,7 @@ class ReduceInput:
     """Ranks whose share is known to be zero: they send none."""
 
     @property
-    def dtype(self) -> torch.dtype:
+    def wire_format(self) -> WireFormat:
         return self.wire or self.tensor.dtype
 
 
@@ -179,7 +180,7 @@ class Communicator:
     def _add_up(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         everyone = range(self.world_size)
         num_bytes = sum(
-            wire.num_bytes(summand.dtype, summand.tensor.numel()) for summand in summands
+            wire.num_bytes(summand.wire_format, summand.tensor.numel()) for summand in summands
         )
         root = None
         if num_bytes * (self.world_size - 1) <= SMALL:
@@ -205,10 +206,10 @@ class Communicator:
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
         encoded, count = (
-            wire.encode(summand.tensor.detach().cpu(), summand.dtype),
+            wire.encode(summand.tensor.detach().cpu(), summand.wire_format),
             summand.tensor.numel(),
         )
-        return wire.decode(joined(encoded), summand.dtype, count).to(summand.tensor)
+        return wire.decode(joined(encoded), summand.wire_format, count).to(summand.tensor)
 
     def gather_traffic(self, num_layers: int) -> Tensor:
         """At rank 0 what every worker sent: int64 [W, K, L + 1, W] by sender, kind, layer and peer, this included."""
@@ -224,7 +225,7 @@ def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tup
 
     Those are of whole blocks, where these share a scale.
     """
-    size, step = summand.tensor.numel(), wire.BLOCK if summand.dtype in wire.LARGEST else 1
+    size, step = summand.tensor.numel(), wire.BLOCK if summand.wire_format in wire.LARGEST else 1
     if root is not None:
         return [(0, size if rank == root else 0) for rank in range(world_size)]
     steps = -(-size // step)
@@ -237,9 +238,9 @@ class _ChunkedSum:
 
     def __init__(self, summand: ReduceInput, rank: int, chunks: Sequence[tuple[int, int]]) -> None:
         self._summand, self._rank, self._everyone = summand, rank, range(len(chunks))
-        self._dtype, self._bounds = summand.dtype, chunks
+        self._wire_format, self._bounds = summand.wire_format, chunks
         self._values = summand.tensor.detach().cpu().contiguous()
-        self._encoded = wire.encode(self._values, self._dtype)
+        self._encoded = wire.encode(self._values, self._wire_format)
         size = self._num_bytes(rank)
         self._places = [
             np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone
@@ -263,11 +264,13 @@ class _ChunkedSum:
         encoded: Pieces = ()
         if first < end:
             values = [
-                wire.decode(share, self._dtype, end - first) for share in self._places if len(share)
+                wire.decode(share, self._wire_format, end - first)
+                for share in self._places
+                if len(share)
             ]
             total = self._values[first:end]
             _add(values, total)
-            encoded = wire.encode(total, self._dtype)
+            encoded = wire.encode(total, self._wire_format)
         if self._in_place:
             self._places = [piece for rank in self._everyone for piece in self._chunk(rank)]
         else:
@@ -280,21 +283,21 @@ class _ChunkedSum:
         if not self._in_place:
             for (first, end), place in zip(self._bounds, self._places, strict=True):
                 if first < end:
-                    self._values[first:end] = wire.decode(place, self._dtype, end - first)
+                    self._values[first:end] = wire.decode(place, self._wire_format, end - first)
         if self._values.data_ptr() != self._summand.tensor.data_ptr():
             self._summand.tensor.copy_(self._values)
 
     @property
     def _in_place(self) -> bool:
         """Whether the memory of the values is what travels."""
-        return self._dtype == self._values.dtype
+        return self._wire_format is self._values.dtype
 
     def _chunk(self, rank: int) -> Pieces:
-        return wire.chunk(self._encoded, self._dtype, *self._bounds[rank])
+        return wire.chunk(self._encoded, self._wire_format, *self._bounds[rank])
 
     def _num_bytes(self, rank: int) -> int:
         first, end = self._bounds[rank]
-        return wire.num_bytes(self._dtype, end - first)
+        return wire.num_bytes(self._wire_format, end - first)
 
 
 def _add(values: Sequence[Tensor], total: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How the values of a sum travel: in their own type, a narrower one, or int8 or int6 with a scale for each BLOCK.
+"""How the values of a sum travel: as a torch.dtype, or as codes "int8" or "int6" with a scale for each BLOCK.
 
 n values.
 """
@@ -12,64 +12,74 @@ from torch import Tensor
 
 from retexo.comm.int8 import to_int8
 
-INT6: torch.dtype = torch.int6  # type: ignore[attr-defined]  # not in torch's stubs
-LARGEST = {torch.int8: 127, INT6: 31}
-"""The largest code of the types that have scales."""
+WireFormat = torch.dtype | str
+"""The type of the values, or the name of their codes."""
+LARGEST = {"int8": 127, "int6": 31}
+"""The largest of the codes."""
 BLOCK = 128
 """Values that share a scale."""
-SCALE = {torch.int8: torch.float32, INT6: torch.bfloat16}
-"""Their type. The error of bfloat16 is well below half a code of six bits, but not of eight."""
+SCALE = {"int8": torch.float32, "int6": torch.bfloat16}
+"""The type of the scales. The error of bfloat16 is well below half a code of six bits, but not of eight."""
 FOURTH = np.array([6, 4, 2], np.uint8)
 """Left shifts that bring the lowest, middle and highest two of six bits to the high end of a byte."""
 ByteArray = npt.NDArray[np.uint8]
 
 
-def encode(values: Tensor, dtype: torch.dtype) -> Sequence[ByteArray]:
+def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
     """The bytes of values [n] on the host; where there are scales those of the codes, and those of the scales."""
-    if dtype not in LARGEST:
-        return [bytes_of(values.to(dtype))]
+    if isinstance(wire_format, torch.dtype):
+        return [bytes_of(values.to(wire_format))]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
-    codes, scales = to_int8(blocks, LARGEST[dtype], SCALE[dtype])
+    codes, scales = to_int8(blocks, LARGEST[wire_format], SCALE[wire_format])
     packed = bytes_of(codes.view(-1))
-    if dtype == INT6:
+    if wire_format == "int6":
         packed = _pack(packed)
-    return [packed[: _code_bytes(dtype, len(values))], bytes_of(scales)]
+    return [packed[: _code_bytes(wire_format, len(values))], bytes_of(scales)]
 
 
 def chunk(
-    encoded: Sequence[ByteArray], dtype: torch.dtype, first: int, end: int
+    encoded: Sequence[ByteArray], wire_format: WireFormat, first: int, end: int
 ) -> list[ByteArray]:
     """The bytes of the values from `first`, where there are scales a multiple of BLOCK, up to `end`."""
-    if dtype not in LARGEST:
-        return [encoded[0][first * dtype.itemsize : end * dtype.itemsize]]
+    if isinstance(wire_format, torch.dtype):
+        return [encoded[0][first * wire_format.itemsize : end * wire_format.itemsize]]
     codes, scales = encoded
     scale_of = slice(
-        first // BLOCK * SCALE[dtype].itemsize, -(-end // BLOCK) * SCALE[dtype].itemsize
+        first // BLOCK * SCALE[wire_format].itemsize, -(-end // BLOCK) * SCALE[wire_format].itemsize
     )
-    return [codes[_code_bytes(dtype, first) : _code_bytes(dtype, end)], scales[scale_of]]
+    return [
+        codes[_code_bytes(wire_format, first) : _code_bytes(wire_format, end)],
+        scales[scale_of],
+    ]
 
 
-def num_bytes(dtype: torch.dtype, count: int) -> int:
+def num_bytes(wire_format: WireFormat, count: int) -> int:
     """Of a chunk of so many values."""
-    return _code_bytes(dtype, count) + (
-        -(-count // BLOCK) * SCALE[dtype].itemsize if dtype in LARGEST else 0
-    )
+    if isinstance(wire_format, torch.dtype):
+        return count * wire_format.itemsize
+    return _code_bytes(wire_format, count) + -(-count // BLOCK) * SCALE[wire_format].itemsize
 
 
-def decode(content: ByteArray, dtype: torch.dtype, count: int) -> Tensor:
+def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
     """The values [count] of a chunk; float32 where there are scales. May share the memory of the bytes."""
-    if dtype not in LARGEST:
-        aligned = content if content.ctypes.data % dtype.itemsize == 0 else content.copy()
-        return torch.frombuffer(aligned, dtype=dtype) if count else torch.empty(0, dtype=dtype)
-    size = _code_bytes(dtype, count)
-    codes = _unpack(content[:size])[:count] if dtype == INT6 else content[:size].view(np.int8)
-    scales = decode(content[size:], SCALE[dtype], -(-count // BLOCK)).float().numpy()
+    if isinstance(wire_format, torch.dtype):
+        aligned = content if content.ctypes.data % wire_format.itemsize == 0 else content.copy()
+        return (
+            torch.frombuffer(aligned, dtype=wire_format)
+            if count
+            else torch.empty(0, dtype=wire_format)
+        )
+    size = _code_bytes(wire_format, count)
+    codes = (
+        _unpack(content[:size])[:count] if wire_format == "int6" else content[:size].view(np.int8)
+    )
+    scales = decode(content[size:], SCALE[wire_format], -(-count // BLOCK)).float().numpy()
     return torch.from_numpy(codes * np.repeat(scales, BLOCK)[:count])
 
 
-def _code_bytes(dtype: torch.dtype, count: int) -> int:
-    """Of so many values, without scales: of int6 every fourth lies in what the three before leave of their bytes."""
-    return count - count // 4 if dtype == INT6 else count * dtype.itemsize
+def _code_bytes(codes: str, count: int) -> int:
+    """Of so many codes, without scales: of int6 every fourth lies in what the three before leave of their bytes."""
+    return count - count // 4 if codes == "int6" else count
 
 
 def _pack(codes: ByteArray) -> ByteArray:

@@ -1,1 +1,1 @@
-"""What a run will send, hold and take, before it runs."""
+"""What a run will send and hold, before it runs."""

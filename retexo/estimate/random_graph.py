@@ -1,4 +1,4 @@
-"""A random graph in place of one that is there: what each wave needs, and the bytes that cross, from sizes alone.
+"""Bytes and memory of training on a graph of which only the sizes are known: a random graph stands for it.
 
 N nodes, E directed edges, d = E/N, F width of a row, D of a row after the weights, C classes, L layers, P parameters of
 a stage, R rounds, W workers, I = N/W nodes of each, c share of edges that are cut, z share of zeros after a ReLU.
@@ -32,7 +32,6 @@ from retexo.exchange.coding.elias_fano import code_size
 from retexo.exchange.cover import tolerated
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, Stage, build_stages
-from retexo.training.objective import AUTO_BATCH, auto_batch_pays, auto_val_step
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "embeddings", "gradients", "setup")
@@ -52,16 +51,6 @@ class Case:
     layers: int
     model: str
     workers: int
-    per_node: int
-    """Workers a node."""
-    cores: float
-    """Of a node."""
-    bandwidth: float
-    """Gbit/s that leave a node"""
-    latency: float
-    """Seconds a hop."""
-    disk: float
-    """GB/s that a node reads"""
     train: float
     val: float
     test: float
@@ -74,8 +63,6 @@ class Case:
     """z"""
     power_law: float
     """Exponent of the degrees; 0: all alike."""
-    batches: bool = False
-    """Whether batch_size=auto."""
 
     @property
     def inner(self) -> float:
@@ -89,20 +76,6 @@ class Case:
     def labelled(self) -> float:
         """Share of the nodes on which rounds work."""
         return self.train + self.val
-
-    @property
-    def is_batched(self) -> bool:
-        """Whether a step is made from some of the training nodes."""
-        return self.batches and auto_batch_pays(round(self.nodes * self.train))
-
-    @property
-    def of_round(self) -> tuple[float, float]:
-        """Training nodes of a worker that a step is made from, and validation nodes that score it."""
-        if not self.is_batched:
-            return self.inner * self.train, self.inner * self.val
-        return AUTO_BATCH / self.workers, self.inner * self.val / auto_val_step(
-            round(self.nodes * self.val)
-        )
 
     def widths(self, layer: int) -> tuple[int, int]:
         """F, D."""
@@ -123,11 +96,6 @@ class Case:
         with torch.device("meta"):
             return build_stages(Architecture(model, self.features, self.classes), 0)
 
-    @property
-    def num_inputs(self) -> int:
-        """Matrices that a layer multiplies: sums, and with SAGE a node's own row."""
-        return len(self.stages[0].conv.first_weights)
-
     def parameters(self, layer: int) -> int:
         return sum(parameter.numel() for parameter in self.stages[layer].parameters())
 
@@ -144,25 +112,6 @@ class Case:
         return x / (share @ x), share
 
 
-def step_of_row(
-    num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool
-) -> tuple[int, int]:
-    """Floating-point operations of a training row's products, forward and backward, and the values that are dropped,
-    normalised or compared with a label; the head's input has a gradient, too."""
-    hidden = 0 if is_last else num_out
-    return 2 * (
-        2 * num_in * num_out * num_inputs + 3 * hidden * classes
-    ), num_in * num_inputs + hidden + classes
-
-
-def score_of_row(
-    num_in: int, num_out: int, classes: int, num_inputs: int = 1, *, is_last: bool
-) -> tuple[int, int]:
-    """The same of a validation row, forward only; nothing is dropped."""
-    hidden = 0 if is_last else num_out
-    return 2 * (num_in * num_out * num_inputs + hidden * classes), hidden + classes
-
-
 # --- what crosses the network ----------------------------------------------------------------------------------------
 
 
@@ -171,24 +120,9 @@ class Wave:
     """One wave of one layer; of an ordered pair of parts, on average."""
 
     layer: int
-    embed: bool
-    nodes: float
-    """Share of the nodes that it works for."""
-    edges: float
-    """Share of the edges that lead to them."""
     rows: float
     targets: float
-    """With an edge in the wave."""
-    open_edges: float
-    """Cut edges of rows that are not held yet."""
-    by_rows: float
-    """Of these, served by rows; the others by sums."""
-    vectors: float
-    sums: float
-    """Of these vectors."""
-    tries_zeros: bool
-    """Whether leaving out zeros may be the shortest, so that the sums' zeros are looked at."""
-    leaves_zeros_out: bool
+    """Nodes with an edge in the wave."""
     num_bytes: float
 
 
@@ -227,45 +161,21 @@ def _wave(
     reach = k * x * ((w * x * np.exp(-b)) @ share)[:, None]
     left, right = (v * (1 - np.exp(-reach))) @ share, (w * (1 - np.exp(-b) * (1 + b))) @ share
     best = int(np.argmin(left + right))
-    cover, sums, taken = (
-        inner * (left[best] + right[best]),
-        inner * right[best],
-        1 - np.exp(-reach[best]),
-    )
-    open_edges = inner * k * open_rows * reached
+    cover, taken = inner * (left[best] + right[best]), 1 - np.exp(-reach[best])
     every_sum = inner * (share @ (w * (1 - np.exp(-k * x * open_rows))))
-    if every_sum <= tolerated(int(open_edges)) * cover:
-        cover, sums, taken = every_sum, every_sum, np.zeros(len(x))
+    if every_sum <= tolerated(int(inner * k * open_rows * reached)) * cover:
+        cover, taken = every_sum, np.zeros(len(x))
     num_in, num_out = case.widths(layer)
-    all_rows = inner * (share @ (v * (1 - np.exp(-k * x * reached))))
-    sizes = [FLOAT * num_in * cover]
-    projected = num_out if embed else num_in
-    if embed:
-        sizes.append(FLOAT * num_out * cover)
-    header = math.ceil(num_in / 8) + (2 if num_in >= 128 else 1)
+    num_bytes = FLOAT * cover * (min(num_in, num_out) if embed else num_in)
     if layer and case.zeros:
-        sizes.append((FLOAT * num_in * (1 - case.zeros) + header) * all_rows)
-    tries = len(sizes) > 1 + embed and FLOAT * num_in * (1 - case.zeros) + header < FLOAT * min(
-        num_in, projected
-    )
-    sparse = tries and sizes[-1] < min(sizes[:-1])
-    if sparse:
-        taken = 1 - np.exp(-k * x * reached)
-    return Wave(
-        layer,
-        embed,
-        nodes=float(share @ w),
-        edges=float(reached),
-        rows=float(inner * (share @ (1 - np.exp(-k * x * reached)))),
-        targets=float(inner * (share @ (w * (1 - np.exp(-k * x))))),
-        open_edges=float(open_edges),
-        by_rows=float(inner * k * reached * (open_rows if sparse else share @ (x * v * taken))),
-        vectors=float(all_rows if sparse else cover),
-        sums=float(0 if sparse else sums),
-        tries_zeros=bool(tries),
-        leaves_zeros_out=bool(sparse),
-        num_bytes=float(min(sizes)) if case.pairs else 0.0,
-    ), v * taken
+        header = math.ceil(num_in / 8) + (2 if num_in >= 128 else 1)
+        all_rows = inner * (share @ (v * (1 - np.exp(-k * x * reached))))
+        without_zeros = (FLOAT * num_in * (1 - case.zeros) + header) * all_rows
+        if without_zeros < num_bytes:
+            num_bytes, taken = without_zeros, 1 - np.exp(-k * x * reached)
+    rows = inner * (share @ (1 - np.exp(-k * x * reached)))
+    targets = inner * (share @ (w * (1 - np.exp(-k * x))))
+    return Wave(layer, float(rows), float(targets), float(num_bytes)), v * taken
 
 
 def sent(case: Case) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic import MessageTag
-from retexo.comm.wire import INT6
+from retexo.comm.wire import WireFormat
 from retexo.config.settings import TrainSettings
 from retexo.errors import TrainingError
 from retexo.training.objective import Objective
@@ -22,7 +22,12 @@ from retexo.training.secure import SecureSum
 DIGIT = 4096
 """Counts are sent as two digits of this base: a float32 holds integers up to 2^24 only."""
 
-WIRE = {"fp32": None, "bf16": torch.bfloat16, "int8": torch.int8, "int6": INT6}
+WIRE: dict[str, WireFormat | None] = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "int8": "int8",
+    "int6": "int6",
+}
 """What gradient.precision sends; None: the gradient's own type."""
 
 
@@ -95,9 +100,9 @@ def build_message(
         first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
         secure_sum = SecureSum(comm, tag, first_limit)
         return Message(objective, comm, build_reduction(settings.gradient, flat, secure_sum), flat)
-    dtype = WIRE[settings.gradient.precision]
+    wire = WIRE[settings.gradient.precision]
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
-    all_reduce = AllReduce(comm, tag, dtype, zero_ranks)
+    all_reduce = AllReduce(comm, tag, wire, zero_ranks)
     return Message(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
 
 

@@ -50,21 +50,12 @@ def val_step_of(settings: TrainSettings, total: int, num_val: int) -> int:
 
     total: training nodes. Which round is the best is then chosen by fewer nodes, with as much noise as its steps have.
     """
-    return auto_val_step(num_val) if _has_auto_batches(settings, total) else 1
+    return max(1, num_val // AUTO_SCORED) if _has_auto_batches(settings, total) else 1
 
 
 def _has_auto_batches(settings: TrainSettings, total: int) -> bool:
-    return settings.batch_size == "auto" and not settings.task.links and auto_batch_pays(total)
-
-
-def auto_batch_pays(total: int) -> bool:
-    """Whether batch_size=auto makes steps from batches of so many training nodes."""
-    return total >= 4 * AUTO_BATCH
-
-
-def auto_val_step(num_val: int) -> int:
-    """Of so many validation nodes one in how many scores a round then."""
-    return max(1, num_val // AUTO_SCORED)
+    is_auto = settings.batch_size == "auto" and not settings.task.links
+    return is_auto and total >= 4 * AUTO_BATCH
 
 
 class Objective(Protocol):

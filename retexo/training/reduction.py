@@ -14,6 +14,7 @@ from torch import Tensor
 
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic import MessageTag
+from retexo.comm.wire import WireFormat
 from retexo.config.settings import GradientSettings
 from retexo.training.parameters import FlatParameters, ParameterSlice
 
@@ -50,8 +51,8 @@ class AllReduce:
 
     comm: Communicator
     tag: MessageTag
-    dtype: torch.dtype | None
-    """None: the gradient's own."""
+    wire: WireFormat | None
+    """None: the gradient's own type."""
     zero_ranks: frozenset[int]
     """Ranks without training nodes: their summand is zero, and they send none."""
 
@@ -72,7 +73,7 @@ class AllReduce:
         return self.comm.rounded(self._summand(update))
 
     def _summand(self, update: Tensor) -> ReduceInput:
-        return ReduceInput(update, self.dtype, self.zero_ranks)
+        return ReduceInput(update, self.wire, self.zero_ranks)
 
 
 class DenseReduction:

@@ -31,7 +31,7 @@ from retexo.trainers.context import Clock, Context, RunContext
 from retexo.training.graph_info import GraphInfo
 from retexo.worker.compatibility import as_trained
 from retexo.worker.context import layer_saver, make_context
-from retexo.worker.process import choose_device, release_freed_memory
+from retexo.worker.process import choose_device
 
 
 def is_relational(settings: TrainSettings) -> bool:
@@ -288,7 +288,6 @@ def make_inference_context(
         context = graph.make_context(
             settings, graph_info, comm, stages[0].conv, clock=clock, use=use
         )
-    release_freed_memory()
     if isinstance(context, Context):
         context.make_objective = None  # nothing trains, so no ends are sent
     return context

@@ -1,6 +1,5 @@
 """One worker process: its entry, threads and device, and how its parent learns of its progress and its end."""
 
-import ctypes
 import errno
 import logging
 import os
@@ -27,11 +26,6 @@ from retexo.comm.transport import PeerLost, Transport
 from retexo.config.cluster_settings import ClusterSettings
 from retexo.config.settings import TrainSettings
 from retexo.errors import Stopped, TrainingError
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""Of malloc.h."""
-KEPT, LARGEST_IN_HEAP = 1 << 28, 1 << 25
-"""Bytes. What is larger than the second goes back to the kernel at once."""
 
 
 @dataclass(frozen=True)
@@ -106,27 +100,8 @@ def configure(rank: int, settings: TrainSettings) -> None:
     logging.basicConfig(
         format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
     )
-    keep_freed_memory()
     torch.set_num_threads(num_threads(settings.cluster))
     torch.manual_seed(settings.seed * 1_000_003 + rank)  # dropout: another mask on every worker
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep up to KEPT bytes of freed memory, which the kernel would have to clear page by page again."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(
-            M_MMAP_THRESHOLD, LARGEST_IN_HEAP
-        )  # where glibc moves it to by itself, until the other is set
-        mallopt(M_TRIM_THRESHOLD, KEPT)
-        mallopt(M_ARENA_MAX, 1)  # other threads' arenas keep nothing
-
-
-def release_freed_memory() -> None:
-    """Give back what glibc keeps, for what comes next is of other sizes."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
 
 
 def num_threads(cluster: ClusterSettings) -> int:

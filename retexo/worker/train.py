@@ -25,7 +25,7 @@ from retexo.worker.disclosure import disclosing
 from retexo.worker.evaluate import chosen_scores
 from retexo.worker.graph import find_trainer, load_graph
 from retexo.worker.measure import MemoryWatch, measurements
-from retexo.worker.process import Job, catch_termination, configure, release_freed_memory, serve
+from retexo.worker.process import Job, catch_termination, configure, serve
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,6 @@ def run(
                 use=trainer.USE,
                 recovery=recovery,
             )
-        release_freed_memory()
         context.directory = job.directory.path
         disclosure.asked_for = context.rows_asked_for
         powers_of = graph.powers(context)

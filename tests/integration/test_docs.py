@@ -6,19 +6,14 @@ commands of a page are run in their order; a page that goes on from another is r
 
 import contextlib
 import io
-import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
-import torch
 from support import ROOT, random_graph, run_main, save_npz
-
-from retexo.estimate import machine_costs, timing
 
 PROGRAMS = (
     "python",
@@ -56,7 +51,6 @@ NOT_RUN = {
     r"python main\.py app=hub": "runs until it is ended; tests/distributed/test_hub.py",
     "retexo --help|eval": "tests/integration/test_cli.py and tests/unit/test_package.py ask the same of main.py",
     r"python scripts/estimate\.py --one-node-a-client": "tests/unit/estimate/test_one_node_a_client.py counts it",
-    r"python scripts/estimate\.py --constants": "FILE and RUN_DIR are of a machine of its own",
 }
 """Regular expressions that a command is matched with from its beginning, and why it is not run."""
 LONG = (r"python main\.py .*\+experiment=seeds5", r"python main\.py .*trainer=sampled")
@@ -157,19 +151,6 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         ended = run_main(*words[2:], *SMALL, *named, cwd=folder)
         assert ended.rc == 0, f"{command}\n{ended.output}"
     else:
-        if "scripts/estimate.py" in words and not request.config.getoption("--all"):
-            words += ["--constants", write_constants(folder)]
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
         done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-
-
-def write_constants(folder: Path) -> str:
-    """Those of this machine, of so small matrices, each timed once, that it takes no half a minute."""
-    threads, each, patch = torch.get_num_threads(), timing._seconds, mock.patch.object
-    once = patch(timing, "_seconds", lambda work, repeats, fresh: each(work, 1, fresh))
-    with patch(machine_costs, "WIDTH", 16), patch(machine_costs, "EDGES", 50_000), once:
-        constants = machine_costs.measure()
-    torch.set_num_threads(threads)
-    (folder / "constants.json").write_text(json.dumps(constants))
-    return "constants.json"

@@ -99,10 +99,6 @@ def test_retexo_takes_little_of_partitioning() -> None:
         allowed = everywhere
         if file.startswith(("retexo/config/", "retexo/apps/")):
             allowed = (*everywhere, "partitioning.settings", "partitioning.sites")
-        if (
-            file == "retexo/estimate/machine_costs.py"
-        ):  # writes a small directory to time how one is read
-            allowed = (*everywhere, "partitioning.graph_data")
         names = {
             name
             for name in imports(path)

@@ -104,6 +104,8 @@ def test_a_run_sends_what_was_planned(place: Path, planned: dict[str, Any]) -> N
     assert (least <= np.array(sent["by_peer"])).all()
     assert (np.array(sent["by_peer"]) <= most).all()
     assert least.sum() > 0.5 * most.sum()
+    busiest = max(*most.sum(axis=0), *most.sum(axis=1))
+    assert planned["network_seconds"]["limit"] == pytest.approx(8 * busiest / 1e9)
 
 
 def by_peer(entries: Sequence[dict[str, Any]], only_exact: bool) -> np.ndarray:
@@ -138,6 +140,8 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
         )
     assert "by sender (down) and receiver (given)" in lines
     assert any(line.startswith("memory per worker, private, about:") for line in lines)
+    seconds = planned["network_seconds"]["given"]
+    assert f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}" in lines
 
 
 MISTAKES = {

@@ -12,7 +12,7 @@ from retexo.comm import wire
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, wire.INT6]
+    "wire_format", [torch.float32, torch.float64, torch.bfloat16, torch.int64, "int8", "int6"]
 )
 @given(
     count=st.integers(0, 5 * wire.BLOCK),
@@ -20,27 +20,31 @@ from retexo.comm import wire
     offset=st.integers(0, 9),
 )
 def test_chunks_hold_the_values(
-    dtype: torch.dtype, count: int, blocks: list[int], offset: int
+    wire_format: wire.WireFormat, count: int, blocks: list[int], offset: int
 ) -> None:
     values = (
         torch.arange(
-            -count, count, 2, dtype=torch.float32 if dtype in wire.LARGEST else torch.float64
+            -count, count, 2, dtype=torch.float32 if wire_format in wire.LARGEST else torch.float64
         )
         / 8
     )
-    encoded = wire.encode(values, dtype)
+    encoded = wire.encode(values, wire_format)
     ends = sorted({0, count, *(min(count, each * wire.BLOCK) for each in blocks)})
     decoded = []
     for first, end in itertools.pairwise(ends):
-        pieces = wire.chunk(encoded, dtype, first, end)
-        size = wire.num_bytes(dtype, end - first)
+        pieces = wire.chunk(encoded, wire_format, first, end)
+        size = wire.num_bytes(wire_format, end - first)
         # What comes from a peer begins anywhere in a buffer, not at a multiple of the values' size.
         content = np.concatenate([np.zeros(offset, np.uint8), *pieces])[offset:]
         assert len(content) == size
-        decoded.append(wire.decode(content, dtype, end - first))
+        decoded.append(wire.decode(content, wire_format, end - first))
     found = torch.cat([torch.empty(0), *decoded]).double()
-    scale = values.abs().amax() / wire.LARGEST[dtype] if count and dtype in wire.LARGEST else 0
-    expected = values.to(torch.float32 if dtype in wire.LARGEST else dtype).double()
+    scale = (
+        values.abs().amax() / wire.LARGEST[wire_format]
+        if count and wire_format in wire.LARGEST
+        else 0
+    )
+    expected = values.to(torch.float32 if wire_format in wire.LARGEST else wire_format).double()
     assert (found - expected).abs().le(scale / 2 + 1e-6).all()
 
 
@@ -49,9 +53,9 @@ def test_every_code_of_six_bits_in_every_place() -> None:
     for place in range(4):
         values = torch.zeros(4 * len(codes))
         values[place::4] = codes
-        encoded = wire.encode(values, wire.INT6)
+        encoded = wire.encode(values, "int6")
         assert len(encoded[0]) == 3 * len(codes)
-        found = wire.decode(np.concatenate(encoded), wire.INT6, len(values)).reshape(-1, 4)
+        found = wire.decode(np.concatenate(encoded), "int6", len(values)).reshape(-1, 4)
         assert (found[:, [each for each in range(4) if each != place]] == 0).all()
         for first in range(0, 4 * len(codes), wire.BLOCK):  # each block has its own scale
             block = values[first : first + wire.BLOCK].reshape(-1, 4)[:, place]

@@ -10,8 +10,6 @@ from retexo.nn.matrix import HAS_ONEDNN, as_matrix, product
 
 SHAPES = [(512, 100, 256), (700, 256, 47), (1024, 32, 256), (3001, 1433, 3)]
 """R, F and D of long products."""
-LONG_BY = pytest.mark.parametrize("by", ["_onednn_product", "_padded_product"])
-"""What multiplies them, as the processor is."""
 
 
 def rows_and_weight(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,20 +21,19 @@ def rows_and_weight(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor
     return rows, weight, bias
 
 
-def calls_of(by: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that are multiplied so from now on, as they come; it need not be the faster one here."""
-    calls, multiply = [], getattr(matrix_module, by)
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that oneDNN multiplies from now on, as they come; it need not be the faster one here."""
+    calls, multiply = [], matrix_module._onednn_product
 
     def counted(matrix: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         calls.append((*matrix.shape, weight.shape[1]))
         return multiply(matrix, weight, bias)
 
-    monkeypatch.setattr(matrix_module, "HAS_ONEDNN", by == "_onednn_product")
-    monkeypatch.setattr(matrix_module, by, counted)
+    monkeypatch.setattr(matrix_module, "HAS_ONEDNN", True)
+    monkeypatch.setattr(matrix_module, "_onednn_product", counted)
     return calls
 
 
-@LONG_BY
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -44,10 +41,9 @@ def test_a_long_product_is_that_in_float64(
     shape: tuple[int, int, int],
     with_bias: bool,
     num_threads: int,
-    by: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = calls_of(by, monkeypatch)
+    calls = calls_of(monkeypatch)
     with torch_threads(num_threads):
         given = rows_and_weight(shape)[: 3 if with_bias else 2]
         exact = [each.detach().double().requires_grad_() for each in given]
@@ -62,9 +58,8 @@ def test_a_long_product_is_that_in_float64(
         torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=1e-4, atol=1e-2)  # type: ignore[union-attr]
 
 
-@LONG_BY
-def test_rows_and_weights_may_lie_apart(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = calls_of(by, monkeypatch)
+def test_rows_and_weights_may_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = calls_of(monkeypatch)
     rows, weight, bias = (each.detach() for each in rows_and_weight((2048, 256, 47)))
     for some in (rows[::3], rows[5:1500], rows.T.contiguous().T, rows[:1].expand(600, 256)):
         expected = some.double() @ weight.double() + bias.double()
@@ -75,11 +70,10 @@ def test_rows_and_weights_may_lie_apart(by: str, monkeypatch: pytest.MonkeyPatch
     assert len(calls) == 8
 
 
-@LONG_BY
 def test_few_rows_sparse_ones_and_bfloat16_are_multiplied_as_ever(
-    by: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = calls_of(by, monkeypatch)
+    calls = calls_of(monkeypatch)
     rows, weight, bias = (each.detach() for each in rows_and_weight((1000, 256, 256)))
     few, narrow = product(rows[:511], weight, bias), product(rows[:600, :8], weight[:8], bias)
     assert torch.equal(few, torch.addmm(bias, rows[:511], weight))

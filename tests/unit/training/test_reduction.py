@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.threads import ThreadGroup, ThreadTransport, run_threads
 from retexo.comm.traffic import MessageTag
-from retexo.comm.wire import BLOCK, INT6
+from retexo.comm.wire import BLOCK, WireFormat
 from retexo.config.settings import GradientSettings
 from retexo.nn.matrix import Matrix, SparseMatrix
 from retexo.training.parameters import FlatParameters, used_rows
@@ -47,7 +47,7 @@ class Way:
     """How to add up; rank 0 means whole."""
 
     rank: int = 0
-    wire: torch.dtype | None = None
+    wire: WireFormat | None = None
     zero_ranks: frozenset[int] = NOBODY
     used: tuple[bool, ...] | None = None
     """Rows of the first weight."""
@@ -208,7 +208,7 @@ USED = tuple(row in (0, 3, 4, 11) for row in range(12))
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("wire", [None, torch.bfloat16])
-def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: torch.dtype | None) -> None:
+def test_unused_rows_are_left_out_of_the_same_sum(world: int, wire: WireFormat | None) -> None:
     shares = random_shares(world)
     weight_of(shares)[:, :, ~torch.tensor(USED)] = 0.0
     all_rows, some = summed_by(shares, Way(wire=wire)), summed_by(shares, Way(wire=wire, used=USED))
@@ -250,11 +250,9 @@ def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
-@pytest.mark.parametrize(
-    ("wire", "codes", "size"), [(torch.int8, 127, Model.SIZE), (INT6, 31, 101)]
-)
+@pytest.mark.parametrize(("wire", "codes", "size"), [("int8", 127, Model.SIZE), ("int6", 31, 101)])
 def test_codes_are_within_their_scales_of_the_sum(
-    world: int, wire: torch.dtype, codes: int, size: int
+    world: int, wire: WireFormat, codes: int, size: int
 ) -> None:
     """A share is off by half a code of its block at most, and the sum by half a code more."""
     shares = random_shares(world)
@@ -265,13 +263,13 @@ def test_codes_are_within_their_scales_of_the_sum(
         2 * codes
     )
     assert not torch.equal(added[0].sums, shares.sum(dim=0))
-    scales = (2 if wire == INT6 else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
+    scales = (2 if wire == "int6" else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
     rounded = size + scales
     assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
 
 
-@pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8, INT6])
-def test_the_rounded_share_is_what_arrives(wire: torch.dtype) -> None:
+@pytest.mark.parametrize("wire", [torch.bfloat16, "int8", "int6"])
+def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
     """With all other shares zero the sum is the share, rounded once more, which changes nothing."""
     share = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 
@@ -364,7 +362,7 @@ def test_a_small_direction_survives_eight_bits() -> None:
     def work(comm: Communicator) -> Tensor:
         module = nn.Linear(256, 384, bias=False)
         flat = FlatParameters(module, torch.zeros(384 * 256))
-        way = AllReduce(comm, GRADIENTS, torch.int8, NOBODY)
+        way = AllReduce(comm, GRADIENTS, "int8", NOBODY)
         reduction = build_reduction(
             GradientSettings("sync", 1, "int8", "powersgd", 2, False), flat, way
         )
@@ -432,7 +430,7 @@ def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
 
 
 @pytest.mark.parametrize("wire", [None, torch.bfloat16])
-def test_matrices_whose_factors_are_not_shorter_go_whole(wire: torch.dtype | None) -> None:
+def test_matrices_whose_factors_are_not_shorter_go_whole(wire: WireFormat | None) -> None:
     shares = random_shares(3, rounds=2)
     low, whole = summed_by(shares, Way(rank=6, wire=wire)), summed_by(shares, Way(wire=wire))
     assert torch.equal(low[0].sums, whole[0].sums)
