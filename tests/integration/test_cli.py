@@ -87,6 +87,28 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("exchange.precision=bf16", "exchange=exact"),
     ),
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
+    "path with =": (
+        ("dataset_file=a=b.csv",),
+        ("dataset_file=a=b.csv", "'dataset_file=\"a=b.csv\"'"),
+    ),
+    "path with (": (("dataset_file=a(1).csv",), ("'dataset_file=\"a(1).csv\"'",)),
+    "path with [": (("partition_dir=[a].b",), ("'partition_dir=\"[a].b\"'",)),
+    "a list": (("partition_dir=[a]",), ("'partition_dir=\"[a]\"'",)),
+    "path with comma": (("dataset_file=a,b.csv",), ("'dataset_file=\"a,b.csv\"'", "--multirun")),
+    "umlauts": (("dataset_file=Käse.csv",), ("'dataset_file=\"Käse.csv\"'",)),
+    "without a name": (("1=2",), ("1=2", "NAME=VALUE")),
+    "long list": (
+        (f"num_rounds=[{'1,' * 20_000}1]",),
+        ("num_rounds: 40,014 characters, 4,000 at most", "--config-dir"),
+    ),
+    "nested": ((f"features={'[' * 500}",), ("features: nested more than 20 deep",)),
+    "large seed": ((f"seed={10**400}",), ("seed: a number of more than 308 digits",)),
+    "large share": ((f"dropout={10**400}",), ("dropout: a number of more than 308 digits",)),
+    "number as a name": (("split={1:2}",), ("split.1: no such setting; split has by,",)),
+    "column that is true": (("features={true:cat}",), ("features: the key True is no text",)),
+    "callback": (("+hydra.callbacks.a._target_=numpy.load",), ("hydra.callbacks.a._target_",)),
+    "a pickle": (("--experimental-rerun=job.pickle",), ("--experimental-rerun",)),
+    "other configuration": (("--config-path=conf",), ("--config-path=conf", "--config-dir")),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
     "missing": (
@@ -174,14 +196,12 @@ def test_a_mistake_is_named_and_ends_with_status_2(
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
-def test_settings_on_both_sides_of_an_option_are_refused(tmp_path: Path) -> None:
-    ended = run_cli(
-        "app=train", "--config-name=node_classification_gat", "dataset_name=cora", cwd=tmp_path
-    )
-    assert ended.rc == 2
-    assert "unrecognized arguments: dataset_name=cora" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not list(tmp_path.iterdir())
+def test_options_may_stand_between_settings(tmp_path: Path) -> None:
+    name = ("--config-name", "node_classification_gat")
+    shown = run_main("app=plan", *name, "seed=3", "--cfg", "job", "num_layers=4", cwd=tmp_path)
+    assert shown.rc == 0, shown.output
+    for line in ("app: plan", "dropout: 0.3", "seed: 3", "num_layers: 4"):
+        assert f"\n{line}\n" in f"\n{shown.stdout}"
 
 
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
