@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
@@ -24,6 +25,7 @@ WORKERS = "retexo.worker.train"
 def warm_up() -> None:
     """Start it, unless it runs."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS])
+    resource_tracker.ensure_running()  # which the server would start, with another mask
     # It ignores Ctrl-C, which is the parent's to answer, only once it has imported: it inherits this mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
