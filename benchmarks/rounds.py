@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from retexo.apps.credentials import init as make_credentials
-from retexo.cluster import launch
+from retexo.cluster import fork_server, launch
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.credentials import read_credentials
 from retexo.comm.process_group import Rendezvous, connected
@@ -111,7 +111,7 @@ def message_seconds(backend: str, folder: Path) -> float:
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + Message.TAIL for stage in stages]
-    launch.warm_up()
+    fork_server.warm_up()
     with launch.connect_nodes(settings.cluster, {}, "") as node:
         meeting = (
             replace(node.rendezvous, parts_per_node=1)

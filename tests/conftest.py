@@ -30,9 +30,9 @@ settings.load_profile("usual")
 @pytest.fixture
 def fork_server() -> None:
     """The workers' fork server runs: DGL's reader is tried in a child of it, not in a program that takes seconds."""
-    from retexo.cluster import launch
+    from retexo.cluster.fork_server import warm_up
 
-    launch.warm_up()
+    warm_up()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

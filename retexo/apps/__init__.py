@@ -4,8 +4,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from retexo.cluster import fork_server
 from retexo.cluster.ticker import ticker
-from retexo.config.settings import Settings
+from retexo.config.settings import DISTRIBUTED_APPS, Settings
 
 
 def run(settings: Settings, run_dir: Path) -> Any:
@@ -15,6 +16,8 @@ def run(settings: Settings, run_dir: Path) -> Any:
     InputError for input that cannot be used, before anything is started, and TrainingError when a worker fails.
     """
     name = "sweep" if settings.sweep.axes is not None else settings.app
+    if name in DISTRIBUTED_APPS:
+        fork_server.warm_up()  # it imports torch while this process does
     app = import_module(f"retexo.apps.{name}")
     with ticker.running():
         if name == "partition_data":

@@ -1,156 +1,20 @@
 """Start the workers of this node, and end all of them together."""
 
-import importlib
-import logging
 import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.util
-import os
 import signal
 import socket
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-from retexo.cluster import rendezvous
+from retexo.cluster import fork_server, rendezvous
 from retexo.cluster.rendezvous import Node
 from retexo.cluster.streams import with_doors, with_local_streams
-from retexo.cluster.ticker import ticker
 from retexo.cluster.watch import STOP_TIMEOUT, Watch, Worker
 from retexo.config.cluster_settings import ClusterSettings
-from retexo.errors import TrainingError
-
-WORKERS = "retexo.worker.train"
-"""What the fork server imports before it forks; above this room, so by name."""
-COMPILED = "retexo.nn.compiled"
-"""What it imports besides for workers that train many rows: numba, once and not in each of them."""
-_forked: int | None = None
-"""Where a fork server that is a copy of this process waits for the names of what to import."""
-
-
-LONGEST_TEMP_DIR = 74
-"""Bytes of a folder that leave room for the fork server's socket in it: AF_UNIX takes paths of 107."""
-
-
-def shorten_socket_paths() -> None:
-    """Have multiprocessing put its sockets below /tmp where TMPDIR is too long for them."""
-    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMP_DIR:
-        before, tempfile.tempdir = tempfile.tempdir, "/tmp"
-        try:
-            multiprocessing.util.get_temp_dir()  # which keeps to it
-        finally:
-            tempfile.tempdir = before
-
-
-def warm_up(*, compiled: bool = False) -> None:
-    """Start the fork server of the workers; it imports torch, and COMPILED, while the parent checks its input."""
-    global _forked
-    shorten_socket_paths()
-    more = [COMPILED] if compiled else []
-    if _forked is not None:
-        with suppress(BrokenPipeError):  # it was killed, and another starts
-            os.write(_forked, " ".join(more).encode())
-        os.close(_forked)
-        _forked = None
-    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS, *more])
-    with hangup_blocked():
-        multiprocessing.forkserver.ensure_running()
-
-
-def fork_fork_server() -> None:
-    """Make a copy of this process the fork server: torch is imported once, not once here and once there.
-
-    It starts workers from `warm_up` on. Only in a process that has computed nothing yet: the copy of a pool of threads
-    has no threads, and waits for ever. What multiprocessing.forkserver.ForkServer.ensure_running does (CPython 3.11),
-    but for the fork.
-    """
-    global _forked
-    importlib.import_module(WORKERS)
-    server: Any = multiprocessing.forkserver._forkserver
-    shorten_socket_paths()
-    address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        os.chmod(address, 0o600)  # noqa: PTH101
-        listener.listen()
-        (alive, kept), (told, _forked) = os.pipe(), os.pipe()
-        sys.stdout.flush()
-        pid = os.fork()
-        if not pid:
-            try:
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-                os.close(kept)
-                os.close(_forked)
-                for handler in logging.root.handlers[:]:  # Hydra's: workers have their own
-                    logging.root.removeHandler(handler)
-                with os.fdopen(told) as names:
-                    multiprocessing.forkserver.main(listener.fileno(), alive, names.read().split())
-            finally:  # it ends with SystemExit, when nobody holds the other end of `alive`
-                os._exit(0)
-        os.close(alive)
-        os.close(told)
-    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = (
-        address,
-        kept,
-        pid,
-    )
-
-
-def _wait_until_warm(timeout: float) -> None:
-    """Wait until workers can be forked at once: other nodes might take slow imports for a dead node."""
-    process = multiprocessing.get_context("forkserver").Process(target=int, daemon=True)
-    _start([process], timeout)
-    process.join(timeout)
-
-
-def _start(processes: Sequence[BaseProcess], timeout: float) -> None:
-    """Start processes by the fork server; TrainingError where it has ended, or does not answer for `timeout` seconds.
-
-    In a thread: multiprocessing itself waits for ever for a fork server that was stopped.
-    """
-
-    def start_all() -> None:
-        # Workers would import __main__, a script of the user's, and so run it again; all they need is in modules.
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            with hangup_blocked():  # another fork server, where the first was killed
-                for process in processes:
-                    process.start()
-        finally:
-            sys.modules["__main__"] = main
-
-    ticker.doing = "starting the workers"
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            pool.submit(start_all).result(timeout)
-        except BaseException as error:
-            _kill_fork_server()  # which ends the thread, too
-            if not isinstance(error, EOFError | OSError):
-                raise
-            reason = (
-                f"no answer for {timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-            )
-            raise TrainingError(
-                f"the fork server, the process that starts the workers, was killed or stopped: {reason}; start again "
-                "(where this machine is only slow, with a longer distributed.init_timeout)"
-            ) from error
-
-
-def _kill_fork_server() -> None:
-    """Kill it, and wait until it has ended: multiprocessing starts another when it is needed."""
-    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager
@@ -159,7 +23,7 @@ def connect_nodes(
 ) -> Iterator[Node]:
     """As rendezvous.connect_nodes, once workers can be forked at once."""
     if cluster.num_nodes > 1:
-        _wait_until_warm(cluster.init_timeout)
+        fork_server.wait_until_warm(cluster.init_timeout)
     with rendezvous.connect_nodes(cluster, settings, partition) as node:
         yield node
 
@@ -199,7 +63,7 @@ def run_workers(
         stack.push(
             lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
         )
-        _start(processes, node.cluster.init_timeout)
+        fork_server.start_processes(processes, node.cluster.init_timeout)
         handed_over.close()  # so that a worker notices when the other end of a stream has ended
         for _, sender in pipes.values():
             sender.close()
@@ -250,19 +114,6 @@ def name_of_signal(error: BaseException) -> str:
     return "Ctrl-C"
 
 
-@contextmanager
-def hangup_blocked() -> Iterator[None]:
-    """Processes that this thread starts within get no SIGHUP, which a closing terminal sends to all of them.
-
-    Their parent answers it, as Ctrl-C.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
     """End the workers; save: they first finish their round and save it.
 
@@ -276,4 +127,4 @@ def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
         for process in alive:
             process.join(timeout=max(0.0, deadline - time.monotonic()))
     if any(process.is_alive() for process in processes):  # so says a fork server that was stopped
-        _kill_fork_server()
+        fork_server.kill()

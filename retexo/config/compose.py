@@ -1,29 +1,43 @@
 """Settings from the command line: besides the command the only module that knows Hydra."""
 
-import copy
-import difflib
-import functools
-import re
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import hydra
 import psutil
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import check
-from retexo.config.flatten import flatten
+from retexo.config.command_line import check_overrides
+from retexo.config.config_files import check_config_dir
 from retexo.config.launcher_env import LauncherEnv, detect
+from retexo.config.messages import quoted, refusal, setting_names, unknown_setting
 from retexo.config.optimizer import check_optimizer
 from retexo.config.options import OPTIONS
-from retexo.config.schema import CONFIG_DIR, DEFINED, SCHEMA, as_lists, build, defaults, typed
+from retexo.config.schema import (
+    CONFIG_DIR,
+    DEFINED,
+    SCHEMA,
+    as_lists,
+    build,
+    defaults,
+    plain,
+    typed,
+)
 from retexo.config.settings import DISTRIBUTED_APPS, Settings
 from retexo.config.table import help_text
 
@@ -55,23 +69,11 @@ def compose_run(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> tuple[Settings, Path]:
     """As `compose`, and the run directory that the command would have: hydra.run.dir."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise InputError(
-            f"--config-dir={config_dir}: no such folder; give one that has configuration files"
-        )
+    check_overrides(overrides)
+    if config_dir is not None:
+        check_config_dir(config_dir)
     try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        if config_dir is not None:  # which may have groups of its own
-            config = _compose(config_name, tuple(overrides), config_dir)
-        else:
-            values = [each for each in parsed if not _chooses(each)]
-            choices = tuple(str(each.input_line) for each in parsed if _chooses(each))
-            config = copy.deepcopy(_compose_once(config_name, choices, _newest()))
-            OmegaConf.clear_cache(config)  # the time of the run directory
-            ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        config = _compose(config_name, overrides, config_dir)
         run_dir = Path(config.hydra.run.dir)
         OmegaConf.set_struct(config, False)
         del config["hydra"]
@@ -80,54 +82,50 @@ def compose_run(
         raise InputError(refusal(error)) from None
 
 
-def _chooses(override: Override) -> bool:
-    """Whether it is more than a value: a file of a group, or what Hydra refuses."""
-    group = override.key_or_group
-    return (
-        override.is_sweep_override()
-        or override.package is not None
-        or (CONFIG_DIR / group).is_dir()
-        or "/" in group
-    )
-
-
-def _newest() -> int:
-    return max(file.stat().st_mtime_ns for file in CONFIG_DIR.rglob("*.yaml"))
-
-
-@functools.lru_cache(maxsize=64)
-def _compose_once(config_name: str, choices: tuple[str, ...], newest: int) -> DictConfig:
-    """Takes a tenth of a second, and what has many runs asks for the same again; not to be changed."""
-    return _compose(config_name, choices)
-
-
-def _compose(
-    config_name: str, overrides: tuple[str, ...], config_dir: str | None = None
-) -> DictConfig:
-    import hydra
-    from hydra._internal.hydra import Hydra  # the public functions take no second folder
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.version import setbase
-
-    search_path = create_config_search_path(str(CONFIG_DIR))
-    if config_dir is not None:
-        search_path.prepend(
-            "command-line",
-            f"file://{Path(config_dir).absolute()}",
-            SearchPathQuery(provider="schema"),
-        )
-    outer = (
-        GlobalHydra.instance().hydra
-    )  # of the command, where an app composes; Hydra allows one at a time
-    GlobalHydra.instance().clear()
+def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
+    outer = GlobalHydra.instance().hydra  # of the command, where an app composes
+    GlobalHydra.instance().clear()  # Hydra allows one at a time
+    OwnFolder.path = config_dir
     try:
-        setbase("1.3")
-        Hydra.create_main_hydra2("main", search_path)
-        return hydra.compose(config_name, [*overrides], return_hydra_config=True)
+        with initialize_config_dir(str(CONFIG_DIR), "main", version_base="1.3"):
+            return hydra.compose(config_name, [*overrides], return_hydra_config=True)
     finally:
+        OwnFolder.path = None
         GlobalHydra.instance().hydra = outer
+
+
+class OwnFolder(SearchPathPlugin):
+    """The user's own folder, as the option --config-dir has it; Hydra's functions for Python take one folder only."""
+
+    path: ClassVar[str | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.path is not None:
+            search_path.append("command-line", f"file://{Path(self.path).absolute()}")
+
+
+Plugins.instance().register(OwnFolder)
+
+
+def load_job(config: DictConfig) -> Settings:
+    """The settings of the job that Hydra runs now."""
+    place = HydraConfig.get()
+    if not place.run.dir:
+        raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
+    sources = {each.provider: each.path for each in place.runtime.config_sources}
+    overrides, name = list(place.overrides.task), str(place.job.config_name)
+    return load(config, overrides, name, sources.get("command-line"), os.environ)
+
+
+def remove_if_unused(started: float) -> None:
+    """Remove the job's directory, which Hydra makes for every job, where it is new and nothing is in it."""
+    place = HydraConfig.get()
+    folder = Path(place.runtime.output_dir)
+    named = any(given.startswith("hydra.run.dir=") for given in place.overrides.hydra)
+    with suppress(OSError):
+        if folder.stat().st_ctime >= started:
+            for each in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
+                each.rmdir()
 
 
 def load(
@@ -147,14 +145,22 @@ def load(
     given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     try:
         # Resolved first: what ${...} stands for is not checked otherwise.
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        container: Any = OmegaConf.to_container(config, resolve=True)
+        plain(container.get("seed"), "seed")  # before the seeds that default to it
+        resolved: dict[str, Any] = plain(container)
         common, options = _without_trainer(resolved)
         values = typed(common)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise unknown_setting(str(error.full_key or error.key)) from error
     except OmegaConfBaseException as error:
         reason = str(error.msg or error).splitlines()[0]
-        raise InputError(f"{error.full_key or _unfit(config)}: {reason}") from error
+        name = error.full_key or _unfit(config)
+        if "to string" in reason:  # of a list or a mapping
+            value = next(
+                (one.partition("=")[2] for one in overrides if one.startswith(f"{name}=")), ""
+            )
+            reason += f"; as text it is written {quoted(name, value)}" if value else ""
+        raise InputError(f"{name}: {reason}") from error
     check(DEFINED["seed"][0], values["seed"])  # before the seeds that default to it
     launcher_env = detect(environ) if values["app"] in DISTRIBUTED_APPS else None
     own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
@@ -187,7 +193,7 @@ def _without_trainer(resolved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     )  # others default to it
     trainer = common.get("trainer")
     name = str(trainer.get("name")) if isinstance(trainer, dict) else ""
-    own = name not in _names() and isinstance(common.get(name), dict)
+    own = name not in setting_names() and isinstance(common.get(name), dict)
     return common, common.pop(name) if own else {}
 
 
@@ -218,69 +224,10 @@ def _placed(
 
 def _unfit(config: DictConfig) -> str:
     """The first setting that does not fit the schema, for OmegaConf's errors that do not say which."""
-    for name in (str(name) for name in config if name in _names()):
+    for name in (str(name) for name in config if name in setting_names()):
         try:
             given: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, name))
             OmegaConf.merge(OmegaConf.structured(SCHEMA), as_lists(given))
         except OmegaConfBaseException:
             return name
     return "configuration"
-
-
-def _names() -> list[str]:
-    """Dotted names of all settings, and their groups."""
-    return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})
-
-
-def refusal(error: Exception) -> str:
-    """What Hydra says, on one line; for an unknown key the nearest name."""
-    unknown = re.match(r"Could not override '([^']+)'", str(error))
-    if unknown:
-        return str(unknown_setting(unknown.group(1)))
-    found = re.match(r"Could not append to config. An item is already at '([^']+)'", str(error))
-    if found:
-        return f"+{found.group(1)}: is a setting already; leave the + out"
-    primary = re.match(r"Cannot find primary config '([^']+)'", str(error))
-    if primary:
-        names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
-        return f"--config-name={primary.group(1)}: no such configuration; choose one of {', '.join(names)}"
-    text = str(error) if error.__cause__ is None else f"{error}: {error.__cause__}"
-    return "; ".join(line.strip() for line in text.splitlines())
-
-
-def unknown_setting(name: str) -> InputError:
-    """The error for a setting that does not exist, with the nearest name that does."""
-    group, _, option = name.partition(".")
-    if option and (CONFIG_DIR / "trainer" / f"{group}.yaml").is_file():
-        known = (
-            ", ".join(flatten(defaults(OPTIONS["trainer", group])))
-            if ("trainer", group) in OPTIONS
-            else ""
-        )
-        return InputError(
-            f"{name}: trainer={group} has to be set for it, and has {known or 'no settings'}"
-        )
-    for (owner, variant), options in OPTIONS.items():
-        if name in flatten(defaults(options)):
-            return InputError(
-                f"{name}: only {owner}={variant} has it; leave it out, or choose that"
-            )
-    names = _names()
-    group, _, option = name.rpartition(".")
-    of_group = [
-        each.removeprefix(f"{group}.")
-        for each in names
-        if each.rpartition(".")[0] == group and group
-    ]
-    elsewhere = [each for each in names if each.rpartition(".")[2] == option]
-    if of_group and not elsewhere:
-        nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
-        hint = f"{group} has {', '.join(of_group)}"
-    else:
-        nearest = difflib.get_close_matches(
-            name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
-        )
-        hint = "see docs/settings.md for all"
-    if nearest:
-        hint = f"did you mean {nearest[0]}?"
-    return InputError(f"{name}: no such setting; {hint}")

@@ -8,11 +8,14 @@ from partitioning.errors import InputError
 from retexo.config.settings import OptimizerSettings
 
 
+def is_plain_adam(settings: OptimizerSettings) -> bool:
+    """Whether it is the default: Adam with its own arguments."""
+    return settings.target == "torch.optim.Adam" and not settings.arguments
+
+
 def check_optimizer(settings: OptimizerSettings) -> None:
     """Refuse what is no optimiser of torch.optim, or arguments that it does not take."""
-    if (
-        settings.target == "torch.optim.Adam" and not settings.arguments
-    ):  # nothing to find out by importing torch
+    if is_plain_adam(settings):  # nothing to find out by importing torch
         return
     cls = optimizer_class(settings.target)
     known = set(inspect.signature(cls).parameters) - {"params"}
@@ -40,7 +43,7 @@ def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
         torch.nn.Parameter(torch.zeros(2)),
     ]  # as a layer has them
     try:
-        optimizer = uncompiled(cls)(parameters, lr=0.1, **optimizer_arguments(settings))
+        optimizer = cls(parameters, lr=0.1, **optimizer_arguments(settings))
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
@@ -48,23 +51,6 @@ def _try_optimizer(cls: Any, settings: OptimizerSettings) -> None:
         raise InputError(
             f"optimizer={settings.target} with {optimizer_arguments(settings)}: {error}"
         ) from error
-
-
-def uncompiled(cls: Any) -> Any:
-    """The optimiser without what torch wraps its methods in: that imports torch's compiler, for a second."""
-    import torch
-
-    def step(self: Any) -> None:
-        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
-            bare["step"](self)
-
-    methods = {name: getattr(cls, name) for name in dir(cls)}
-    bare = {
-        name: inspect.unwrap(method)
-        for name, method in methods.items()
-        if hasattr(method, "__wrapped__")
-    }
-    return type(cls.__name__, (cls,), {**bare, "step": step})
 
 
 def optimizer_class(target: str) -> Any:

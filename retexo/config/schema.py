@@ -1,5 +1,6 @@
 """From a configuration to the dataclasses of settings: names, types, defaults and roles are read from these."""
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, make_dataclass
 from pathlib import Path
@@ -127,6 +128,29 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
     merged = OmegaConf.merge(OmegaConf.structured(SCHEMA), named)
     nested = OmegaConf.to_container(merged, throw_on_missing=True)
     return {key: rest[key] if key in rest else _at(nested, key) for key in DEFINED}
+
+
+def plain(value: Any, name: str = "") -> Any:
+    """A configuration as JSON can hold it: keys that are whole numbers, such as names of columns, become text.
+
+    Raises InputError for other keys that are no text, and for numbers that no float can hold.
+    """
+    if isinstance(value, dict):
+        made = {}
+        for key, inner in value.items():
+            if type(key) not in (str, int):
+                raise InputError(
+                    f"{name}: the key {key} is no text; quote it, in a file of --config-dir"
+                )
+            made[str(key)] = plain(inner, f"{name}.{key}" if name else str(key))
+        return made
+    if isinstance(value, list):
+        return [plain(inner, name) for inner in value]
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise InputError(
+            f"{name}: a number of more than {sys.float_info.max_10_exp} digits; choose a smaller one"
+        )
+    return value
 
 
 def as_lists(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

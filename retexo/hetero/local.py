@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from retexo.config.options import LocalOptions
 from retexo.config.schema import typed_options
 from retexo.hetero.context import HeteroContext
 from retexo.hetero.network_pass import HeteroPass, make_pass, required_for
@@ -17,7 +18,7 @@ USE, OWN_MODEL, RESUMES, check = local.USE, local.OWN_MODEL, local.RESUMES, loca
 def train(context: HeteroContext, stages: list[Any]) -> TrainResult:
     """One step per round, from a pass that stays within the part."""
     own_degrees = (
-        typed_options("local", context.settings.trainer.options, local.Options).degrees == "local"
+        typed_options("local", context.settings.trainer.options, LocalOptions).degrees == "local"
     )
     out = {name: each.within(own_degrees=own_degrees) for name, each in context.out.items()}
     part = replace(context, out=out)

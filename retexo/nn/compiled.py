@@ -122,7 +122,7 @@ def _compiled(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """numba.njit, kept for the next process where there is a folder to keep it in.
 
-    With a signature it is compiled as this module is imported: in the fork server, for all workers.
+    With a signature it is compiled as this module is imported; later imports read it from numba's cache.
     """
 
     def compiled(function: Callable[..., None]) -> Callable[..., None]:

@@ -50,11 +50,6 @@ class LayerShape:
     """Of relational attention: the width of the destinations' own features."""
 
 
-@dataclass
-class NoOptions:
-    """The settings model.* of a convolution that has none of its own."""
-
-
 @dataclass(frozen=True)
 class Inputs:
     """What `forward` reads in each round: fixed matrices, and for attention and pooling the edges."""

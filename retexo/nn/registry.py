@@ -1,7 +1,7 @@
 """The convolutions by name: model=NAME is the module retexo/nn/conv/NAME.py.
 
-To add one: that module and conf/model/NAME.yaml. The module has `Options`, the definitions of the settings model.* that
-are its own (`NoOptions` for none), and `build`, which makes the convolution of one layer.
+To add one: that module and conf/model/NAME.yaml. Settings model.* that are its own are defined in
+retexo/config/options.py.
 """
 
 from dataclasses import fields
@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from partitioning.errors import InputError
+from retexo.config.options import OPTIONS, NoOptions
 from retexo.config.schema import typed_options
 from retexo.config.settings import ModelSettings
 from retexo.nn import conv
@@ -21,12 +22,11 @@ from retexo.nn.convolution import Convolution, LayerShape
 class ConvolutionModule(Protocol):
     """What a module of retexo/nn/conv/ offers."""
 
-    @property
-    def Options(self) -> type:
-        """The settings model.* that only this convolution has, each defined by `setting`."""
-
     def build(self, layer: LayerShape, options: Any) -> Convolution:
-        """The convolution of one layer, with initial parameters; InputError for settings that it cannot have."""
+        """The convolution of one layer, with initial parameters; InputError for settings that it cannot have.
+
+        options: the settings model.* that are its own, of its dataclass in `OPTIONS` (retexo.config.options).
+        """
 
 
 CONVOLUTIONS: dict[str, ConvolutionModule] = {
@@ -42,10 +42,17 @@ def find(name: str) -> ConvolutionModule:
     return CONVOLUTIONS[name]
 
 
+def options_of(name: str) -> type:
+    """The dataclass of the settings model.* that are its own; InputError where there is no such model."""
+    find(name)
+    return OPTIONS.get(("model", name), NoOptions)
+
+
 def build_convolution(layer: LayerShape) -> Convolution:
     """The convolution of one layer; InputError for an unknown model, or settings that it cannot have."""
-    module = find(layer.model.name)
-    return module.build(layer, typed_options("model", layer.model.options, module.Options))
+    name = layer.model.name
+    options: Any = typed_options("model", layer.model.options, options_of(name))
+    return find(name).build(layer, options)
 
 
 def check_model(model: ModelSettings) -> Convolution:
@@ -56,9 +63,8 @@ def check_model(model: ModelSettings) -> Convolution:
 
 def default_model(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
     """One head, no dropout, and the defaults of its own settings."""
-    options = {
-        field.name: field.metadata["setting"].default for field in fields(find(name).Options)
-    }
+    own: Any = options_of(name)
+    options = {field.name: field.metadata["setting"].default for field in fields(own)}
     return ModelSettings(
         name,
         num_layers,

@@ -16,7 +16,7 @@ from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
 from retexo.nn.fused import relu_of_norm
 from retexo.nn.matrix import dropout, product
-from retexo.nn.registry import build_convolution, check_model, find
+from retexo.nn.registry import build_convolution, check_model, options_of
 from retexo.nn.scorer import Scorer
 
 
@@ -85,7 +85,7 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
                 )
         return found
 
-    return ModelSettings(**read(ModelSettings), options=read(find(content["name"]).Options))
+    return ModelSettings(**read(ModelSettings), options=read(options_of(content["name"])))
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]

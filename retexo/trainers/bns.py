@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from partitioning.setting_fields import Checked, setting, settings_dataclass, within
+from retexo.config.options import BNSOptions
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.autograd import BoundarySample
@@ -28,17 +28,8 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@settings_dataclass
-class Options(Checked):
-    """How many boundary nodes are sampled."""
-
-    p: float = setting(
-        "bns.p", 0.1, "the probability of each boundary node, in every epoch", within(0, 1)
-    )
-
-
 def check(settings: TrainSettings) -> None:
-    typed_options("bns", settings.trainer.options, Options)
+    typed_options("bns", settings.trainer.options, BNSOptions)
     checks.refuse_local_steps(settings)
     checks.refuse_rounding(settings)
 
@@ -47,7 +38,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per epoch, from a pass over the sampled graph."""
     partition, share = (
         context.partition,
-        typed_options("bns", context.settings.trainer.options, Options).p,
+        typed_options("bns", context.settings.trainer.options, BNSOptions).p,
     )
     features = end_to_end.exchange_features(context, stages[0], rows_only(context.plan))
     with context.phase("plan"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from partitioning.setting_fields import Checked, setting, settings_dataclass, within
+from retexo.config.options import FedGCNOptions
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
@@ -31,17 +31,8 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@settings_dataclass
-class Options(Checked):
-    """For which nodes a worker has the first layer's aggregates."""
-
-    hops: int = setting(
-        "fedgcn.hops", 2, "1: its own; 2: also their neighbours on other workers", within(1, 2)
-    )
-
-
 def check(settings: TrainSettings) -> None:
-    typed_options("fedgcn", settings.trainer.options, Options)
+    typed_options("fedgcn", settings.trainer.options, FedGCNOptions)
     checks.refuse_models(
         settings,
         lambda conv: conv.linear_aggregation,
@@ -51,7 +42,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per round, from a pass over the aggregates that were exchanged."""
-    options = typed_options("fedgcn", context.settings.trainer.options, Options)
+    options = typed_options("fedgcn", context.settings.trainer.options, FedGCNOptions)
     aggregates = exchange_aggregates(context, stages, options.hops)
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)

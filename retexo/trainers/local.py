@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
+from retexo.config.options import LocalOptions
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
@@ -24,20 +24,8 @@ OWN_MODEL = False
 RESUMES = False
 
 
-@settings_dataclass
-class Options(Checked):
-    """How sums over edges within a partition are normalised."""
-
-    degrees: str = setting(
-        "local.degrees",
-        "local",
-        "by degrees within the partition, or in the whole graph",
-        one_of("local", "global"),
-    )
-
-
 def check(settings: TrainSettings) -> None:
-    typed_options("local", settings.trainer.options, Options)
+    typed_options("local", settings.trainer.options, LocalOptions)
     checks.refuse_rounding(settings)
     if settings.exchange.mode != "exact":
         raise InputError(
@@ -51,7 +39,7 @@ def check(settings: TrainSettings) -> None:
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """One step per round, from a pass that stays within the part."""
-    if typed_options("local", context.settings.trainer.options, Options).degrees == "local":
+    if typed_options("local", context.settings.trainer.options, LocalOptions).degrees == "local":
         context = replace(context, edges=inner_edges(context, stages[0].conv))
     return end_to_end.train_without_exchange(
         context, stages, lambda targets: local_pass(context, stages, targets)

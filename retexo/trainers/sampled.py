@@ -16,7 +16,7 @@ from partitioning.dgl_import import require_dgl
 from partitioning.directory.dgl_files import config_file
 from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.setting_fields import Checked, at_least, setting, settings_dataclass, within
+from retexo.config.options import SampledOptions
 from retexo.config.schema import typed_options
 from retexo.config.settings import TrainSettings
 from retexo.exchange.plan import Use
@@ -32,26 +32,8 @@ TAKES = ("batch_size",)
 NAME = "trainer=sampled"
 
 
-@settings_dataclass
-class Options(Checked):
-    """How many neighbours are sampled, and by how many trainers; batch_size, of each of these, is 1024 there."""
-
-    fanout: tuple[int, ...] = setting(
-        "sampled.fanout",
-        [15, 10],
-        "in-edges sampled of each node, of each layer, the first one first; -1: all; the last entry goes on",
-        at_least(-1),
-    )
-    trainers: int = setting(
-        "sampled.trainers",
-        1,
-        "trainers of each part, with batches of batch_size each; the worker is one of them",
-        within(1, 64),
-    )
-
-
 def check(settings: TrainSettings) -> None:
-    typed_options("sampled", settings.trainer.options, Options)
+    typed_options("sampled", settings.trainer.options, SampledOptions)
     checks.refuse_rounding(settings)
     require_dgl(NAME)
     refused = {
@@ -108,7 +90,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
     from retexo.trainers.batches import BatchObjective
 
     options, fail = (
-        typed_options("sampled", settings.trainer.options, Options),
+        typed_options("sampled", settings.trainer.options, SampledOptions),
         context.clock.progress.fail,
     )
     with (

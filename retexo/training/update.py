@@ -10,16 +10,19 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from retexo.config.optimizer import optimizer_arguments, optimizer_class, uncompiled
+from retexo.config.optimizer import is_plain_adam, optimizer_arguments, optimizer_class
 from retexo.config.settings import GradientSettings, OptimizerSettings
+from retexo.training.adam import Adam
 from retexo.training.objective import Objective
 from retexo.training.parameters import FlatParameters
 
 
 def build_optimizer(
     settings: OptimizerSettings, learning_rate: float, module: nn.Module
-) -> torch.optim.Optimizer:
-    """The torch optimiser of the settings; fused where it can be."""
+) -> torch.optim.Optimizer | Adam:
+    """The optimiser of the settings; fused where it can be."""
+    if is_plain_adam(settings):
+        return Adam(module.parameters(), learning_rate, settings.weight_decay)
     cls = optimizer_class(settings.target)
     arguments = dict(optimizer_arguments(settings))
     if (
@@ -27,9 +30,7 @@ def build_optimizer(
         and not {"foreach", "differentiable"} & arguments.keys()
     ):
         arguments.setdefault("fused", True)  # ten times as fast on a CPU as the default
-    optimizer: torch.optim.Optimizer = uncompiled(cls)(
-        module.parameters(), lr=learning_rate, **arguments
-    )
+    optimizer: torch.optim.Optimizer = cls(module.parameters(), lr=learning_rate, **arguments)
     return optimizer
 
 
@@ -38,7 +39,7 @@ class LocalOptimizer:
     """One worker's optimiser and the loss that it minimises."""
 
     flat: FlatParameters
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | Adam
     objective: Objective
 
     def backward(self) -> float:

@@ -23,8 +23,9 @@ import pytest
 import torch
 from support import wait_until
 
-from retexo.cluster import launch, watch
+from retexo.cluster import fork_server, launch, watch
 from retexo.cluster.channel import Channel
+from retexo.cluster.fork_server import warm_up
 from retexo.cluster.heartbeat import ParentPipe, ProcessMonitor, Progress, Stopwatch
 from retexo.cluster.rendezvous import Node
 from retexo.config.compose import compose
@@ -119,7 +120,7 @@ def run_node(node: Node, what: str) -> Any:
 
 
 def run_both(first: str, second: str) -> list[Any]:
-    launch.warm_up()
+    warm_up()
     with node_pair() as pair, ThreadPoolExecutor(2) as pool:
         return [
             future.result(60)
@@ -134,7 +135,7 @@ def run_both(first: str, second: str) -> list[Any]:
 
 def alone(*what: str) -> dict[int, Any]:
     """Run a node with these workers, in this thread, as app=train does."""
-    launch.warm_up()
+    warm_up()
     cluster = replace(
         DEFAULT, num_partitions=len(what), parts_per_node=len(what), heartbeat_timeout=TIMEOUT
     )
@@ -180,38 +181,8 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
     ]
 
 
-STARTED = """
-import os, sys
-from multiprocessing import forkserver, get_context
-from retexo.cluster import launch
-FORK
-launch.warm_up(compiled=COMPILED)
-target = "import sys; print('numba' in sys.modules, 'torch' in sys.modules)"
-worker = get_context("forkserver").Process(target=exec, args=(target,))
-worker.start()
-worker.join(60)
-sys.exit(worker.exitcode)
-"""
-KILL = "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, 9); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
-"""Before it was told what to import; another one starts."""
-
-
-@pytest.mark.parametrize(
-    "fork", ["", "launch.fork_fork_server()", f"launch.fork_fork_server(); {KILL}"]
-)
-@pytest.mark.parametrize("compiled", [True, False])
-def test_what_many_rows_need_is_imported_before_workers_are_forked(
-    fork: str, compiled: bool
-) -> None:
-    script = STARTED.replace("FORK", fork).replace("COMPILED", str(compiled))
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (ended.returncode, ended.stdout) == (0, f"{compiled} True\n"), ended.stderr
-
-
-def fork_server() -> psutil.Process:
-    launch.warm_up()
+def running_server() -> psutil.Process:
+    warm_up()
     return psutil.Process(launch.multiprocessing.forkserver._forkserver._forkserver_pid)
 
 
@@ -222,7 +193,7 @@ def test_a_fork_server_that_starts_no_workers(how: str) -> None:
         DEFAULT, num_partitions=2, parts_per_node=2, init_timeout=2.0 if how == "stopped" else 60.0
     )
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
-    server = fork_server()
+    server = running_server()
     server.suspend()
     killing = threading.Timer(1.0, server.kill if how == "killed" else str)
     killing.start()
@@ -240,14 +211,14 @@ def test_a_fork_server_that_is_stopped_later_keeps_nobody_alive(
 ) -> None:
     """Its workers end all the same, and so does the parent."""
     monkeypatch.setattr(launch, "STOP_TIMEOUT", 1.0)
-    server, start = fork_server(), launch._start
+    server, start = running_server(), fork_server.start_processes
 
     def start_and_stop(*arguments: Any) -> None:
         start(*arguments)
         server.suspend()
 
     with monkeypatch.context() as patched:
-        patched.setattr(launch, "_start", start_and_stop)
+        patched.setattr(fork_server, "start_processes", start_and_stop)
         with pytest.raises(TrainingError, match="rank 1"):
             alone("wait", "fail")
     assert alone("return") == {0: {"rank": 0}}  # by another, which is warm for the tests to come
@@ -285,7 +256,7 @@ def test_a_death_after_the_other_node_is_done_fails_both() -> None:
 @pytest.mark.parametrize("how", ["closed", "silent"])
 def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
     """Its parent died, or its link says nothing any more: no packet, no end."""
-    launch.warm_up()
+    warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         gone = next(iter(pair[victim].links.values()))
         gone.send({"beat": "exchange (layer 0)"})
@@ -300,7 +271,7 @@ def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
 
 def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
     """Of three nodes, two no longer hear each other; node 0 hears both and ends all."""
-    launch.warm_up()
+    warm_up()
     cluster = replace(DEFAULT, num_partitions=3, parts_per_node=1, heartbeat_timeout=TIMEOUT)
     links: list[dict[int, Channel]] = [{}, {}, {}]
     for first, second in ((0, 1), (0, 2), (1, 2)):
@@ -321,7 +292,7 @@ def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
 
 def test_a_node_that_is_only_slow_is_not_lost() -> None:
     """Its heartbeats come late, each just in time."""
-    launch.warm_up()
+    warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         link = pair[1].links[0]
         outcome = pool.submit(run_node, pair[0], "return")
@@ -338,8 +309,9 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     victim: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other node's worker takes a second to stop, as after a round; it is told to, and not killed meanwhile."""
+    # A worker of these tests imports much before it begins.
     monkeypatch.setattr(watch, "STOP_TIMEOUT", 30.0)
-    launch.warm_up()
+    warm_up()
     with node_pair(60.0) as pair, ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(run_node, pair[1 - victim], "stop soon")
         link = next(iter(pair[victim].links.values()))
@@ -357,7 +329,7 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
     "message", [{"failed": 3}, {"failed": {"kind": "x"}}, {"what": 1}, {"done": "no"}]
 )
 def test_nonsense_of_another_node_is_no_crash(message: dict[str, Any]) -> None:
-    launch.warm_up()
+    warm_up()
     with node_pair(timeout=60.0) as pair, ThreadPoolExecutor(1) as pool:
         pair[1].links[0].send(message)
         outcome = pool.submit(run_node, pair[0], "return")

@@ -47,7 +47,7 @@ from processes import end_of_group, fork, main, own_output, spawn_by_fork
 from support import snapshot
 
 from retexo.apps import evaluate, partition_data, plan, predict, report, sweep, train  # noqa: F401
-from retexo.cluster import launch
+from retexo.cluster import fork_server
 
 # --- the runner --------------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ def child(kind: str, number: int, options: argparse.Namespace, base: Path, place
     """One input from start to end, in a process of its own; its status."""
     own_output(place / "output")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    launch.warm_up()  # of a process that has not computed
+    fork_server.warm_up()  # of a process that has not computed
     (place / "in").mkdir()
     os.chdir(place / "in")
     rng = Random(f"{options.seed} {kind} {number}")

@@ -20,7 +20,7 @@ from inputs import CUT, OURS, PREDICT, Input, same_files
 from processes import end_of_group, fork, main, wait
 
 from retexo.apps import partition_data, sweep, train
-from retexo.cluster import launch
+from retexo.cluster import fork_server
 from retexo.cluster.heartbeat import Progress
 from retexo.outputs import lock
 from retexo.outputs.files import UNFINISHED
@@ -104,7 +104,7 @@ def alone(arguments: tuple[str, ...]) -> int:
     """A command in a group and with a fork server of its own."""
     os.setpgid(0, 0)
     forkserver._forkserver._forkserver_pid = None
-    launch.warm_up()
+    fork_server.warm_up()
     return main(arguments)
 
 

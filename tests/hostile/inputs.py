@@ -28,7 +28,7 @@ from partitioning.directory.read import find
 from partitioning.files import file_checksum
 from partitioning.sites import write_sites
 from retexo.apps import plan
-from retexo.cluster import launch
+from retexo.cluster import fork_server, launch
 from retexo.cluster.heartbeat import Progress
 from retexo.config.schema import CONFIG_DIR
 
@@ -80,7 +80,7 @@ def make_bases(base: Path) -> None:
     base.mkdir()
     os.chdir(base)
     own_output(base.with_name("log"))
-    launch.warm_up()
+    fork_server.warm_up()
     save_npz(base / "toy.npz", random_graph(), thirds(40))
     arrays = dict(np.load("toy.npz"))
     for form in ("csv", "npy", "parquet", "bin"):
@@ -118,9 +118,9 @@ def make_bases(base: Path) -> None:
         if (layer, number) == (1, 2):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    launch._kill_fork_server()
+    fork_server.kill()
     with mock.patch.object(Progress, "at", dies):
-        launch.warm_up()
+        fork_server.warm_up()
         trained.append(main((*OURS, "hydra.run.dir=interrupted")) - 1)
     assert not any(trained), trained
 

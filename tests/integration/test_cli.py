@@ -89,6 +89,28 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("exchange.precision=bf16", "exchange=exact"),
     ),
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
+    "path with =": (
+        ("dataset_file=a=b.csv",),
+        ("dataset_file=a=b.csv", "'dataset_file=\"a=b.csv\"'"),
+    ),
+    "path with (": (("dataset_file=a(1).csv",), ("'dataset_file=\"a(1).csv\"'",)),
+    "path with [": (("partition_dir=[a].b",), ("'partition_dir=\"[a].b\"'",)),
+    "a list": (("partition_dir=[a]",), ("'partition_dir=\"[a]\"'",)),
+    "path with comma": (("dataset_file=a,b.csv",), ("'dataset_file=\"a,b.csv\"'", "--multirun")),
+    "umlauts": (("dataset_file=Käse.csv",), ("'dataset_file=\"Käse.csv\"'",)),
+    "without a name": (("1=2",), ("1=2", "NAME=VALUE")),
+    "long list": (
+        (f"num_rounds=[{'1,' * 20_000}1]",),
+        ("num_rounds: 40,014 characters, 4,000 at most", "--config-dir"),
+    ),
+    "nested": ((f"features={'[' * 500}",), ("features: nested more than 20 deep",)),
+    "large seed": ((f"seed={10**400}",), ("seed: a number of more than 308 digits",)),
+    "large share": ((f"dropout={10**400}",), ("dropout: a number of more than 308 digits",)),
+    "number as a name": (("split={1:2}",), ("split.1: no such setting; split has by,",)),
+    "column that is true": (("features={true:cat}",), ("features: the key True is no text",)),
+    "callback": (("+hydra.callbacks.a._target_=numpy.load",), ("hydra.callbacks.a._target_",)),
+    "a pickle": (("--experimental-rerun=job.pickle",), ("--experimental-rerun",)),
+    "other configuration": (("--config-path=conf",), ("--config-path=conf", "--config-dir")),
     "malformed": ((*TRAIN, "sleep_time", "0.1"), ("sleep_time",)),
     "data set": (("app=partition_data", "dataset_name=rediit"), ("dataset_name=rediit", "reddit")),
     "missing": (
@@ -176,14 +198,12 @@ def test_a_mistake_is_named_and_ends_with_status_2(
         assert word.replace("{port}", str(port)) in ended.stderr, ended.stderr
 
 
-def test_settings_on_both_sides_of_an_option_are_refused(tmp_path: Path) -> None:
-    ended = run_cli(
-        "app=train", "--config-name=node_classification_gat", "dataset_name=cora", cwd=tmp_path
-    )
-    assert ended.rc == 2
-    assert "unrecognized arguments: dataset_name=cora" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not list(tmp_path.iterdir())
+def test_options_may_stand_between_settings(tmp_path: Path) -> None:
+    name = ("--config-name", "node_classification_gat")
+    shown = run_main("app=plan", *name, "seed=3", "--cfg", "job", "num_layers=4", cwd=tmp_path)
+    assert shown.rc == 0, shown.output
+    for line in ("app: plan", "dropout: 0.3", "seed: 3", "num_layers: 4"):
+        assert f"\n{line}\n" in f"\n{shown.stdout}"
 
 
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
@@ -367,11 +387,14 @@ def test_workers_do_not_outlive_a_killed_parent(place: Path, tmp_path: Path) -> 
 def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
     place: Path, number: signal.Signals, status: int
 ) -> None:
-    """It imports torch then, and a child of it composes the configuration."""
+    """It imports torch then, and so does the fork server."""
     process = start_cli(*TRAIN, "hydra.run.dir=ended", cwd=place)
     try:
-        wait_until(lambda: psutil.Process(process.pid).children(), 60, "a process that composes")
-        process.send_signal(number)
+        wait_until(lambda: psutil.Process(process.pid).children(), 60, "the fork server")
+        if number == signal.SIGINT:  # as a terminal sends it
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         ended = finish(process, timeout=30)
         assert ended.rc == status, ended.output
         assert "Traceback" not in ended.output
@@ -672,12 +695,14 @@ def test_without_validation_nodes_a_warning_says_so(without_validation: Any) -> 
     assert "validation nodes" in without_validation[0].stderr.lower()
 
 
-def test_a_command_imports_torch_once_and_never_its_compiler(without_validation: Any) -> None:
-    """In its own process or its workers; each import is a line."""
+def test_torch_is_imported_once_for_all_workers_and_never_its_compiler(
+    without_validation: Any,
+) -> None:
+    """By the command and by the fork server, meanwhile; each import is a line."""
     imported = [
         line.rpartition("|")[2].strip() for line in without_validation[0].stderr.splitlines()
     ]
-    assert (imported.count("torch"), imported.count("dgl")) == (1, 0)
+    assert (imported.count("torch"), imported.count("dgl")) == (2, 0)
     assert "torch._dynamo" not in imported
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
+from retexo.config.options import GATOptions
 from retexo.nn.aggregate import edge_softmax, edge_sum, head_sums
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
@@ -28,25 +28,7 @@ from retexo.nn.matrix import Matrix, as_matrix, product
 NEGATIVE_SLOPE = 0.2
 
 
-@settings_dataclass
-class Options(Checked):
-    """How GAT attends to neighbours, and merges its heads."""
-
-    head_merge: str = setting(
-        "model.head_merge",
-        "mean",
-        "of hidden layers; mean, as published: an embedding is hidden_dim / heads wide; the last layer has the mean",
-        one_of("mean", "concat"),
-    )
-    self_loops: bool = setting(
-        "model.self_loops",
-        True,
-        "a node is its own neighbour, as in the paper; false as in the public Retexo code",
-        earlier=False,
-    )
-
-
-def build(layer: LayerShape, options: Options) -> "GAT":
+def build(layer: LayerShape, options: GATOptions) -> "GAT":
     """Each head is hidden_dim / heads wide; in the last layer as wide as there are classes."""
     model = layer.model
     if model.hidden_dim % model.heads:

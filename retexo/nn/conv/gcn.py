@@ -9,10 +9,9 @@ loop; the degrees d are sums of them in the whole graph (as DGL's EdgeWeightNorm
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
+from retexo.config.options import NoOptions
+from retexo.nn.convolution import Inputs, LayerShape, xavier
 from retexo.nn.linear import LinearConvolution
-
-Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GCN":

@@ -10,12 +10,11 @@ statistics would have to cross the network in every round.
 import torch
 from torch import Tensor, nn
 
-from retexo.nn.convolution import Inputs, LayerShape, NoOptions, normalisation, xavier
+from retexo.config.options import NoOptions
+from retexo.nn.convolution import Inputs, LayerShape, normalisation, xavier
 from retexo.nn.fused import relu_of_norm
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import product
-
-Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "GIN":

@@ -5,10 +5,9 @@
 W_self is the stage's, beside the sum. Of weighted edges the mean is weighted.
 """
 
-from retexo.nn.convolution import LayerShape, NoOptions
+from retexo.config.options import NoOptions
+from retexo.nn.convolution import LayerShape
 from retexo.nn.relational import RelationalConvolution
-
-Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> RelationalConvolution:

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
+from retexo.config.options import NoOptions
 from retexo.nn.aggregate import edge_softmax, edge_sum
 from retexo.nn.block import Block
 from retexo.nn.conv.gat import NEGATIVE_SLOPE
-from retexo.nn.convolution import Inputs, LayerShape, NoOptions, xavier
+from retexo.nn.convolution import Inputs, LayerShape, xavier
 from retexo.nn.matrix import Matrix, product
 from retexo.nn.relational import Groups, RelationalConvolution
-
-Options = NoOptions
 
 
 def build(layer: LayerShape, options: NoOptions) -> "RelationalAttention":

@@ -7,24 +7,12 @@ than `num_bases` bring rows of one type these share bases: W_r = sum over b of a
 basis for all, whose rows are equally wide.
 """
 
-from partitioning.setting_fields import Checked, at_least, setting, settings_dataclass
+from retexo.config.options import RGCNOptions
 from retexo.nn.convolution import LayerShape
 from retexo.nn.relational import RelationalConvolution
 
 
-@settings_dataclass
-class Options(Checked):
-    """How R-GCN shares weights."""
-
-    num_bases: int = setting(
-        "model.num_bases",
-        8,
-        "matrices that relations share which bring rows of one type; up to so many share none",
-        at_least(1),
-    )
-
-
-def build(layer: LayerShape, options: Options) -> RelationalConvolution:
+def build(layer: LayerShape, options: RGCNOptions) -> RelationalConvolution:
     return RelationalConvolution(
         layer.groups, layer.num_out, layer.model.dropout, options.num_bases
     )

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from retexo.config.options import NoOptions
 from retexo.nn.aggregate import edge_sum
 from retexo.nn.block import Block
-from retexo.nn.convolution import Inputs, LayerShape, NoOptions, RelationInput
+from retexo.nn.convolution import Inputs, LayerShape, RelationInput
 from retexo.nn.linear import NOT_PROJECTED, neighbour_sum
 from retexo.nn.relational import RelationalConvolution
 
-Options, BASES = NoOptions, 8
+BASES = 8
 
 
 def build(layer: LayerShape, options: NoOptions) -> "UnionRGCN":

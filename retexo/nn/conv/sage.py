@@ -13,7 +13,7 @@ and a maximum, which an edge of weight 2 would enter as two edges do, is refused
 import torch
 from torch import Tensor, nn
 
-from partitioning.setting_fields import Checked, one_of, setting, settings_dataclass
+from retexo.config.options import SAGEOptions
 from retexo.nn.aggregate import edge_max
 from retexo.nn.block import Block
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, xavier
@@ -21,19 +21,7 @@ from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, product
 
 
-@settings_dataclass
-class Options(Checked):
-    """How SAGE aggregates its neighbours."""
-
-    aggregator: str = setting(
-        "model.aggregator",
-        "mean",
-        "mean of the rows, or maximum after a dense layer",
-        one_of("mean", "pool"),
-    )
-
-
-def build(layer: LayerShape, options: Options) -> "SAGEMean | SAGEPool":
+def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
     if options.aggregator == "pool":
         return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
     return SAGEMean(

@@ -28,7 +28,7 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
-from retexo.cluster import launch
+from retexo.cluster import fork_server, launch
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 from retexo.estimate import baselines, traffic
@@ -200,7 +200,7 @@ def test_no_worker_is_started(place: Path, tmp_path: Path, monkeypatch: pytest.M
         raise AssertionError("a process is started")
 
     for module, name in (
-        (launch, "warm_up"),
+        (fork_server, "warm_up"),
         (launch, "run_workers"),
         (launch.multiprocessing.Process, "start"),
     ):

@@ -1,6 +1,7 @@
 """Convolutions by name: their own settings are checked, and one that is added is found like the others."""
 
 import re
+from collections.abc import Iterator
 from types import ModuleType
 from unittest import mock
 
@@ -10,6 +11,7 @@ from support import ROOT
 from test_conv import COUNT, NODES, WIDTH, outputs, rows
 
 from partitioning.errors import InputError
+from retexo.config import options
 from retexo.config.compose import compose
 from retexo.config.schema import CONFIG_DIR
 from retexo.nn.registry import CONVOLUTIONS, check_model, default_model
@@ -92,25 +94,38 @@ def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str
     assert "\n" not in str(caught.value)
 
 
-def contributed() -> ModuleType:
-    """The module that CONTRIBUTING.md adds."""
+def added_lines(file: str) -> str:
+    """What CONTRIBUTING.md adds to a file, up to the first place where its diff goes on elsewhere."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    diff = re.search(r"b/retexo/nn/conv/graphconv.py\n(.*?)\n\+\+\+ ", page, re.DOTALL)
+    diff = re.search(rf"b/{file}\n(.*?)\n(?:\+\+\+|@@) ", page, re.DOTALL)
     assert diff
-    module = ModuleType("graphconv")
-    exec("\n".join(line.removeprefix("+") for line in diff.group(1).splitlines()), vars(module))
-    return module
+    return "\n".join(line.removeprefix("+") for line in diff.group(1).splitlines())
+
+
+@pytest.fixture
+def graphconv() -> Iterator[None]:
+    """The convolution that CONTRIBUTING.md adds."""
+    module, settings = ModuleType("graphconv"), dict(vars(options))
+    exec(added_lines("retexo/config/options.py"), settings)
+    cls = settings["GraphConvOptions"]
+    with (
+        mock.patch.object(options, "GraphConvOptions", cls, create=True),
+        mock.patch.dict(options.OPTIONS, {("model", "graphconv"): cls}),
+        mock.patch.dict(CONVOLUTIONS, graphconv=module),
+    ):
+        exec(added_lines("retexo/nn/conv/graphconv.py"), vars(module))
+        yield
 
 
 @pytest.mark.parametrize("aggregator", ["add", "mean"])
+@pytest.mark.usefixtures("graphconv")
 def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
     settings = compose(
         ["model.name=graphconv", f"+model.aggregator={aggregator}", "hidden_dim=8"]
     ).train
-    with mock.patch.dict(CONVOLUTIONS, graphconv=contributed()):
-        registry.check(settings)
-        assert default_model("graphconv", 2, 8).options == {"aggregator": "add"}
-        conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
+    registry.check(settings)
+    assert default_model("graphconv", 2, 8).options == {"aggregator": "add"}
+    conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
     x, count = (
         rows("dense"),
         COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT,

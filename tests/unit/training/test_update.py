@@ -1,5 +1,6 @@
 """Flat parameters, optimisers and the two ways to agree, by hand on one parameter vector."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,31 @@ def test_an_optimizer_steps_along_flat_gradients(name: str) -> None:
     update_rule.apply()
     assert float(own.flat.values[0]) < 1.0
     assert module.w.data_ptr() == own.flat.values.data_ptr()
+
+
+def test_the_default_optimizer_is_torchs_adam() -> None:
+    """Bit for bit, after its state was saved and loaded, too; a parameter without a gradient stays."""
+    settings = train_settings("weight_decay=0.25").optimizer
+    ours, torchs = Line(), Line()
+    optimizer = build_optimizer(settings, 0.5, ours)
+    reference = torch.optim.Adam(torchs.parameters(), lr=0.5, weight_decay=0.25, fused=True)
+    for number in range(6):
+        for module in (ours, torchs):
+            module.w.grad = torch.tensor([number - 2.0, 0.1 * number])
+        optimizer.step()
+        reference.step()
+        saved = optimizer.state_dict()
+        assert [
+            {name: values.tolist() for name, values in state.items()}
+            for state in saved["state"].values()
+        ] == [
+            {name: values.tolist() for name, values in state.items()}
+            for state in reference.state_dict()["state"].values()
+        ]
+        optimizer = build_optimizer(settings, 0.5, ours)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        assert torch.equal(ours.w, torchs.w)
+        assert ours.b.item() == 3.0
 
 
 # --- rows that no worker uses ------------------------------------------------------------------------------------------

@@ -1,0 +1,163 @@
+"""Checks of the files of --config-dir, before Hydra reads them: they hold settings, and cannot make Hydra call functions."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from partitioning.errors import InputError
+
+MAX_FILES = 10_000
+MAX_BYTES = 200_000
+MAX_VALUES = 5_000
+"""Of one file, once every alias (*name) is replaced by what it stands for: OmegaConf copies it each time."""
+MAX_DEPTH = 50
+PLAIN = ("run", "sweep", "mode", "verbose", "output_subdir", "help")
+"""Hydra's settings that a file may have."""
+CALLING = ("sweeper", "launcher", "job_logging", "hydra_logging")
+"""Those of them that name classes."""
+OF_JOB = ("name", "chdir")
+TARGET = re.compile(
+    r"(hydra_plugins|hydra\._internal\.core_plugins|optuna\.(samplers|pruners))\.[\w.]+"
+)
+"""What _target_ may name: installed launchers and sweepers, and what these are made of."""
+LOG_CLASSES = (
+    "logging.StreamHandler",
+    "logging.FileHandler",
+    "logging.NullHandler",
+    "logging.handlers.MemoryHandler",
+    "logging.Formatter",
+)
+NOT_IN_LOGS = ("()", ".", "filename", "target", "queue", "listener")
+"""By these a handler of the log would call functions or write other files."""
+STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
+CHOICE = re.compile(r"((override|optional) )*/?hydra/(sweeper|launcher|job_logging|hydra_logging)")
+"""The defaults list may choose these of Hydra's groups."""
+
+
+def check_config_dir(config_dir: str) -> None:
+    """InputError for a folder that is none, or has a file that is too large, or names functions to be called."""
+    if not Path(config_dir).is_dir():
+        raise InputError(
+            f"--config-dir={config_dir}: no such folder; give one that has configuration files"
+        )
+    for file in _files(config_dir):
+        if file.suffix in (".yaml", ".yml"):
+            _check(file, file.relative_to(config_dir))
+
+
+def _files(config_dir: str) -> Iterator[Path]:
+    number = 0
+    for folder, folders, files in os.walk(config_dir, followlinks=True):
+        number += len(folders) + len(files)
+        if number > MAX_FILES:
+            raise InputError(
+                f"--config-dir={config_dir}: holds more than {MAX_FILES:,} files; give a folder that has "
+                "configuration files alone"
+            )
+        yield from (Path(folder, name) for name in files)
+
+
+def _check(file: Path, place: Path) -> None:
+    if not file.is_file():
+        raise InputError(f"{file}: is no regular file; remove it from --config-dir")
+    if any(part.startswith("hydra") for part in place.parts):
+        raise InputError(f"{file}: replaces configuration of Hydra itself; rename or remove it")
+    content = _read(file)
+    text = content.decode(errors="replace")
+    if re.search(r"^\s*#\s*@\s*package\s.*hydra", text, re.MULTILINE):
+        raise InputError(f"{file}: its package is Hydra's own configuration; choose another")
+    config = _load(file, content)
+    if not isinstance(config, Mapping):
+        return
+    _check_defaults(file, config.get("defaults"))
+    own = config.get("hydra", {})
+    if not isinstance(own, Mapping):
+        raise InputError(f"{file}: hydra={own}: must be a group of settings")
+    for key, value in own.items():
+        if key in CALLING:
+            _check_calls(file, f"hydra.{key}", value)
+        elif key == "job" and isinstance(value, Mapping):
+            for name in value:
+                if name not in OF_JOB:
+                    raise _refused(file, f"hydra.job.{name}")
+        elif key not in PLAIN:
+            raise _refused(file, f"hydra.{key}")
+
+
+def _refused(file: Path, name: str) -> InputError:
+    return InputError(
+        f"{file}: {name}: could run code; of Hydra's settings a file may have "
+        f"{', '.join((*PLAIN, *CALLING))} and the name of the job; leave it out"
+    )
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        content = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{file}: a configuration file may have {MAX_BYTES:,} bytes; split it")
+    return content
+
+
+def _load(file: Path, content: bytes) -> Any:
+    """What the file holds; its size is checked before anything is made from aliases."""
+    try:
+        node = yaml.compose(content, yaml.SafeLoader)
+        if node is not None and _count(node, {}, MAX_DEPTH) > MAX_VALUES:
+            raise InputError(
+                f"{file}: holds more than {MAX_VALUES:,} values, aliases (*name) included; shorten it"
+            )
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = "; ".join(line.strip() for line in str(error).splitlines())
+        raise InputError(f"{file}: cannot be read as YAML: {reason}") from None
+
+
+def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
+    """Values of a node with every alias replaced; RecursionError where it is nested deeper, or holds itself."""
+    if id(node) not in counted:
+        if not depth:
+            raise RecursionError(f"nested more than {MAX_DEPTH} deep")
+        children = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            children = [part for pair in children for part in pair]
+        counted[id(node)] = 1 + sum(_count(child, counted, depth - 1) for child in children)
+    return counted[id(node)]
+
+
+def _check_defaults(file: Path, defaults: Any) -> None:
+    for entry in defaults if isinstance(defaults, list) else []:
+        for choice in map(str, entry if isinstance(entry, Mapping) else [entry]):
+            package = choice.partition("@")[2]
+            if "${" in package or ("hydra" in choice and not CHOICE.fullmatch(choice)):
+                raise InputError(
+                    f"{file}: defaults: {choice}: a file may choose hydra/launcher and hydra/sweeper only; leave it out"
+                )
+
+
+def _check_calls(file: Path, name: str, value: Any, key: str = "") -> None:
+    """InputError for a class or function that is not allowed, or might become another when Hydra resolves it."""
+    if isinstance(value, Mapping):
+        for inner, content in value.items():
+            if inner in NOT_IN_LOGS:
+                raise InputError(f"{file}: {name}.{inner}: is not allowed there; leave it out")
+            _check_calls(file, f"{name}.{inner}", content, inner)
+    elif isinstance(value, list):
+        for content in value:
+            _check_calls(file, name, content)
+    elif (
+        "${" in str(value)
+        or (key == "_target_" and not TARGET.fullmatch(str(value)))
+        or (key == "class" and value not in LOG_CLASSES)
+        or (str(value).startswith(("ext://", "cfg://")) and value not in STREAMS)
+    ):
+        raise InputError(
+            f"{file}: {name}={value}: must be a launcher or sweeper of hydra_plugins, one of "
+            f"{', '.join(LOG_CLASSES)}, or a plain value"
+        )
