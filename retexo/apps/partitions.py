@@ -2,7 +2,6 @@
 
 import glob
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from retexo.apps.partition_data import directory_of, made_with, requested_settin
 from retexo.cluster import launch
 from retexo.config.schema import DEFINED, keys
 from retexo.config.settings import Settings
-from retexo.nn.fused import ROWS_AT_ONCE
 from retexo.worker.graph import check_directory
 
 logger = logging.getLogger(__name__)
@@ -61,21 +59,12 @@ def open_local(settings: Settings) -> PartitionDirectory:
 
     InputError for a damaged file, too, and for what the trainer cannot read.
     """
-    directory, ranks = open_directory(settings), settings.train.cluster.local_ranks
+    directory = open_directory(settings)
     check_directory(settings.train, directory)
-    launch.warm_up(
-        compiled=settings.app == "train" and _most_trained(directory, ranks) >= ROWS_AT_ONCE
-    )
+    launch.warm_up()
     logger.info("%s: checking the parts", directory.path)
-    directory.verify(ranks)
+    directory.verify(settings.train.cluster.local_ranks)
     return directory
-
-
-def _most_trained(directory: PartitionDirectory, ranks: Sequence[int]) -> int:
-    """Training nodes of the part that has the most; 0 where nobody counted them."""
-    return (
-        max(directory.meta.parts[rank].train for rank in ranks) if directory.meta is not None else 0
-    )
 
 
 def open_directory(settings: Settings) -> PartitionDirectory:

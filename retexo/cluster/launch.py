@@ -27,22 +27,17 @@ from retexo.errors import TrainingError
 
 WORKERS = "retexo.worker.train"
 """What the fork server imports before it forks; above this room, so by name."""
-COMPILED = "retexo.nn.compiled"
-"""What it imports besides for workers that train many rows: numba, once and not in each of them."""
 _forked: int | None = None
-"""Where a fork server that is a copy of this process waits for the names of what to import."""
+"""What a fork server that is a copy of this process waits for the end of."""
 
 
-def warm_up(*, compiled: bool = False) -> None:
-    """Start the fork server of the workers; it imports torch, and COMPILED, while the parent checks its input."""
+def warm_up() -> None:
+    """Start the fork server of the workers; it imports torch while the parent checks its input."""
     global _forked
-    more = [COMPILED] if compiled else []
     if _forked is not None:
-        with suppress(BrokenPipeError):  # it was killed, and another starts
-            os.write(_forked, " ".join(more).encode())
         os.close(_forked)
         _forked = None
-    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS, *more])
+    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKERS])
     multiprocessing.forkserver.ensure_running()
 
 
@@ -70,8 +65,8 @@ def fork_fork_server() -> None:
                 os.close(_forked)
                 for handler in logging.root.handlers[:]:  # Hydra's: workers have their own
                     logging.root.removeHandler(handler)
-                with os.fdopen(told) as names:
-                    multiprocessing.forkserver.main(listener.fileno(), alive, names.read().split())
+                os.read(told, 1)
+                multiprocessing.forkserver.main(listener.fileno(), alive, [])
             finally:  # it ends with SystemExit, when nobody holds the other end of `alive`
                 os._exit(0)
         os.close(alive)

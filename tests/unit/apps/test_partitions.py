@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from partitioning.errors import InputError
-from retexo.apps import partition_data, partitions
-from retexo.apps.partitions import open_directory, open_local, with_parts_found
-from retexo.cluster import launch
+from retexo.apps import partition_data
+from retexo.apps.partitions import open_directory, with_parts_found
 from retexo.config.compose import compose
 from retexo.config.settings import Settings
 
@@ -46,21 +45,6 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
     assert "no partition directory" not in caplog.text
     shutil.rmtree("data")
     assert open_directory(settings()).digest() == made.digest(), "made again it is another"
-
-
-def test_compiled_passes_are_imported_for_workers_that_train_many_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[bool] = []
-    monkeypatch.setattr(launch, "warm_up", lambda compiled: told.append(compiled))
-    make(4)
-    counts = [part.train for part in open_directory(settings()).meta.parts]  # type: ignore[union-attr]
-    assert min(counts) < max(counts)
-    for most in (max(counts), max(counts) + 1):
-        monkeypatch.setattr(partitions, "ROWS_AT_ONCE", most)
-        open_local(settings())
-        open_local(settings("app=evaluate", "checkpoint_dir=run"))
-    assert told == [True, False, False, False]
 
 
 @pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
