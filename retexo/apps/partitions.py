@@ -58,10 +58,10 @@ def open_local(settings: Settings) -> PartitionDirectory:
 
     InputError for a damaged file, too, and for what the trainer cannot read.
     """
-    directory, ranks = open_directory(settings), settings.train.cluster.local_ranks
+    directory = open_directory(settings)
     check_directory(settings.train, directory)
     logger.info("%s: checking the parts", directory.path)
-    directory.verify(ranks)
+    directory.verify(settings.train.cluster.local_ranks)
     return directory
 
 

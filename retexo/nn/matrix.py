@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from retexo.nn.fused import drop
+from retexo.nn.dropout import drop
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 warnings.filterwarnings(
@@ -26,7 +26,7 @@ SPARSE_BELOW = 0.15
 _IS_THERE = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 HAS_ONEDNN = _IS_THERE and torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether oneDNN may multiply in float32 (`product`). Without it commands on PubMed and an eighth of products' shape took
-1.09 and 1.06 of the CPU seconds on an AMD EPYC of family 25 (the least of three runs in turn, at 8666332)."""
+1.09 and 1.06 of the CPU seconds on an AMD EPYC with AVX-512 (the least of three runs in turn, at 8666332)."""
 PIXELS = 128
 """Rows in an image that it convolves: the gradient of weights takes .75 to .95 of what it takes of one long image."""
 

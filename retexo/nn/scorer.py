@@ -10,13 +10,12 @@ n sources, m destinations, D width of an embedding.
 import torch
 from torch import Tensor, nn
 
-SCORERS = ("dot", "distmult", "mlp")
 CELLS = 1 << 22
 """Values of products that an mlp has at a time."""
 
 
 class Scorer(nn.Module):
-    """One of SCORERS."""
+    """Of a kind: dot, distmult or mlp."""
 
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__()

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from retexo.config.settings import MAX_LAYERS, REACHES, ModelSettings
 from retexo.nn.convolution import Convolution, Inputs, LayerShape, normalisation, xavier
-from retexo.nn.fused import relu_of_norm
 from retexo.nn.matrix import dropout, product
 from retexo.nn.registry import build_convolution, check_model, options_of
 from retexo.nn.scorer import Scorer
@@ -194,7 +193,7 @@ class Stage(nn.Module):
         ]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
-        return out if self.norm is None else relu_of_norm(self.norm, out)
+        return out if self.norm is None else torch.relu_(self.norm(out))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.head is None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from retexo.config.settings import ModelSettings, TrainSettings
 from retexo.exchange.plan import Use
 from retexo.nn.convolution import normalisation, xavier
-from retexo.nn.fused import relu_of_norm
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import Matrix, as_matrix, dense, dropout, product
 from retexo.nn.stage import Stage
@@ -57,7 +56,7 @@ class SIGN(nn.Module):
             product(dropout(rows, self.input_rate, self.training), weight)
             for rows, weight in zip(hops, self.weights, strict=True)
         ]
-        hidden = relu_of_norm(self.norm, torch.cat(parts, dim=1) + self.bias)
+        hidden = torch.relu_(self.norm(torch.cat(parts, dim=1) + self.bias))
         return product(
             dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias
         )

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from retexo.comm.traffic import WHOLE_RUN
 from retexo.config.settings import TrainSettings
 from retexo.nn.convolution import Inputs
-from retexo.nn.fused import ROWS_AT_ONCE
 from retexo.nn.matrix import Matrix, RowIndex
 from retexo.nn.stage import Stage
 from retexo.training.graph_info import GraphInfo
 from retexo.training.task import Task
 
+ROWS_AT_ONCE = 1 << 12
+"""Rows of a round that go through a stage together on a CPU: what is larger leaves its caches between two operations,
+and takes memory that is cleared anew each time."""
 AUTO_BATCH = 32_768
 """Training nodes of all workers together that a step is made from with batch_size=auto, where there are four times as
 many: of fewer all are as good."""

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from retexo.config.options import NoOptions
 from retexo.nn.convolution import Inputs, LayerShape, normalisation, xavier
-from retexo.nn.fused import relu_of_norm
 from retexo.nn.linear import LinearConvolution
 from retexo.nn.matrix import product
 
@@ -49,7 +48,7 @@ class GIN(LinearConvolution):
     def forward(self, inputs: Inputs) -> Tensor:
         (aggregate,) = inputs.matrices
         hidden = self.weighted(aggregate, inputs.projected, self.bias_in)
-        return product(relu_of_norm(self.norm, hidden), self.weight_out, self.bias_out)
+        return product(torch.relu_(self.norm(hidden)), self.weight_out, self.bias_out)
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numba
+import numpy as np
 import pytest
 import torch
 from support import torch_threads
@@ -11,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retexo.nn import aggregate
 from retexo.nn.aggregate import edge_max, edge_softmax, edge_sum, head_sums
 from retexo.nn.block import Block
+from retexo.nn.compiled import _compiled
 
 F64 = torch.float64
 
@@ -164,3 +167,18 @@ def test_on_a_gpu() -> None:
     torch.testing.assert_close(
         edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
     )
+
+
+def test_loops_are_compiled_where_there_is_no_folder_to_keep_them_in() -> None:
+    source = (
+        "def fill(values, first, end):\n    for at in range(first, end):\n        values[at] = at\n"
+    )
+    names: dict[str, Any] = {}
+    exec(
+        source, names
+    )  # which is in no file: numba has no place for it, as in a folder and a home that are read-only
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(names["fill"])
+    values = np.zeros(4)
+    _compiled(names["fill"])(values, 1, 3)
+    assert values.tolist() == [0, 1, 2, 0]

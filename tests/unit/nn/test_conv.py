@@ -16,7 +16,7 @@ from retexo.nn.conv.gcn import GCN
 from retexo.nn.conv.gin import GIN
 from retexo.nn.conv.sage import SAGEMean, SAGEPool
 from retexo.nn.convolution import Convolution
-from retexo.nn.fused import drop
+from retexo.nn.dropout import drop
 from retexo.nn.linear import neighbour_sum
 from retexo.nn.matrix import SparseMatrix, as_matrix, dropout, is_sparse, row_sums
 
