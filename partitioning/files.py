@@ -215,7 +215,7 @@ def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
 def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
     deadline = time.monotonic() + patience
     while True:
-        file = open_regular(lock, "a+")
+        file: IO[str] = open_regular(lock, "a+")
         try:
             _take_lock(file, lock, where)
             return file
