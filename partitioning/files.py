@@ -17,8 +17,9 @@ from dataclasses import fields
 from pathlib import Path
 from tokenize import TokenError
 from types import UnionType
-from typing import IO, Any, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 from safetensors import SafetensorError
 
 from partitioning.errors import InputError
@@ -87,6 +88,16 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """The text of a regular file, UTF-8."""
     return read_bytes(path).decode()
+
+
+def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
+    """What numpy.load makes of a regular file that holds one array, without Python objects."""
+    with open_regular(path) as file:
+        if mmap_mode is None:
+            return np.load(file, allow_pickle=False)
+        # numpy maps a file only by its name; this one is that of the open file, whatever has taken its place since
+        name = f"/proc/self/fd/{file.fileno()}"
+        return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
 
 
 @contextlib.contextmanager

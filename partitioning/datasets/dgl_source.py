@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.datasets.download import Archive, library
+from partitioning.files import load_npy, open_regular, read_text
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -46,8 +47,8 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _reddit(name: str, folder: Path) -> GraphData:
-    adjacency = sp.csr_array(sp.load_npz(folder / "reddit_graph.npz"))
-    with np.load(folder / "reddit_data.npz") as data:
+    adjacency = sp.csr_array(_matrix(folder / "reddit_graph.npz"))
+    with open_regular(folder / "reddit_data.npz") as file, np.load(file) as data:
         features, labels, role = (data[key] for key in ("feature", "label", "node_types"))
     order = sp.csgraph.reverse_cuthill_mckee(adjacency)
     new_id = np.empty_like(order)
@@ -63,12 +64,17 @@ def _reddit(name: str, folder: Path) -> GraphData:
     )
 
 
+def _matrix(path: Path) -> Any:
+    with open_regular(path) as file:
+        return sp.load_npz(file)
+
+
 def _saint(name: str, folder: Path) -> GraphData:
     """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
-    src, dst = sp.coo_array(sp.load_npz(folder / "adj_full.npz")).coords
-    features = np.load(folder / "feats.npy").astype(np.float32)
+    src, dst = sp.coo_array(_matrix(folder / "adj_full.npz")).coords
+    features = load_npy(folder / "feats.npy").astype(np.float32)
     classes, role = (
-        json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role")
+        json.loads(read_text(folder / f"{file}.json")) for file in ("class_map", "role")
     )
     numbers = np.array([classes.get(str(node), -1) for node in range(len(features))])
     masks: dict[str, Any] = {mask: np.zeros(len(features), np.bool_) for mask in MASKS}

@@ -20,6 +20,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from partitioning.errors import InputError
+from partitioning.files import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Archive:
         try:
             with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
                 inside = Path(name) / "inside"
-                with zipfile.ZipFile(self.zip) as archive:
+                with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
                     archive.extractall(inside)
                 self._top(inside).rename(self.folder)
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
@@ -103,7 +104,10 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "") -> None:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as file:
+        with (
+            urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
+            open_regular(part, "wb") as file,
+        ):
             shutil.copyfileobj(answer, file, 1 << 20)
             expected = answer.headers.get("Content-Length")
         if expected is not None and part.stat().st_size != int(expected):

@@ -48,7 +48,7 @@ from partitioning.datasets.tables import read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
-from partitioning.files import check_path, reading
+from partitioning.files import check_path, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.settings import DatasetSettings
@@ -139,7 +139,7 @@ def _raw_graph(
 
 def open_dgl(path: Path) -> Any:
     """The graph in a file of form (c); InputError if it is no such file, or holds another number of graphs."""
-    with reading(path, "DGL graph file"), path.open("rb") as file:
+    with reading(path, "DGL graph file"), open_regular(path) as file:
         magic = file.read(len(DGL_MAGIC))
     if magic != DGL_MAGIC:
         raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")

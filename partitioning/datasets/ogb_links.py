@@ -16,7 +16,7 @@ from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import RELEASE, numbers
 from partitioning.datasets.raw import joined, narrowed
-from partitioning.files import reading
+from partitioning.files import open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import DatasetSettings
 
@@ -98,9 +98,13 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
     """The pairs of a set, int64 [n, 2], and the fixed ones; of source and target nodes K in a row for each pair."""
     import torch  # takes more than a second, and no other source of data needs it
 
-    with reading(path, "split of OGB"), torch.serialization.safe_globals(_numpy_types()):
+    with (
+        reading(path, "split of OGB"),
+        torch.serialization.safe_globals(_numpy_types()),
+        open_regular(path) as file,
+    ):
         held = {
-            name: np.asarray(value) for name, value in torch.load(path, weights_only=True).items()
+            name: np.asarray(value) for name, value in torch.load(file, weights_only=True).items()
         }
         if "edge" in held:
             pairs, fixed = held["edge"], held["edge_neg"]

@@ -17,6 +17,7 @@ from partitioning.datasets.download import Archive, library
 from partitioning.datasets.frames import read_frames
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
+from partitioning.files import open_regular
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -138,7 +139,11 @@ def _read_binary(raw: Path) -> _Arrays:
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     """Read one array of an npz, and turn it into `dtype` a chunk at a time; InputError where a number does not fit."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+    with (
+        open_regular(path) as packed,
+        zipfile.ZipFile(packed) as archive,
+        archive.open(f"{name}.npy") as file,
+    ):
         version = np.lib.format.read_magic(file)
         header = (
             np.lib.format.read_array_header_1_0

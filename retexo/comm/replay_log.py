@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partitioning.files import open_regular
 from retexo.comm.transport import Pieces, fill
 from retexo.comm.wire import ByteArray
 from retexo.errors import TrainingError
@@ -38,7 +39,7 @@ class ReplayLog:
         self._writer = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
         """Of the record that is being written."""
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file = open_regular(path, "r+b" if path.exists() else "w+b")
         self.truncate(len(self))
 
     def __len__(self) -> int:
@@ -50,7 +51,7 @@ class ReplayLog:
         ends = [len(self._start)]
         if not self.path.exists():
             return ends
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             if file.read(len(self._start)) != self._start:
                 return ends
             length = self.path.stat().st_size

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from partitioning.directory.read import PartitionDirectory, find
 from partitioning.directory.write import write
+from partitioning.files import read_text
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.threads import blocks
 from retexo.arrays import ByteArray
@@ -348,7 +349,7 @@ def mean_of(measured: list[UnitCosts]) -> UnitCosts:
 def unit_costs(file: Path | None) -> UnitCosts:
     """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
-        kept: UnitCosts = json.loads(file.read_text())
+        kept: UnitCosts = json.loads(read_text(file))
         if (
             not isinstance(kept, dict)
             or not kept

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.files import read_text
 from retexo.config.flatten import flatten
 from retexo.config.schema import PER_LAYER, REST, default, keys
 
@@ -129,7 +130,7 @@ def read_run(path: Path) -> Run:
 def read_summary(path: Path) -> dict[str, Any]:
     """What summary.json says; ValueError if it is no JSON object, OSError if it cannot be read."""
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(read_text(path))
     except FileNotFoundError:
         raise ValueError("missing") from None
     if not isinstance(summary, dict):
@@ -211,7 +212,7 @@ def _read_curve(path: Path) -> list[Point]:
     """The validation metric by layer and round, up to the first line that is none: a killed run ends in half a line."""
     points = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, ValueError):  # the curve is a picture; the run counts without it
         return []
     for line in lines:

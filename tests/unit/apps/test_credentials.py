@@ -101,7 +101,7 @@ def test_files_that_the_authority_cannot_use(
     assert said.startswith("error: ")
     assert file in said
     assert said.rstrip().endswith(
-        ("get it anew", "from the authority", "of one authority", "--help")
+        ("get it anew", "from the authority", "of one authority", "--help", "list of members")
     )
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
