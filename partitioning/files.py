@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import socket
 import stat
@@ -26,6 +27,7 @@ from partitioning.errors import InputError
 
 log = logging.getLogger(__name__)
 
+GIB = 2**30
 RETRY_INTERVAL = 0.01
 """Seconds between two tries to take a lock."""
 UNREADABLE = (
@@ -98,6 +100,25 @@ def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
         # numpy maps a file only by its name; this one is that of the open file, whatever has taken its place since
         name = f"/proc/self/fd/{file.fileno()}"
         return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
+
+
+def check_unpacked_size(path: Path, max_gib: float) -> None:
+    """InputError for a zip or npz file that grows by more than dataset_max_gib; what is no such file passes.
+
+    A member cannot hold more than the size in its header, where its reader stops.
+    """
+    with open_regular(path) as file:
+        if not zipfile.is_zipfile(file):
+            return
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
+    growth = unpacked - sum(member.compress_size for member in members)
+    if growth > max_gib * GIB:
+        raise InputError(
+            f"{path}: grows by {growth / GIB:.3g} GiB, to {unpacked / GIB:.3g} GiB, when it is unpacked; if it should "
+            f"hold so much, set dataset_max_gib={math.ceil(growth / GIB)}, which is {max_gib:g}"
+        )
 
 
 @contextlib.contextmanager

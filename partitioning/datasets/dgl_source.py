@@ -41,7 +41,7 @@ def load(settings: DatasetSettings) -> GraphData:
     if settings.name == "karateclub":
         return _karate(settings.name)
     files = archive(settings.name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     with library(settings.name, files.folder):
         return (_reddit if settings.name == "reddit" else _saint)(settings.name, files.folder)
 

@@ -20,7 +20,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.files import open_regular
+from partitioning.files import check_unpacked_size, open_regular
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,15 @@ class Archive:
     needed: tuple[str, ...]
     """Files that must be in the folder, as paths below it."""
 
-    def ensure(self) -> None:
-        """Unpack the zip, fetching it before if it is not there, unless the folder exists already."""
+    def ensure(self, max_gib: float) -> None:
+        """Unpack the zip, fetching it before if it is not there, unless the folder exists already.
+
+        max_gib: the setting dataset_max_gib.
+        """
         if not self.folder.exists():
             if not self.zip.exists():
                 fetch(self.url, self.zip, self.by_hand())
-            self._unpack()
+            self._unpack(max_gib)
         missing = [name for name in self.needed if not (self.folder / name).is_file()]
         if missing:
             raise InputError(
@@ -55,10 +58,11 @@ class Archive:
     def by_hand(self) -> str:
         return f"fetch {self.url} and put it at {self.zip}, or unpack it so that {self.folder / self.needed[0]} exists"
 
-    def _unpack(self) -> None:
+    def _unpack(self, max_gib: float) -> None:
         """Unpack beside the folder, then rename: the folder is whole or not there."""
         log.info("unpacking %s", self.zip)
         try:
+            check_unpacked_size(self.zip, max_gib)
             with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
                 inside = Path(name) / "inside"
                 with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:

@@ -57,7 +57,7 @@ def load(settings: DatasetSettings) -> GraphData:
     """The training edges, and the pairs that are held out."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     raw = files.folder / "raw"
     with library(name, files.folder):
         num_nodes = int(numbers(raw / "num-node-list.csv.gz")[0])

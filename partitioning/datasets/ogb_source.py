@@ -65,7 +65,7 @@ def load(settings: DatasetSettings) -> GraphData:
     """Load by name with ogb's split as masks; papers100M's many nodes without a label get -1."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     with library(name, files.folder):
         src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(
             files.folder / "raw"
