@@ -47,7 +47,7 @@ def make(run_dir: Path, *folders: Path) -> Path:
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        _write(Path(name), " and ".join(map(str, folders)), runs, data_sets)
+        _write(Path(name), " and ".join(map(tables.shown_path, folders)), runs, data_sets)
         for made in sorted(
             Path(name).iterdir(), key=lambda path: path.name == page_path.name
         ):  # the page last

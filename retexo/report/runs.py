@@ -4,9 +4,9 @@ A file that is damaged spoils its own run only; the reason is kept, and shown.
 """
 
 import json
-import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,12 @@ MEASURES = {
 }
 """Name in the report -> field of summary.json."""
 REASON_LENGTH = 300
+MAX_FOLDERS = 100_000
+"""Folders that are searched for runs; of 10,000 runs there are as many."""
+KIND_LENGTH = 60
+"""Characters of the name of a kind of message."""
+MOST = 2**63
+"""Beyond all counts, bytes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,25 @@ def read_runs(*folders: Path) -> list[Run]:
             f"{named}: no such folder; give one that holds run directories of app=train"
         )
     files = ("summary.json", "metrics.jsonl")
-    paths = {path.parent for folder in there for name in files for path in folder.rglob(name)}
+    below = _folders_below(there, named)
+    paths = {folder for folder, held in below if any(name in held for name in files)}
     if not paths:
         raise InputError(
             f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
             "or give the folder that holds the run directories"
         )
     return [read_run(path) for path in sorted(paths)]
+
+
+def _folders_below(folders: Sequence[Path], named: str) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder and the names in it; InputError for more than anybody's runs have. Links are not followed."""
+    walks = (entry for folder in folders for entry in os.walk(folder))
+    for count, (folder, within, files) in enumerate(walks):
+        if count >= MAX_FOLDERS:
+            raise InputError(
+                f"{named}: more than {MAX_FOLDERS:,} folders below it; give the folder that holds the run directories"
+            )
+        yield Path(folder), [*within, *files]
 
 
 def read_run(path: Path) -> Run:
@@ -135,6 +153,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise ValueError("missing") from None
     if not isinstance(summary, dict):
         raise ValueError("not a JSON object")
+    json.dumps(summary, ensure_ascii=False).encode()  # ValueError: text that no file can hold
     return summary
 
 
@@ -197,13 +216,14 @@ def _numbers(summary: dict[str, Any], place: str) -> list[float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
 
 
 def _check_counts(tables: list[Any], place: str) -> None:
     for counts in tables:
         if not isinstance(counts, dict) or not all(
-            _is_number(count) and count >= 0 for count in counts.values()
+            _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
+            for kind, count in counts.items()
         ):
             raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
 
@@ -218,11 +238,13 @@ def _read_curve(path: Path) -> list[Point]:
     for line in lines:
         try:
             entry = json.loads(line)
-            if entry["val_metric"] is not None:
-                points.append(
-                    Point(int(entry["layer"]), int(entry["round"]), float(entry["val_metric"]))
-                )
-        except (ValueError, KeyError, TypeError):
+            layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
+            if metric is None:
+                continue
+            if not all(map(_is_number, (layer, number, metric))):
+                break
+            points.append(Point(int(layer), int(number), float(metric)))
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
     return points
 
