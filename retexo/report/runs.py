@@ -6,7 +6,7 @@ A file that is damaged spoils its own run only; the reason is kept, and shown.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ MEASURES = {
 }
 """Name in the report -> field of summary.json."""
 REASON_LENGTH = 300
-MAX_FOLDERS = 100_000
-"""Folders that are searched for runs; of 10,000 runs there are as many."""
+MAX_FOLDERS = 10_000
+"""Folders without a run that are searched."""
 KIND_LENGTH = 60
 """Characters of the name of a kind of message."""
 MOST = 2**63
@@ -94,9 +94,7 @@ def read_runs(*folders: Path) -> list[Run]:
         raise InputError(
             f"{named}: no such folder; give one that holds run directories of app=train"
         )
-    files = ("summary.json", "metrics.jsonl")
-    below = _folders_below(there, named)
-    paths = {folder for folder, held in below if any(name in held for name in files)}
+    paths = _run_dirs(there, named)
     if not paths:
         raise InputError(
             f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
@@ -105,15 +103,22 @@ def read_runs(*folders: Path) -> list[Run]:
     return [read_run(path) for path in sorted(paths)]
 
 
-def _folders_below(folders: Sequence[Path], named: str) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder and the names in it; InputError for more than anybody's runs have. Links are not followed."""
-    walks = (entry for folder in folders for entry in os.walk(folder))
-    for count, (folder, within, files) in enumerate(walks):
-        if count >= MAX_FOLDERS:
+def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
+    """The run directories below folders; InputError where too many folders are none. Links are not followed."""
+    found: set[Path] = set()
+    others = 0
+    for folder, within, files in (entry for each in folders for entry in os.walk(each)):
+        path = Path(folder)
+        if {"summary.json", "metrics.jsonl"} & {*within, *files}:
+            found.add(path)
+        elif path.parent not in found:
+            others += 1
+        if others > MAX_FOLDERS:
             raise InputError(
-                f"{named}: more than {MAX_FOLDERS:,} folders below it; give the folder that holds the run directories"
+                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give the folder that "
+                "holds these"
             )
-        yield Path(folder), [*within, *files]
+    return found
 
 
 def read_run(path: Path) -> Run:
