@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from partitioning import hypergraph
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import PartitionSettings
 
@@ -174,11 +174,11 @@ def from_file(path: Path, num_nodes: int, num_parts: int) -> Assignment:
 
 def _read_integers(path: Path) -> NDArray[np.int64]:
     with reading(path, "npy or csv of integers", where=f"partition_file={path}"):
-        values = (
-            np.load(path, allow_pickle=False)
-            if path.suffix == ".npy"
-            else np.loadtxt(path, dtype=np.float64)
-        )
+        if path.suffix == ".npy":
+            values = load_npy(path)
+        else:
+            with open_regular(path, "r") as file:
+                values = np.loadtxt(file, dtype=np.float64)
     values = np.atleast_1d(np.asarray(values))
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         values = values.astype(np.int64)

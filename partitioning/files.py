@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import socket
 import stat
@@ -17,14 +18,18 @@ from dataclasses import fields
 from pathlib import Path
 from tokenize import TokenError
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 from safetensors import SafetensorError
 
 from partitioning.errors import InputError
 
 log = logging.getLogger(__name__)
 
+GIB = 2**30
+RETRY_INTERVAL = 0.01
+"""Seconds between two tries to take a lock."""
 UNREADABLE = (
     OSError,
     ValueError,
@@ -42,6 +47,78 @@ UNREADABLE = (
     zlib.error,
 )
 """What damaged or foreign files make their readers raise; RecursionError and NotImplementedError are RuntimeErrors."""
+
+
+def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
+    """Open a file as `open` does, but a regular one only: opening a FIFO would wait for its other end.
+
+    What is written must not be a symbolic link, either: it could lead out of the folder.
+
+    Raises:
+        OSError: with ENXIO for what is no regular file, with ELOOP for a link.
+    """
+    return open(path, mode, opener=_open_regular, **text)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    writes = flags & (os.O_WRONLY | os.O_RDWR)
+    try:
+        descriptor = os.open(
+            path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if writes else 0), 0o666
+        )
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+            raise OSError(errno.ENXIO, "not a regular file", path) from None
+        if error.errno == errno.ELOOP and Path(path).is_symlink() and writes:
+            raise OSError(
+                errno.ELOOP, "a symbolic link, and files are not written through links", path
+            ) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, "not a regular file", path)
+    return descriptor
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file."""
+    with open_regular(path) as file:
+        content: bytes = file.read()
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file, UTF-8."""
+    return read_bytes(path).decode()
+
+
+def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
+    """What numpy.load makes of a regular file that holds one array, without Python objects."""
+    with open_regular(path) as file:
+        if mmap_mode is None:
+            return np.load(file, allow_pickle=False)
+        # numpy maps a file only by its name; this one is that of the open file, whatever has taken its place since
+        name = f"/proc/self/fd/{file.fileno()}"
+        return np.load(name, allow_pickle=False, mmap_mode=mmap_mode)
+
+
+def check_unpacked_size(path: Path, max_gib: float) -> None:
+    """InputError for a zip or npz file that grows by more than dataset_max_gib; what is no such file passes.
+
+    A member cannot hold more than the size in its header, where its reader stops.
+    """
+    with open_regular(path) as file:
+        if not zipfile.is_zipfile(file):
+            return
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
+    growth = unpacked - sum(member.compress_size for member in members)
+    if growth > max_gib * GIB:
+        raise InputError(
+            f"{path}: grows by {growth / GIB:.3g} GiB, to {unpacked / GIB:.3g} GiB, when it is unpacked; if it should "
+            f"hold so much, set dataset_max_gib={math.ceil(growth / GIB)}, which is {max_gib:g}"
+        )
 
 
 @contextlib.contextmanager
@@ -85,14 +162,14 @@ def check_path(setting: str, value: str) -> Path:
 
 def file_checksum(path: Path) -> str:
     """sha256 (hex) of a file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; InputError if it holds none."""
     with reading(path, "JSON file"):
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
     return content
@@ -133,32 +210,21 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(lock: Path, where: str) -> Iterator[int]:
+def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
     """Hold a lock file, which the kernel releases when this process ends, in any way; it is removed at the end.
 
     Yields its descriptor, for child processes that hold it as well. A refusal within leaves no folder that was made for
     the lock.
+
+    Args:
+        patience: seconds to wait for another process that holds it.
 
     Raises:
         InputError: another process holds it; the message begins with `where` and has its pid, host and start.
     """
     new_folders = [folder for folder in lock.parents if not folder.exists()]  # the innermost first
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{where}: in use by {_owner(lock)}; wait for its end, or choose another"
-            ) from None
-        except OSError as error:
-            log.warning(
-                "%s: this file system has no locks (%s); let no other process write there",
-                lock,
-                error,
-            )
-        if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
-            raise InputError(f"{where}: another process has just left it; try again")
+    with _locked_file(lock, where, patience) as file:
         file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         file.write(
@@ -178,9 +244,40 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
                     folder.rmdir()
 
 
+def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
+    deadline = time.monotonic() + patience
+    while True:
+        file: IO[str] = open_regular(lock, "a+")
+        try:
+            _take_lock(file, lock, where)
+            return file
+        except InputError:
+            file.close()
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_INTERVAL)
+
+
+def _take_lock(file: IO[str], lock: Path, where: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"{where}: in use by {_owner(lock)}; wait for its end, or choose another"
+        ) from None
+    except OSError as error:
+        log.warning(
+            "%s: this file system has no locks (%s); let no other process write there",
+            lock,
+            error,
+        )
+    if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
+        raise InputError(f"{where}: another process has just left it; try again")
+
+
 def _owner(lock: Path) -> str:
     try:
-        owner = json.loads(lock.read_text())
+        owner = json.loads(read_text(lock))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]
         return f"process {int(owner['pid'])} on {host!a}, which began at {started!a}"
     except (OSError, ValueError, KeyError, TypeError):

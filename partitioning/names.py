@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, reading
 
 FILES = ("name_text.npy", "name_ends.npy")
 
@@ -60,7 +60,7 @@ class Names:
             "file of names",
             "copy it again, or partition again with overwrite=true",
         ):
-            names = cls(*(np.load(folder / file, allow_pickle=False) for file in FILES))
+            names = cls(*(load_npy(folder / file) for file in FILES))
             names.tolist()
         return names
 

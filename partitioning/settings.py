@@ -4,6 +4,7 @@ from typing import Any
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import (
+    FINITE,
     SEED,
     Check,
     Checked,
@@ -175,6 +176,15 @@ class DatasetSettings(Checked):
         None,
         "dataset_name=file: an npz, tables, or a DGL graph file (docs/data.md); dataset_name=parts: this site's folder",
         per_node=True,
+    )
+    max_gib: float = setting(
+        "dataset_max_gib",
+        4.0,
+        "GiB by which a zip or npz file of the data may grow when it is unpacked",
+        at_least(0),
+        FINITE,
+        per_node=True,
+        compared=False,
     )
     symmetrize: bool | None = setting(
         "symmetrize",

@@ -199,7 +199,7 @@ def numbered(
     local[own] = np.searchsorted(ids, src[own])
     local[~own] = len(ids) + np.argsort(by_owner)[place]
     unresolved = UnresolvedHalo(
-        torch.from_numpy(halo[by_owner]), site.folder / ARRAYS, site.sites, kind
+        torch.from_numpy(halo[by_owner]), site.folder / ARRAYS, site.sites, kind, site.folder
     )
     return local, {
         "halo_owner": torch.from_numpy(halo_owner[by_owner]),

@@ -29,6 +29,7 @@ Of a heterogeneous graph both files have more: partitioning/hetero/sites.py.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ from partitioning.checks import CSR
 from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
-from partitioning.files import check_path, exclusive, file_checksum
+from partitioning.files import check_path, check_unpacked_size, exclusive, file_checksum, reading
 from partitioning.graph_data import GraphData
 from partitioning.site import ARRAYS, DESCRIPTION, VERSION, Site
 from partitioning.site_part import read_part
@@ -98,8 +99,11 @@ class SiteFolders(PartitionDirectory):
         )
 
 
-def find_sites(path: Path, num_parts: int) -> SiteFolders:
-    """Open a site's folder, or a folder that holds those of several sites on one machine."""
+def find_sites(path: Path, num_parts: int, max_gib: float = math.inf) -> SiteFolders:
+    """Open a site's folder, or a folder that holds those of several sites on one machine.
+
+    max_gib: the setting dataset_max_gib, for each part.npz.
+    """
     check_path("dataset_file", str(path))
     folders = (
         [path]
@@ -117,6 +121,10 @@ def find_sites(path: Path, num_parts: int) -> SiteFolders:
                 f"{other.folder / DESCRIPTION}: its sites, task, num_classes or types differ from "
                 f"{local_sites[0].folder}"
             )
+    for part in (site.folder / ARRAYS for site in local_sites):
+        if part.exists():
+            with reading(part, "npz file", "write it anew with numpy.savez"):
+                check_unpacked_size(part, max_gib)
     ranks = [site.rank for site in local_sites]
     if len(set(ranks)) < len(ranks):
         raise InputError(f"dataset_file={path}: holds several folders of one site; keep one")

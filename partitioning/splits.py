@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partitioning.checks import check_split, refuse
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, read_text, reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import SplitSettings
 
@@ -275,7 +275,7 @@ def read_index(path: Path, num_nodes: int, setting: str) -> Ids:
 
 def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
     with reading(path, "npy array", where=where):
-        array = np.load(path, allow_pickle=False)
+        array = load_npy(path)
     if not isinstance(array, np.ndarray) or array.ndim != 1:
         raise InputError(
             f"{where}: expected an npy array of one dimension; found {np.shape(array)}"
@@ -293,7 +293,7 @@ def _read_npy_index(path: Path, num_nodes: int, where: str) -> Ids:
 
 def _read_csv_index(path: Path, where: str) -> Ids:
     with reading(path, "csv file", where=where):
-        lines = path.read_text(encoding="utf-8").split()
+        lines = read_text(path).split()
     if lines and lines[0].strip('"').isidentifier():
         lines = lines[1:]  # a header
     ids = np.empty(len(lines), dtype=np.int64)

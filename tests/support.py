@@ -362,6 +362,7 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
     fields = {
         "dir": ".",
+        "max_gib": 4.0,
         "symmetrize": None,
         "synthetic": synthetic_settings(),
         "split": split_settings(),

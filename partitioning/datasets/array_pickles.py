@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from partitioning.checks import Array, CsrParts, check_csr
 from partitioning.datasets.download import FETCH_AGAIN
-from partitioning.files import reading
+from partitioning.files import open_regular, reading
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
@@ -115,7 +115,7 @@ class _Unpickler(pickle._Unpickler):
 def read_pickle(path: Path) -> Any:
     """The array, the CSR matrix (float32) or the dict in a pickle, also one by Python 2; InputError for anything else."""
     with reading(path, "pickle of numbers", FETCH_AGAIN):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             try:
                 found = _Unpickler(file, encoding="latin1").load()
             except (pickle.UnpicklingError, struct.error) as error:

@@ -15,7 +15,7 @@ from partitioning.checks import check_classes, check_dense, check_length, check_
 from partitioning.datasets.download import FETCH_AGAIN, Archive, library
 from partitioning.datasets.given_split import masks_of
 from partitioning.errors import InputError
-from partitioning.files import read_json, reading
+from partitioning.files import load_npy, open_regular, read_json, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -43,18 +43,22 @@ def load(settings: DatasetSettings) -> GraphData:
     if settings.name == "karateclub":
         return _karate(settings.name)
     files = archive(settings.name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     with library(settings.name, files.folder):
         return (_reddit if settings.name == "reddit" else _saint)(settings.name, files.folder)
 
 
 def _reddit(name: str, folder: Path) -> GraphData:
-    file = folder / "reddit_data.npz"
-    with reading(file, "npz file", FETCH_AGAIN), np.load(file, allow_pickle=False) as data:
+    path = folder / "reddit_data.npz"
+    with (
+        reading(path, "npz file", FETCH_AGAIN),
+        open_regular(path) as file,
+        np.load(file, allow_pickle=False) as data,
+    ):
         features, labels, role = (data[key] for key in ("feature", "label", "node_types"))
-    labels = check_classes(labels, 41, f"{file}: array `label`")
-    features = check_dense(features, len(labels), f"{file}: array `feature`")
-    check_length(role, len(labels), f"{file}: array `node_types`")
+    labels = check_classes(labels, 41, f"{path}: array `label`")
+    features = check_dense(features, len(labels), f"{path}: array `feature`")
+    check_length(role, len(labels), f"{path}: array `node_types`")
     adjacency = sp.csr_array(_read_adjacency(folder / "reddit_graph.npz", len(labels)))
     order = sp.csgraph.reverse_cuthill_mckee(adjacency)
     new_id = np.empty_like(order)
@@ -80,7 +84,7 @@ def _saint(name: str, folder: Path) -> GraphData:
     """GraphSAINT's files; Yelp's labels are lists of 0 and 1, Flickr's are classes."""
     file = folder / "feats.npy"
     with reading(file, "npy array", FETCH_AGAIN):
-        features = np.load(file, allow_pickle=False)
+        features = load_npy(file)
     num_nodes = len(features)
     features = check_dense(features, num_nodes, str(file))
     src, dst = sp.coo_array(_read_adjacency(folder / "adj_full.npz", num_nodes)).coords
@@ -110,7 +114,8 @@ def _saint(name: str, folder: Path) -> GraphData:
 def _read_adjacency(path: Path, num_nodes: int) -> Any:
     """[N, N] sparse matrix; SciPy's own check of its indices, which C code trusts, is only partial."""
     with reading(path, "npz file of a sparse matrix", FETCH_AGAIN):
-        matrix = sp.load_npz(path)
+        with open_regular(path) as file:
+            matrix = sp.load_npz(file)
         if hasattr(matrix, "check_format"):  # CSR and the like
             matrix.check_format(full_check=True)
     if matrix.shape != (num_nodes, num_nodes):

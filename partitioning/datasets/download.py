@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from partitioning.errors import InputError
-from partitioning.files import UNREADABLE, rename_durably
+from partitioning.files import UNREADABLE, check_unpacked_size, open_regular, rename_durably
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,15 @@ class Archive:
     needed: tuple[str, ...]
     """Files that must be in the folder, as paths below it."""
 
-    def ensure(self) -> None:
-        """Unpack the zip, fetching it before if it is not there, unless the folder exists already."""
+    def ensure(self, max_gib: float) -> None:
+        """Unpack the zip, fetching it before if it is not there, unless the folder exists already.
+
+        max_gib: the setting dataset_max_gib.
+        """
         if not self.folder.exists():
             if not self.zip.exists():
                 fetch(self.url, self.zip, self.by_hand(), limit=LARGEST_ZIP)
-            self._unpack()
+            self._unpack(max_gib)
         missing = [name for name in self.needed if not (self.folder / name).is_file()]
         if missing:
             raise InputError(
@@ -62,13 +65,14 @@ class Archive:
     def by_hand(self) -> str:
         return f"fetch {self.url} and put it at {self.zip}, or unpack it so that {self.folder / self.needed[0]} exists"
 
-    def _unpack(self) -> None:
+    def _unpack(self, max_gib: float) -> None:
         """Unpack beside the folder, then rename: the folder is whole or not there."""
         log.info("unpacking %s", self.zip)
         try:
+            check_unpacked_size(self.zip, max_gib)
             with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
                 inside = Path(name) / "inside"
-                with zipfile.ZipFile(self.zip) as archive:
+                with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
                     archive.extractall(inside)
                 rename_durably(self._top(inside), self.folder)
         except InputError:
@@ -140,7 +144,7 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opener = urllib.request.build_opener(SecureRedirects())
-        with opener.open(url, timeout=TIMEOUT) as answer, part.open("xb") as file:
+        with opener.open(url, timeout=TIMEOUT) as answer, open_regular(part, "xb") as file:
             _copy(answer, file, limit)
         rename_durably(part, path)
     except (OSError, HTTPException, ValueError) as error:

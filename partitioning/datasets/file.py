@@ -44,11 +44,11 @@ from typing import Any
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.raw import RawGraph, build, read_arrays
-from partitioning.datasets.tables import read_folder
+from partitioning.datasets.tables import NODE_TABLES, read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError
-from partitioning.files import check_path, reading
+from partitioning.files import check_path, check_unpacked_size, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, GraphData
 from partitioning.hetero.graph_data import HeteroGraphData
 from partitioning.settings import DatasetSettings
@@ -74,6 +74,9 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     path = check_path("dataset_file", settings.file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
+    for archive in _archives(path):
+        with reading(archive, "npz file", "write it anew with numpy.savez"):
+            check_unpacked_size(archive, settings.max_gib)
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
     if path.is_dir() or path.suffix in TABLES:
@@ -97,6 +100,16 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         settings.labels,
         merge=settings.duplicates == "merge",
     )
+
+
+def _archives(path: Path) -> list[Path]:
+    """The npz files among those that the graph is read from."""
+    if hetero_tables.is_folder(path):
+        return [*path.glob("nodes/*.npz"), *path.glob("edges/*.npz")]
+    if path.suffix == ".npz" and not path.is_dir():
+        return [path]
+    folder = path if path.is_dir() else path.parent
+    return [file for name in NODE_TABLES if (file := folder / f"{name}.npz").is_file()]
 
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
@@ -139,7 +152,7 @@ def _raw_graph(
 
 def open_dgl(path: Path) -> Any:
     """The graph in a file of form (c); InputError if it is no such file, or holds another number of graphs."""
-    with reading(path, "DGL graph file"), path.open("rb") as file:
+    with reading(path, "DGL graph file"), open_regular(path) as file:
         magic = file.read(len(DGL_MAGIC))
     if magic != DGL_MAGIC:
         raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")

@@ -12,6 +12,7 @@ import numpy as np
 
 from partitioning.checks import Array, Ints, check_integers
 from partitioning.errors import InputError
+from partitioning.files import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,8 @@ def column_names(path: Path) -> list[str]:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            names = [str(name).strip() for name in pq.read_schema(path).names]
+            with open_regular(path) as file:
+                names = [str(name).strip() for name in pq.read_schema(file).names]
         else:
             first = _first_lines(path)[0]
             header = _has_header(path)
@@ -96,18 +98,22 @@ def _csv_frames(path: Path, header: bool, text: Collection[str]) -> Iterator["pd
     names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
     rows = max(1, (TEXT_CELLS if text else CELLS) // len(names))
     blank = {name: [""] if name in text else list(BLANK) for name in names} if text else None
-    with pd.read_csv(
-        path,
-        header=0 if header else None,
-        names=names,
-        sep=_separator(path),
-        skipinitialspace=True,
-        skip_blank_lines=False,
-        chunksize=rows,
-        dtype=dict.fromkeys(text, object),
-        na_values=blank,
-        keep_default_na=not text,
-    ) as frames:
+    with (
+        open_regular(path) as file,
+        pd.read_csv(
+            file,
+            compression="gzip" if path.suffix == ".gz" else None,
+            header=0 if header else None,
+            names=names,
+            sep=_separator(path),
+            skipinitialspace=True,
+            skip_blank_lines=False,
+            chunksize=rows,
+            dtype=dict.fromkeys(text, object),
+            na_values=blank,
+            keep_default_na=not text,
+        ) as frames,
+    ):
         yield from frames
 
 
@@ -115,7 +121,7 @@ def _parquet_frames(path: Path, cells: int) -> Iterator["pd.DataFrame"]:
     import pandas as pd
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with open_regular(path) as content, pq.ParquetFile(content) as file:
         rows, begin = max(1, cells // max(1, len(file.schema_arrow))), 0
         for batch in file.iter_batches(rows):
             frame = batch.to_pandas()
@@ -137,9 +143,9 @@ def _has_header(path: Path) -> bool:
 
 def _open(path: Path):  # type: ignore[no-untyped-def]
     return (
-        gzip.open(path, "rt")
+        gzip.open(open_regular(path), "rt")
         if path.suffix == ".gz"
-        else path.open(encoding="utf-8-sig", newline="")
+        else open_regular(path, "r", encoding="utf-8-sig", newline="")
     )
 
 

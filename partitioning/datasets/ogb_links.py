@@ -19,7 +19,7 @@ from partitioning.datasets.frames import read_frames
 from partitioning.datasets.ogb_source import RELEASE, numbers
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.settings import DatasetSettings
 
@@ -60,7 +60,7 @@ def load(settings: DatasetSettings) -> GraphData:
     """The training edges, and the pairs that are held out."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     raw = files.folder / "raw"
     with library(name, files.folder):
         num_nodes = int(numbers(raw / "num-node-list.csv.gz")[0])
@@ -104,8 +104,8 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
     stand_ins: list[Any] = [(kept, name) for name, kept in NUMPY.items()]
     with reading(path, "split of OGB", FETCH_AGAIN):
         try:
-            with torch.serialization.safe_globals(stand_ins):
-                loaded = torch.load(path, weights_only=True)
+            with torch.serialization.safe_globals(stand_ins), open_regular(path) as file:
+                loaded = torch.load(file, weights_only=True)
         except pickle.UnpicklingError as error:
             raise ValueError(error) from None
 

@@ -41,7 +41,7 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
             f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
         )
     files = archive(settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     raw = files.folder / "raw"
     with library("ogbn-mag", files.folder):
         (counts,) = read_frames(raw / "num-node-dict.csv.gz", header=True)

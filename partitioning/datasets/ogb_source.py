@@ -18,6 +18,7 @@ from partitioning.datasets.frames import read_frames
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import joined, narrowed
 from partitioning.errors import InputError
+from partitioning.files import open_regular
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -65,7 +66,7 @@ def load(settings: DatasetSettings) -> GraphData:
     """Load by name with ogb's split as masks; papers100M's many nodes without a label get -1."""
     name, source = settings.name, SOURCES[settings.name]
     files = archive(name, settings.dir)
-    files.ensure()
+    files.ensure(settings.max_gib)
     with library(name, files.folder):
         src, dst, features, labels = (_read_binary if source.raw == _BINARY else _read_csv)(
             files.folder / "raw", source.num_classes
@@ -140,7 +141,11 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     """Read one array of an npz, and turn it into `dtype` a chunk at a time; InputError where a number does not fit."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+    with (
+        open_regular(path) as packed,
+        zipfile.ZipFile(packed) as archive,
+        archive.open(f"{name}.npy") as file,
+    ):
         version = np.lib.format.read_magic(file)
         header = (
             np.lib.format.read_array_header_1_0

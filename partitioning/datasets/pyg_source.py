@@ -15,7 +15,7 @@ from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote, ensure_files, library
 from partitioning.datasets.raw import RawGraph, build
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import open_regular, reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.settings import DatasetSettings
 
@@ -50,7 +50,11 @@ def load(settings: DatasetSettings) -> GraphData:
 
 
 def _musae(name: str, path: Path) -> RawGraph:
-    with reading(path, "npz file", FETCH_AGAIN), np.load(path, allow_pickle=False) as held:
+    with (
+        reading(path, "npz file", FETCH_AGAIN),
+        open_regular(path) as file,
+        np.load(file, allow_pickle=False) as held,
+    ):
         edges, features, labels = (held[array] for array in ("edges", "features", "target"))
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
@@ -102,8 +106,8 @@ def _read_matrix(path: Path) -> Array:
 
 def _read_test_nodes(path: Path, first: int, count: int) -> Array:
     """[count] nodes, each once, from `first` on; few are left out between them."""
-    with reading(path, "list of nodes", FETCH_AGAIN):
-        nodes = np.loadtxt(path, np.int64, ndmin=1)
+    with reading(path, "list of nodes", FETCH_AGAIN), open_regular(path) as file:
+        nodes = np.loadtxt(file, np.int64, ndmin=1)
     if nodes.shape != (count,):
         raise InputError(f"{path}: has {nodes.size} nodes; expected {count}, as rows in ty")
     end = first + 2 * count

@@ -3,6 +3,7 @@
 N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from partitioning.checks import (
 )
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
 from partitioning.names import Names, name_keys
 
@@ -169,11 +170,13 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an npz file by name; InputError if it is damaged or holds Python objects."""
-    with reading(path, "npz file", "write it anew with numpy.savez"):
-        archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path}: this is a single npy array; expected an npz of several")
-    with archive:
+    with contextlib.ExitStack() as opened:
+        with reading(path, "npz file", "write it anew with numpy.savez"):
+            file = opened.enter_context(open_regular(path))
+            archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: this is a single npy array; expected an npz of several")
+        opened.enter_context(archive)
         twice = [name for name, times in Counter(archive.files).items() if times > 1]
         if twice:
             raise InputError(

@@ -19,7 +19,7 @@ from partitioning.datasets.frames import TextIds, first_row, read_frames
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, joined, narrowed, read_arrays
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, reading
 from partitioning.graph_data import MASKS, Endpoints
 from partitioning.settings import ColumnSettings
 from partitioning.splits import FILE_NAMES, read_index
@@ -357,7 +357,7 @@ def _without_loss(values: Array) -> Array:
 def read_npy(path: Path) -> Array:
     """An array that is read from its file as it is needed: features are written out part by part."""
     with reading(path, "npy array", "write it anew with numpy.save"):
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
+        array = load_npy(path, mmap_mode="r")
     if not isinstance(array, np.ndarray) or array.ndim == 0:
         raise InputError(
             f"{path}: an archive or a single number; expected one npy array with one row per node"

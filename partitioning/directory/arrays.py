@@ -19,7 +19,7 @@ import numpy as np
 
 from partitioning.checks import Array, check_dense, check_endpoints, check_integers
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, reading
 from partitioning.graph_data import EDGE_DATA, MASKS
 
 EDGE_ARRAYS = ("src", "dst")
@@ -50,7 +50,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
 def load_array(path: Path) -> Array:
     """The array of a file, mapped (a page that is written to becomes this process's own)."""
     with _PARSING, reading(path, "npy array", AGAIN):
-        return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+        return np.asarray(load_npy(path, mmap_mode="c"))
 
 
 def read_arrays(folder: Path, num_inner: int) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from partitioning.checks import check_endpoints, check_length
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, read_json, reading
+from partitioning.files import file_checksum, open_regular, read_json, reading
 from partitioning.graph_data import EDGE_NAMES, MASKS
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,11 @@ def _load(path: Path) -> Any:
         raise InputError(
             f"{path}: missing; PyG's partitions have no labels and masks: torch.save(data.{OF_NODES[path.stem]}, PATH)"
         )
-    with reading(path, "file of torch.save", "partition again with torch_geometric"):
-        return torch.load(path, weights_only=True)
+    with (
+        reading(path, "file of torch.save", "partition again with torch_geometric"),
+        open_regular(path) as file,
+    ):
+        return torch.load(file, weights_only=True)
 
 
 def read_part(

@@ -40,7 +40,7 @@ from partitioning.directory.ascending import degrees
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta, content_digest
 from partitioning.directory.types import HALO_IDS, Partition
 from partitioning.errors import InputError
-from partitioning.files import file_checksum, reading
+from partitioning.files import file_checksum, load_npy, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
 from partitioning.names import Names
 from partitioning.random_rows import random_rows
@@ -142,7 +142,7 @@ class PartitionDirectory:
         if self.meta is None or not file.is_file():
             return partition
         with reading(file, "npy array"):
-            halo = check_integers(np.load(file, allow_pickle=False), str(file))
+            halo = check_integers(load_npy(file), str(file))
         check_length(halo, partition.num_halo, str(file))
         return replace(
             partition,

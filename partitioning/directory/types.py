@@ -52,6 +52,8 @@ class UnresolvedHalo:
     """Names of the owners, by rank."""
     kind: str = ""
     """Their type, in a heterogeneous graph."""
+    ledger: Path | None = None
+    """Folder of the account of what others ask this site for; None in a dry run, which gives nothing."""
 
     @property
     def where(self) -> str:

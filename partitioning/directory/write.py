@@ -27,7 +27,7 @@ from partitioning.directory.arrays import content_of, write_arrays, write_links
 from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.types import HALO_IDS, OddEdges, PartCounts
 from partitioning.errors import InputError
-from partitioning.files import exclusive, file_checksum, rename_durably
+from partitioning.files import exclusive, file_checksum, open_regular, rename_durably
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _append(
     for part, count in enumerate(counts.tolist()):
         begin, end = end, end + count
         if count:
-            with file_of(part).open("ab") as file:
+            with open_regular(file_of(part), "ab") as file:
                 numbers[begin:end].tofile(file)
 
 

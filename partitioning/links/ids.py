@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from partitioning.checks import check_integers
 from partitioning.datasets.frames import read_frames
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import load_npy, open_regular, reading
 from partitioning.names import name_keys
 
 HEADERS = (
@@ -35,7 +35,7 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
         raise InputError(f"{where}: expected a .npy or .csv file of ids")
     with reading(path, "file of ids", where=where):
         if path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False)
+            found = load_npy(path)
         else:
             frames = read_frames(path, header=_has_header(path, columns))
             found = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
@@ -48,7 +48,7 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
 
 
 def _has_header(path: Path, columns: int) -> bool:
-    with path.open(encoding="utf-8") as file:
+    with open_regular(path, "r", encoding="utf-8") as file:
         names = [cell.strip().strip('"').lower() for cell in file.readline().split(",")[:columns]]
     return all(name in HEADERS for name in names)
 

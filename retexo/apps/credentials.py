@@ -26,7 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from retexo.comm.credentials import import_serialization, import_x509
+from partitioning.files import open_regular, read_bytes, reading
+from retexo.comm.credentials import (
+    import_serialization,
+    import_x509,
+    number_of,
+    read_key,
+    read_pem,
+    read_revocations,
+    refused_by_name,
+    revocation_number,
+)
 
 DAYS = 365
 """For which certificates are valid, unless --days says otherwise."""
@@ -56,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         if name == "revoke":
             command.add_argument("name")
         if name in ("sign", "init"):
-            command.add_argument("--days", type=int, default=DAYS)
+            command.add_argument("--days", type=_days, default=DAYS)
     given = vars(parser.parse_args(arguments))
     try:
         globals()[given.pop("command")](**given)
@@ -70,14 +80,20 @@ def _formatter() -> Any:
     return argparse.RawDescriptionHelpFormatter
 
 
+def _days(given: str) -> int:
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= LIST_DAYS:
+        raise argparse.ArgumentTypeError(
+            f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's own certificate is valid"
+        )
+    return int(given)
+
+
 def authority(folder: Path) -> None:
     """Make a new authority."""
     key = _new_key(folder)
-    _write(
-        folder / "authority.pem",
-        _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS),
-    )
-    _write(folder / "revoked.pem", _revocations(folder, None))
+    certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
+    _write(folder / "authority.pem", certificate)
+    _write(folder / "revoked.pem", _revocations(key, certificate, 1, ()))
     print(f"{folder}: a new authority; who has its key.pem decides who takes part")
 
 
@@ -97,20 +113,19 @@ def request(folder: Path, name: str) -> None:
 def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     """Sign a request: the authority has asked the site, by another way, whether the key is its own."""
     x509 = import_x509()
-    asked = x509.load_pem_x509_csr(request.read_bytes())
-    names = asked.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    name = str(names[0].value) if names else ""
-    _check_name(name)
-    if not asked.is_signature_valid:
-        raise InputError(f"{request}: its signature is not by the key that is in it")
+    key, issuer = _authority(folder)
+    asked = read_pem(request, x509.load_pem_x509_csr)
+    with refused_by_name(request):
+        names = asked.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        name = str(names[0].value) if names else ""
+        _check_name(name)
+        if not asked.is_signature_valid:
+            raise InputError(f"{request}: its signature is not by the key that is in it")
     issued = folder / "issued" / f"{name}.pem"
     if issued.exists():
         raise InputError(f"{issued}: {name} has a certificate; revoke it first")
     issued.parent.mkdir(exist_ok=True)
-    _write(
-        issued,
-        _certificate(name, asked.public_key(), _key(folder), _load(folder / "authority.pem"), days),
-    )
+    _write(issued, _certificate(name, asked.public_key(), key, issuer, days))
     digest = _key_digest(asked.public_key())
     print(f"{issued}: certificate.pem of {name}. Key {digest}: ask the site whether it is this")
 
@@ -118,13 +133,17 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 def members(folder: Path, sites: Sequence[str]) -> None:
     """Write and sign the list of the sites of a run."""
     path = folder / "members.json"
-    number = json.loads(path.read_text())["number"] + 1 if path.exists() else 1
+    key, issuer = _authority(folder)
+    number = _last_number(path) + 1 if path.exists() else 1
     if len(set(sites)) < len(sites):
         raise InputError(f"--sites {' '.join(sites)}: a name is there twice")
-    listed = [{"name": site, "fingerprint": _fingerprint(_issued(folder, site))} for site in sites]
+    listed = [
+        {"name": site, "fingerprint": _fingerprint(_issued(folder, site, issuer))} for site in sites
+    ]
     content = json.dumps({"number": number, "members": listed}, indent=1).encode()
-    path.write_bytes(content)
-    (folder / "members.sig").write_bytes(_signature(_key(folder), content))
+    signature = _signature(key, content)
+    _write_bytes(path, content)
+    _write_bytes(folder / "members.sig", signature)
     print(
         f"{path}: number {number}. Every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as "
         "certificate.pem"
@@ -133,9 +152,13 @@ def members(folder: Path, sites: Sequence[str]) -> None:
 
 def revoke(folder: Path, name: str) -> None:
     """Add a site's certificate to the list of revoked ones."""
-    _check_name(name)
-    certificate = _issued(folder, name)
-    _write(folder / "revoked.pem", _revocations(folder, certificate.serial_number))
+    key, issuer = _authority(folder)
+    certificate = _issued(folder, name, issuer)
+    before = read_revocations(folder, issuer)
+    number = revocation_number(folder / "revoked.pem", before) + 1
+    with refused_by_name(folder / "revoked.pem"):
+        revoked = _revocations(key, issuer, number, (*before, _revoked(certificate)))
+    _write(folder / "revoked.pem", revoked)
     (folder / "issued" / f"{name}.pem").rename(
         folder / "issued" / f"{name}-{certificate.serial_number:x}.revoked"
     )
@@ -232,49 +255,63 @@ def _certificate(name: str, public_key: Any, key: Any, issuer: Any, days: int) -
     return builder.sign(key, _hash())
 
 
-def _revocations(folder: Path, serial: int | None) -> Any:
-    """The list that is there with one more, and the next number; None: the first, with nothing in it."""
-    x509, key, now = import_x509(), _key(folder), datetime.now(UTC)
-    before = (
-        None if serial is None else x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
-    )
-    number = (
-        1
-        if before is None
-        else before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number + 1
-    )
+def _revocations(key: Any, issuer: Any, number: int, revoked: Sequence[Any]) -> Any:
+    x509, now = import_x509(), datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder(
-        _load(folder / "authority.pem").subject,
-        now,
-        now + timedelta(days=LIST_DAYS),
-        revoked_certificates=before or (),
+        issuer.subject, now, now + timedelta(days=LIST_DAYS), revoked_certificates=list(revoked)
     )
-    if serial is not None:
-        builder = builder.add_revoked_certificate(
-            x509.RevokedCertificateBuilder(serial, now).build()
-        )
     builder = builder.add_extension(x509.CRLNumber(number), False)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return builder.add_extension(identifier, False).sign(key, _hash())
 
 
-def _issued(folder: Path, name: str) -> Any:
+def _revoked(certificate: Any) -> Any:
+    """The entry of a certificate in the list of revoked ones."""
+    builder = import_x509().RevokedCertificateBuilder(certificate.serial_number, datetime.now(UTC))
+    return builder.build()
+
+
+def _authority(folder: Path) -> tuple[Any, Any]:
+    """The key and the certificate of an authority; InputError where they do not fit together."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    path = folder / "key.pem"
+    key = read_key(path)
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise InputError(f"{path}: a key of another kind than RSA and elliptic curves; get it anew")
+    certificate = read_pem(folder / "authority.pem", import_x509().load_pem_x509_certificate)
+    with refused_by_name(folder / "authority.pem"):
+        if certificate.public_key() != key.public_key():
+            raise InputError(
+                f"{folder / 'authority.pem'}: does not belong to {path}; take both of one authority"
+            )
+    return key, certificate
+
+
+def _issued(folder: Path, name: str, issuer: Any) -> Any:
+    """The certificate of a site; InputError where it has none by this authority."""
+    _check_name(name)
     path = folder / "issued" / f"{name}.pem"
     if not path.exists():
         raise InputError(f"{path}: {name} has no certificate that is not revoked; sign its request")
-    return _load(path)
+    certificate = read_pem(path, import_x509().load_pem_x509_certificate)
+    with refused_by_name(path):
+        certificate.verify_directly_issued_by(issuer)
+    return certificate
 
 
-def _key(folder: Path) -> Any:
-    return import_serialization().load_pem_private_key((folder / "key.pem").read_bytes(), None)
-
-
-def _load(path: Path) -> Any:
-    return import_x509().load_pem_x509_certificate(path.read_bytes())
+def _last_number(members: Path) -> int:
+    with reading(members, "list of members", "get it anew"):
+        return number_of(json.loads(read_bytes(members)))
 
 
 def _write(path: Path, made: Any) -> None:
-    path.write_bytes(made.public_bytes(import_serialization().Encoding.PEM))
+    _write_bytes(path, made.public_bytes(import_serialization().Encoding.PEM))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with open_regular(path, "wb") as file:
+        file.write(content)
 
 
 def _fingerprint(certificate: Any) -> str:

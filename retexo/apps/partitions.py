@@ -111,11 +111,12 @@ def open_sites(settings: Settings) -> SiteFolders:
             raise InputError(
                 f"{name}: has no meaning with dataset_name=parts, where each site's folder is its part; leave it out"
             )
-    if settings.partition.dataset.file is None:
+    dataset = settings.partition.dataset
+    if dataset.file is None:
         raise InputError(
             "dataset_name=parts needs dataset_file=FOLDER: this site's, with site.json and part.npz"
         )
-    return find_sites(Path(settings.partition.dataset.file), settings.partition.num_partitions)
+    return find_sites(Path(dataset.file), settings.partition.num_partitions, dataset.max_gib)
 
 
 def _not_found(settings: Settings) -> InputError:

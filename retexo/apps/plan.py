@@ -28,7 +28,7 @@ from retexo.estimate.traffic import (
 )
 from retexo.outputs.files import write_json
 from retexo.outputs.lock import locks_run_dir
-from retexo.worker.graph import Part, check, check_directory, read_part
+from retexo.worker.graph import Part, check, check_directory, read_part, without_ledger
 
 MAX_SHOWN = 6
 """Workers up to which the bytes by peer are printed."""
@@ -60,13 +60,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
         check_directory(settings.train, directory)
         return site_plan.run(settings.train, directory, run_dir)
-    settings = replace(
-        settings, train=replace(settings.train, max_rows_shared=None)
-    )  # nothing is asked for in earnest
     parts = range(directory.num_parts)
     directory.verify(parts)
     check_directory(settings.train, directory)
-    partitions = [read_part(directory, part) for part in parts]
+    partitions = [without_ledger(read_part(directory, part)) for part in parts]
     predicted, options = _dry_run(settings.train, directory, partitions)
     plain = estimate_traffic(_plain(settings.train), directory, partitions)
     limit = settings.train.num_rounds

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from partitioning.files import read_bytes
 from retexo.apps.resume import check_unused
 from retexo.config.settings import Settings
 from retexo.outputs.lock import locks_run_dir
@@ -46,7 +47,7 @@ def make(run_dir: Path, *folders: Path) -> Path:
     data_sets = group(runs)
     run_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        _write(Path(name), " and ".join(map(str, folders)), runs, data_sets)
+        _write(Path(name), " and ".join(map(tables.shown_path, folders)), runs, data_sets)
         for made in sorted(
             Path(name).iterdir(), key=lambda path: path.name == page_path.name
         ):  # the page last
@@ -106,7 +107,7 @@ def _pictures(data: DataSet, name: str, folder: Path) -> list[Picture]:
         stem = f"{name}-{kind}"
         for suffix in ("svg", "pdf"):
             (folder / f"{stem}.{suffix}").write_bytes(_rendered(figure, suffix))
-        svg = (folder / f"{stem}.svg").read_bytes()
+        svg = read_bytes(folder / f"{stem}.svg")
         spans = figure.get_figwidth() > figures.WIDE / 2
         pictures.append(
             Picture(stem, figures.FIGURES[kind][0], svg, _rendered(narrow[kind], "svg"), spans)

@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.files import exclusive
+from partitioning.files import exclusive, open_regular, read_bytes
 from retexo.apps import report
 from retexo.apps.partition_data import directory_of, requested_settings
 from retexo.apps.resume import OUTPUTS
@@ -245,7 +245,7 @@ def _clear(directory: Path) -> None:
 def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
     """Run `retexo` to its end, its output to the log; when the sweep is stopped, the run is."""
     path = (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))  # the same code, wherever it lies
-    with log.open("a") as file:
+    with open_regular(log, "a") as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "retexo", *arguments],
             stdout=file,
@@ -266,7 +266,7 @@ def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
 
 def _reason(log: Path) -> str:
     """The last error that the command told, or where to look."""
-    lines = log.read_text(errors="replace").splitlines()
+    lines = read_bytes(log).decode(errors="replace").splitlines()
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return told[-1] if told else f"see {log}"
 

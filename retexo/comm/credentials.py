@@ -15,13 +15,17 @@ all of these.
 import hashlib
 import json
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from partitioning.errors import InputError
-from partitioning.files import check_types
+from partitioning.files import UNREADABLE, check_types, read_bytes, reading
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,9 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
     """Check the credentials of a node; InputError says which file is wrong, and why."""
     x509 = import_x509()
     _check_key(folder / "key.pem")
-    certificate = _parse(folder / "certificate.pem", x509.load_pem_x509_certificate)
-    authority = _parse(folder / "authority.pem", x509.load_pem_x509_certificate)
-    revoked = _parse(folder / "revoked.pem", x509.load_pem_x509_crl)
-    if not revoked.is_signature_valid(authority.public_key()):
-        raise InputError(
-            f"{folder / 'revoked.pem'}: was not signed by authority.pem; get it anew from the authority"
-        )
+    certificate = read_pem(folder / "certificate.pem", x509.load_pem_x509_certificate)
+    authority = read_pem(folder / "authority.pem", x509.load_pem_x509_certificate)
+    revoked = read_revocations(folder, authority)
     members, number = _read_members(folder, authority.public_key())
     fingerprint = hashlib.sha256(
         certificate.public_bytes(import_serialization().Encoding.DER)
@@ -101,7 +101,7 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Credentials:
         raise InputError(
             f"{folder / 'certificate.pem'}: was revoked; ask the authority for a new one"
         )
-    crl_number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    crl_number = revocation_number(folder / "revoked.pem", revoked)
     found = Credentials(folder, members, f"members {number}, revoked {crl_number}")
     try:
         found.context(accepted=False)
@@ -123,27 +123,79 @@ def _check_key(path: Path) -> None:
         raise InputError(
             f"{path}: others may read it (mode {mode & 0o777:o}); chmod 600 it, or make a new key"
         )
+    read_key(path)
 
 
-def _parse(path: Path, load: Any) -> Any:
+def read_key(path: Path) -> Any:
+    """A private key; InputError for one that is encrypted: there may be nobody to ask for the pass phrase."""
+
+    def load(content: bytes) -> Any:
+        try:
+            return import_serialization().load_pem_private_key(content, None)
+        except TypeError:
+            raise InputError(
+                f"{path}: is encrypted; decrypt it by openssl pkey -in {path} -out NEW, and put NEW in its place"
+            ) from None
+
+    return read_pem(path, load)
+
+
+def read_pem(path: Path, load: Callable[[bytes], T]) -> T:
+    """What `load` makes of the content of a regular file; InputError names the file."""
+    with refused_by_name(path):
+        return load(read_bytes(path))
+
+
+@contextmanager
+def refused_by_name(path: Path) -> Iterator[None]:
+    """Turn what a damaged file of credentials raises, also when it is first used, into an InputError that names it."""
+    x509 = import_x509()
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+    foreign = (x509.InvalidVersion, x509.DuplicateExtension, x509.ExtensionNotFound)
     try:
-        return load(path.read_bytes())
+        yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(
-            f"distributed.credentials: {path}: {error.strerror}; see retexo credentials"
+            f"{path}: {error.strerror}; what belongs there says retexo credentials --help"
         ) from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not what its name says: {error}; get it anew") from error
+    except (*UNREADABLE, *foreign, InvalidSignature, UnsupportedAlgorithm) as error:
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path}: is not what its name says: {reason}; get it anew") from error
+
+
+def read_revocations(folder: Path, authority: Any) -> Any:
+    """The list of revoked certificates in a folder; InputError where this authority has not signed it."""
+    path = folder / "revoked.pem"
+    revoked = read_pem(path, import_x509().load_pem_x509_crl)
+    with refused_by_name(path):
+        if not revoked.is_signature_valid(authority.public_key()):
+            raise InputError(
+                f"{path}: was not signed by authority.pem; get it anew from the authority"
+            )
+    return revoked
+
+
+def revocation_number(path: Path, revoked: Any) -> int:
+    """The number of a list of revoked certificates; InputError where it has none."""
+    x509 = import_x509()
+    with refused_by_name(path):
+        for extension in revoked.extensions:
+            if isinstance(extension.value, x509.CRLNumber):
+                return int(extension.value.crl_number)
+    raise InputError(f"{path}: has no number (CRLNumber of RFC 5280); get it anew")
 
 
 def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int]:
     path = folder / "members.json"
-    content, signature = (_parse(each, bytes) for each in (path, folder / "members.sig"))
+    content, signature = (read_pem(each, bytes) for each in (path, folder / "members.sig"))
     if not is_signed(authority, signature, content):
         raise InputError(
             f"{path}: members.sig is no signature of it by authority.pem; get both anew"
         )
-    try:
+    with reading(path, "list of members", "get it anew"):
         listed = json.loads(content)
         members = tuple(
             Member(**{name: each[name] for name in ("name", "fingerprint")})
@@ -151,9 +203,15 @@ def _read_members(folder: Path, authority: Any) -> tuple[tuple[Member, ...], int
         )
         for member in members:
             check_types(member)
-        return members, int(listed["number"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a list of members; get it anew") from error
+        return members, number_of(listed)
+
+
+def number_of(listed: Any) -> int:
+    """The number of a list of members; ValueError where it has none."""
+    number = listed["number"]
+    if type(number) is not int or not 0 < number < 2**63:
+        raise ValueError(f"number is {str(number)[:40]}")
+    return number
 
 
 def is_signed(public_key: Any, signature: bytes, content: bytes) -> bool:

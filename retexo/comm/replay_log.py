@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from partitioning.files import open_regular
 from retexo.comm.transport import Pieces, fill
 from retexo.errors import TrainingError
 
@@ -41,7 +42,7 @@ class ReplayLog:
         self._writer = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
         """Of the record that is being written."""
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file = open_regular(path, "r+b" if path.exists() else "w+b")
         self.truncate(len(self))
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class ReplayLog:
         ends = [len(self._start)]
         if not self.path.exists():
             return ends
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             start = file.read(len(self._start))
             if start != self._start:
                 if start:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from partitioning.errors import InputError
+from partitioning.files import open_regular
 
 MAX_FILES = 10_000
 MAX_BYTES = 200_000
@@ -96,8 +97,8 @@ def _refused(file: Path, name: str) -> InputError:
 
 
 def _read(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        content = opened.read(MAX_BYTES + 1)
+    with open_regular(file) as opened:
+        content: bytes = opened.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise InputError(f"{file}: a configuration file may have {MAX_BYTES:,} bytes; split it")
     return content

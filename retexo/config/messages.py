@@ -29,6 +29,7 @@ def is_wrong_path(error: Exception) -> bool:
         errno.EPERM,
         errno.EROFS,
         errno.ELOOP,
+        errno.ENXIO,  # a FIFO, a socket, a device
     )
     return isinstance(error, OSError) and error.errno in wrong
 

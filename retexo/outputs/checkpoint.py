@@ -16,7 +16,7 @@ from torch import nn
 
 from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError
-from partitioning.files import UNREADABLE, check_types, file_checksum
+from partitioning.files import UNREADABLE, check_types, file_checksum, read_text
 from retexo.config.settings import ExchangeSettings, ModelSettings
 from retexo.nn.hetero import AnyArchitecture, build_network, read_architecture
 from retexo.nn.registry import check_model
@@ -168,7 +168,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
     """What model.json says, checked."""
     path = directory / "model.json"
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         version = content["version"]
     except UNREADABLE as error:
         raise InputError(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from partitioning.errors import InputError
-from partitioning.files import exclusive
+from partitioning.files import exclusive, open_regular
 from retexo.config.settings import Settings
 from retexo.outputs.files import remove_unfinished
 
@@ -25,11 +25,16 @@ def exclusive_run_dir(run_dir: Path, node: int) -> Iterator[None]:
         yield
 
 
+class _RegularFileHandler(logging.FileHandler):
+    def _open(self) -> Any:
+        return open_regular(Path(self.baseFilename), self.mode)
+
+
 @contextmanager
 def _main_log(log: Path) -> Iterator[None]:
     """The log goes to its file, too, with what was kept until now; a refused command leaves no line there."""
     size = log.stat().st_size if log.exists() else 0
-    file = logging.FileHandler(log, delay=True)
+    file = _RegularFileHandler(log, delay=True)
     kept = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
     for handler in kept:  # of conf/node_classification.yaml
         file.setFormatter(handler.formatter)

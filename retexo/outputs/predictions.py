@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
+from partitioning.files import load_npy, open_regular
 from retexo.outputs.files import atomic_write
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
     header: list[str] = []
     rows: list[list[str]] = []
     for path in paths:
-        with path.open(newline="") as file:
+        with open_regular(path, "r", newline="") as file:
             header, *rest = csv.reader(file)
         rows += rest
     if header[-1:] == ["score"]:
@@ -156,7 +157,7 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
         rows.sort(key=lambda row: int(row[0]))
     except ValueError:
         rows.sort(key=lambda row: row[0])
-    with atomic_write(target) as unfinished, unfinished.open("w", newline="") as file:
+    with atomic_write(target) as unfinished, open_regular(unfinished, "w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
@@ -174,9 +175,10 @@ def read_table(path: Path) -> Columns:
     if path.suffix == ".parquet":
         import pandas as pd
 
-        frame = pd.read_parquet(path)
+        with open_regular(path) as file:
+            frame = pd.read_parquet(file)
         return {name: frame[name].to_numpy() for name in frame.columns}
-    rows = np.load(path, allow_pickle=False)
+    rows = load_npy(path)
     return {name: rows[name] for name in rows.dtype.names}
 
 
@@ -203,7 +205,7 @@ def _write_csv(path: Path, columns: Columns) -> None:
             f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()
         ]
 
-    with path.open("w", newline="") as file:
+    with open_regular(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*map(as_text, columns.values()), strict=True))

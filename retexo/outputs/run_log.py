@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from partitioning.errors import InputError
+from partitioning.files import open_regular, read_text
 from retexo.cluster.heartbeat import Progress
 from retexo.cluster.ticker import LINE_INTERVAL
 from retexo.config.settings import TrainSettings
@@ -40,8 +41,8 @@ class RunLog:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._file = self._path.open(
-                "a", buffering=1
+            self._file = open_regular(
+                self._path, "a", buffering=1
             )  # lines are on disk before the state saved after them
             self._board = (
                 _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
@@ -58,7 +59,7 @@ class RunLog:
         if self._file is None or self._path is None:
             return
         try:
-            text = self._path.read_text().splitlines(keepends=True)
+            text = read_text(self._path).splitlines(keepends=True)
             lines = [json.loads(line) for line in text if line.endswith("}\n")]
             kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]
             seconds = float(kept[-1]["seconds"]) if kept else 0.0

@@ -1,5 +1,6 @@
 """Runs in groups: a data set (graph, split, parts) has methods, and a method has runs that differ by seeds alone."""
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,8 @@ from retexo.config.flatten import flatten
 from retexo.config.schema import DATA, defaults, keys
 from retexo.report.runs import Run, identity
 
+NAME_LENGTH = 200
+"""Characters of a name that are shown."""
 GROUPS = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """What users call a setting that a file of conf/GROUP sets."""
 
@@ -129,8 +132,15 @@ def distinct_names(
             for name, value in sorted(settings.items())
             if value != usual.get(name) and any(other.get(name) != value for other in others)
         ]
-        names.append(" ".join([own, *departures]))
+        names.append(_shortened(" ".join([own, *departures])))
     return names
+
+
+def _shortened(name: str) -> str:
+    """The same for names of a usual length; others are told apart by a checksum."""
+    if len(name) <= NAME_LENGTH:
+        return name
+    return f"{name[:NAME_LENGTH]} ... {hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _shown(value: Any) -> str:

@@ -4,14 +4,15 @@ A file that is damaged spoils its own run only; the reason is kept, and shown.
 """
 
 import json
-import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.files import read_text
 from retexo.config.flatten import flatten
 from retexo.config.schema import PER_LAYER, REST, default, keys
 
@@ -40,6 +41,12 @@ MEASURES = {
 }
 """Name in the report -> field of summary.json."""
 REASON_LENGTH = 300
+MAX_FOLDERS = 10_000
+"""Folders without a run that are searched."""
+KIND_LENGTH = 60
+"""Characters of the name of a kind of message."""
+MOST = 2**63
+"""Beyond all counts, bytes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +94,31 @@ def read_runs(*folders: Path) -> list[Run]:
         raise InputError(
             f"{named}: no such folder; give one that holds run directories of app=train"
         )
-    files = ("summary.json", "metrics.jsonl")
-    paths = {path.parent for folder in there for name in files for path in folder.rglob(name)}
+    paths = _run_dirs(there, named)
     if not paths:
         raise InputError(
             f"{named}: no summary.json below it; train first (app=train hydra.run.dir={folders[0]}/NAME), "
             "or give the folder that holds the run directories"
         )
     return [read_run(path) for path in sorted(paths)]
+
+
+def _run_dirs(folders: Sequence[Path], named: str) -> set[Path]:
+    """The run directories below folders; InputError where too many folders are none. Links are not followed."""
+    found: set[Path] = set()
+    others = 0
+    for folder, within, files in (entry for each in folders for entry in os.walk(each)):
+        path = Path(folder)
+        if {"summary.json", "metrics.jsonl"} & {*within, *files}:
+            found.add(path)
+        elif path.parent not in found:
+            others += 1
+        if others > MAX_FOLDERS:
+            raise InputError(
+                f"{named}: more than {MAX_FOLDERS:,} folders below it are no run directories; give the folder that "
+                "holds these"
+            )
+    return found
 
 
 def read_run(path: Path) -> Run:
@@ -129,11 +153,12 @@ def read_run(path: Path) -> Run:
 def read_summary(path: Path) -> dict[str, Any]:
     """What summary.json says; ValueError if it is no JSON object, OSError if it cannot be read."""
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(read_text(path))
     except FileNotFoundError:
         raise ValueError("missing") from None
     if not isinstance(summary, dict):
         raise ValueError("not a JSON object")
+    json.dumps(summary, ensure_ascii=False).encode()  # ValueError: text that no file can hold
     return summary
 
 
@@ -196,13 +221,14 @@ def _numbers(summary: dict[str, Any], place: str) -> list[float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
 
 
 def _check_counts(tables: list[Any], place: str) -> None:
     for counts in tables:
         if not isinstance(counts, dict) or not all(
-            _is_number(count) and count >= 0 for count in counts.values()
+            _is_number(count) and count >= 0 and len(str(kind)) <= KIND_LENGTH
+            for kind, count in counts.items()
         ):
             raise ValueError(f"{place} is {_short(repr(counts))}, not counts")
 
@@ -211,17 +237,19 @@ def _read_curve(path: Path) -> list[Point]:
     """The validation metric by layer and round, up to the first line that is none: a killed run ends in half a line."""
     points = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, ValueError):  # the curve is a picture; the run counts without it
         return []
     for line in lines:
         try:
             entry = json.loads(line)
-            if entry["val_metric"] is not None:
-                points.append(
-                    Point(int(entry["layer"]), int(entry["round"]), float(entry["val_metric"]))
-                )
-        except (ValueError, KeyError, TypeError):
+            layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
+            if metric is None:
+                continue
+            if not all(map(_is_number, (layer, number, metric))):
+                break
+            points.append(Point(int(layer), int(number), float(metric)))
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
     return points
 

@@ -1,8 +1,10 @@
 """The figures of a report as text: one Table, written as markdown and as csv."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 from retexo.report.groups import DataSet, Method
 from retexo.report.runs import LINK_SCORES, SCORES, Run
@@ -65,6 +67,11 @@ def with_spread(values: Sample, text: Callable[[float], str]) -> str:
     if values.mean is None:
         return NOTHING
     return text(values.mean) + (f" ± {text(values.spread)}" if values.spread is not None else "")
+
+
+def shown_path(path: Path) -> str:
+    """A path as text that a file can hold: names on disk need not be UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -198,7 +205,7 @@ def _p_text(p: float | None) -> str:
 
 def remains_table(runs: Sequence[Run]) -> Table | None:
     """The runs that are not done, and why; None if all are."""
-    rows = [[str(run.path), run.status, run.reason] for run in runs if run.status != "done"]
+    rows = [[shown_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
     return (
         Table("Runs that are not in the means", ["run", "status", "reason"], rows) if rows else None
     )
@@ -250,7 +257,7 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
     for run in runs:
         data, method = place.get(id(run), ("", ""))
         row: dict[str, Cell] = {
-            "run": str(run.path),
+            "run": shown_path(run.path),
             "data": data,
             "method": method,
             "status": run.status,

@@ -23,7 +23,7 @@ from retexo.comm.traffic import SETUP
 from retexo.comm.transport import PeerLost
 from retexo.exchange.plan import exchange_ascending
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
-from retexo.sites.ledger import check_limit
+from retexo.sites.ledger import record
 
 logger = logging.getLogger(__name__)
 
@@ -63,15 +63,13 @@ def resolve_halo(
                 len(ids),
                 of_type,
             )
-    if max_rows_shared is not None:
+    if unresolved.ledger is not None:
         others = [peer for peer in range(comm.world_size) if peer != comm.rank]
         names, asked = (
             [unresolved.sites[peer] for peer in others],
             [received[peer] for peer in others],
         )
-        check_limit(
-            unresolved.file.parent, names, asked, len(ids), max_rows_shared, unresolved.kind
-        )
+        record(unresolved.ledger, names, asked, len(ids), max_rows_shared, unresolved.kind)
     held = [np.isin(wanted, ids) for wanted in received]
     found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
     dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]

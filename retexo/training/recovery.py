@@ -27,7 +27,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.files import reading
+from partitioning.files import open_regular, read_bytes, reading
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog
 from retexo.comm.traffic import MessageTag
@@ -176,7 +176,7 @@ class Recovery:
         data = save(tensors, {"content": json.dumps(content)})
         with (
             atomic_write(self._path_of(layer, number)) as unfinished,
-            unfinished.open("wb") as file,
+            open_regular(unfinished, "wb") as file,
         ):
             file.write(data)
             file.write(hashlib.sha256(data).digest())
@@ -185,7 +185,7 @@ class Recovery:
         """InputError for a file that is damaged, no state, or of another run, rank, layer or round."""
         path = self._path_of(layer, number)
         with reading(path, "state", "it is not used"):
-            data = path.read_bytes()
+            data = read_bytes(path)
             data, checksum = data[:-32], data[-32:]
             if hashlib.sha256(data).digest() != checksum:
                 raise ValueError("damaged, its checksum is another")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,7 +11,7 @@ from partitioning.directory.read import PartitionDirectory
 from partitioning.directory.types import Partition
 from partitioning.errors import InputError
 from partitioning.hetero.directory import HeteroDirectory
-from partitioning.hetero.types import HeteroPartition
+from partitioning.hetero.types import HeteroPartition, PartNodes
 from retexo.comm.collectives import Communicator
 from retexo.config.settings import TaskSettings, TrainSettings
 from retexo.exchange.plan import Use
@@ -212,6 +212,21 @@ def read_part(directory: PartitionDirectory, rank: int) -> Part:
         if isinstance(directory, HeteroDirectory)
         else directory.read(rank)
     )
+
+
+def without_ledger(part: Part) -> Part:
+    """The part of a site for a dry run: what others ask it for is not noted, and not limited."""
+    if isinstance(part, HeteroPartition):
+        return replace(part, nodes={name: _unnoted(each) for name, each in part.nodes.items()})
+    return _unnoted(part)
+
+
+Asked = TypeVar("Asked", Partition, PartNodes)
+
+
+def _unnoted(nodes: Asked) -> Asked:
+    halo = nodes.unresolved_halo
+    return nodes if halo is None else replace(nodes, unresolved_halo=replace(halo, ledger=None))
 
 
 def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:

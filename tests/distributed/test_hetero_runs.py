@@ -268,7 +268,7 @@ def test_sites(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         sites = "dataset_name=parts", f"dataset_file={tmp_path}/sites"
         return compose([*SMALL, *EXACT, *more, f"app={app}", *sites])
 
-    summary = train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "run")
+    summary = train.run(of_sites("train"), tmp_path / "run")
     wanted = train.run(settings(parts, "train", *EXACT), tmp_path / "wanted")
     assert [summary[each] for each in ("test", "rounds")] == [
         wanted[each] for each in ("test", "rounds")

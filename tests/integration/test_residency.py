@@ -17,6 +17,7 @@ from support import (
     make_credentials,
     random_graph,
     save_npz,
+    snapshot,
     start_cli,
     thirds,
 )
@@ -320,6 +321,9 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
                 kind
             )  # with which rows, and in which form
     assert "own nodes if edges have their reverse" in capsys.readouterr().out
+    before = snapshot(tmp_path / "sites")
+    plan.run(compose([*whole, "app=plan", "sites.max_rows_shared=2"]), tmp_path / "dry")
+    assert snapshot(tmp_path / "sites") == before  # a dry run gives nothing, and notes nothing
     limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
 

@@ -236,6 +236,25 @@ def test_a_member_that_is_there_twice(tmp_path):
         load(tmp_path / "toy.npz")
 
 
+@pytest.mark.parametrize("place", ["toy.npz", "features.npz", "nodes/film.npz"])
+def test_a_file_that_would_fill_the_memory(tmp_path, place):
+    """16 MiB of zeros, which take 16 KiB; they may be there where the setting says so, or where they are not packed."""
+    path = tmp_path / place
+    for folder in ("nodes", "edges") if "/" in place else ():
+        (tmp_path / folder).mkdir()
+    np.savez_compressed(path, feat=np.zeros((1 << 20, 2)))
+    dataset = path if place == "toy.npz" else tmp_path
+    words = (
+        rf"{place}: grows by 0\.0156 GiB, to 0\.0156 GiB, when it is unpacked; if it should hold so much, set "
+        r"dataset_max_gib=1, which is 0\.01$"
+    )
+    with pytest.raises(InputError, match=words):
+        datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
+    np.savez(path, feat=np.zeros((1 << 20, 2)))
+    with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph yet
+        datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("suffix", ["npz", "bin"])
 def test_a_path_that_is_no_file(tmp_path, suffix):

@@ -203,6 +203,15 @@ def test_a_zip_that_was_put_there_by_hand_is_unpacked(tmp_path):
     ]
 
 
+def test_a_zip_that_would_fill_the_disk(tmp_path):
+    with zipfile.ZipFile(tmp_path / "flickr.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("feats.npy", bytes(1 << 24))
+    words = r"flickr\.zip: grows by 0\.0156 GiB, .* set dataset_max_gib=1, which is 0\.01$"
+    with pytest.raises(InputError, match=words):
+        datasets.load(dataset_settings("flickr", dir=str(tmp_path), max_gib=0.01))
+    assert [path.name for path in tmp_path.iterdir()] == ["flickr.zip"]
+
+
 def test_damaged_raw_files_are_named(tmp_path):
     folder = dgl_source.archive("reddit", str(tmp_path)).folder
     write_reddit(folder)

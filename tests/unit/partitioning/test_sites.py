@@ -143,6 +143,13 @@ def read_site(folder: Path, num_parts: int = 2) -> Partition:
     return find_sites(folder, num_parts).read(0)
 
 
+def test_a_part_that_would_fill_the_memory(tmp_path: Path) -> None:
+    write_site(tmp_path)
+    np.savez_compressed(tmp_path / "part.npz", feat=np.zeros((1 << 20, 2)))
+    with pytest.raises(InputError, match=r"part\.npz: grows by .*set dataset_max_gib=1, which is"):
+        find_sites(tmp_path, 2, max_gib=0.01)
+
+
 def test_rows_are_sorted_by_id(tmp_path: Path) -> None:
     part = read_site(write_site(tmp_path))
     assert part.node_ids.tolist() == [5, 70, 2**62]

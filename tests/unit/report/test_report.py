@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from partitioning.errors import InputError
 from retexo.apps import report
 from retexo.config.compose import compose
 from retexo.report import figures
+from retexo.report import runs as report_runs
 from retexo.report.groups import DataSet, group
 from retexo.report.runs import differing_settings, read_run, read_runs
 from retexo.report.statistics import holm, paired_difference, sample
@@ -179,6 +181,11 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "layers": ({"bytes": {**BYTES, "by_layer_and_kind": [3]}}, "bytes.by_layer_and_kind"),
     "settings": ({"settings": 7}, "settings is 7"),
     "versions": ({"versions": "2"}, "versions is '2'"),
+    "vast": ({"seconds": {"train": 1e308, "total": 1}}, "seconds.train is 1e+308"),
+    "vast integer": ({"rounds": [10**400]}, "rounds is [1000"),
+    "vast bytes": ({"bytes": {**BYTES, "by_kind": {"setup": 1e308}}}, "bytes.by_kind"),
+    "long kind": ({"bytes": {**BYTES, "by_kind": {"x" * 10**5: 1}}}, "bytes.by_kind"),
+    "surrogates": ({"versions": {"torch": "\ud800"}}, "surrogates not allowed"),
 }
 
 
@@ -212,6 +219,45 @@ def test_a_curve_ends_at_a_damaged_line(tmp_path: Path) -> None:
     path.write_text(path.read_text() + '{"layer": 1, "rou')
     assert [(point.layer, point.round) for point in read_run(tmp_path / "a").curve][-1] == (1, 3)
     assert len(read_run(tmp_path / "a").curve) == 8
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"layer": 1e999, "round": 1, "val_metric": 0.5}',
+        '{"layer": 1, "round": 1, "val_metric": 1e308}',
+        '{"layer": 1, "round": 1' + "0" * 400 + ', "val_metric": 0.5}',
+        "[" * 100_000,
+    ],
+)
+def test_a_curve_ends_at_a_line_that_nobody_wrote(tmp_path: Path, line: str) -> None:
+    path = write_run(tmp_path / "a") / "metrics.jsonl"
+    path.write_text(path.read_text() + line)
+    assert len(read_run(tmp_path / "a").curve) == 8
+
+
+def test_the_whole_disk_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "a" / "b")
+    monkeypatch.setattr(report_runs, "MAX_FOLDERS", 1)
+    with pytest.raises(
+        InputError, match=r"report\.runs=.*: more than 1 folders below it are no run"
+    ):
+        read_runs(tmp_path)
+    monkeypatch.setattr(report_runs, "MAX_FOLDERS", 2)
+    assert [run.status for run in read_runs(tmp_path)] == ["done"]
+
+
+def test_names_of_any_length_and_places_of_any_name(tmp_path: Path) -> None:
+    """A report on them is written; methods that differ at the end of a long name stay apart."""
+    for seed, end in enumerate("ab"):
+        write_run(tmp_path / "runs" / end, seed=seed, model={"name": "x" * 10**5 + end})
+    name = os.fsdecode(b"caf\xe9")
+    write_run(tmp_path / "runs" / name, status="failed", error="no")
+    first, second, _ = only(tmp_path / "runs").methods
+    assert first.name != second.name
+    assert len(first.name) < 250
+    page = report.make(tmp_path / "out", tmp_path / "runs")
+    assert "caf\ufffd" in page.read_text()
 
 
 def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """How many of a site's nodes another may ask for, in all runs together."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,13 +12,14 @@ from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import Boundary
 from retexo.exchange.plan import _check_asked_for
-from retexo.sites.ledger import LEDGER, check_limit
+from retexo.sites import ledger
+from retexo.sites.ledger import LEDGER, record
 
 NAMES = ["east", "south"]
 
 
-def asked(folder: Path, east: list[int], south: list[int], limit: float) -> None:
-    check_limit(folder, NAMES, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit)
+def asked(folder: Path, east: list[int], south: list[int], limit: float | None) -> None:
+    record(folder, NAMES, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit)
 
 
 @pytest.mark.parametrize("limit", [5, 0.05])
@@ -62,3 +65,33 @@ def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
     _check_asked_for([boundary(), boundary(2, 7)], named)
     with pytest.raises(TrainingError, match="rank 1 wants rows of nodes that it did not ask for"):
         _check_asked_for([boundary(), boundary(2, 6)], named)
+
+
+def test_runs_at_once_give_no_more_than_one_after_the_other(tmp_path: Path) -> None:
+    def asked_of(node: int) -> bool:
+        try:
+            asked(tmp_path, [node], [], 5)
+        except InputError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(12) as runs:
+        given = list(runs.map(asked_of, range(12)))
+    assert given.count(True) == 5
+    with np.load(tmp_path / LEDGER) as account:
+        assert account["0"].tolist() == [node for node in range(12) if given[node]]
+
+
+def test_what_a_run_without_a_limit_gives_counts_later(tmp_path: Path) -> None:
+    asked(tmp_path, [1, 2, 3], [], None)
+    with pytest.raises(InputError, match="east asks for 1, 4 with what it has had in other runs"):
+        asked(tmp_path, [4], [], 3)
+
+
+def test_a_folder_that_cannot_keep_the_account(tmp_path: Path) -> None:
+    """Without it a later limit would be wrong, so nothing is given."""
+    with (
+        patch.object(ledger, "rename_durably", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(InputError, match=f"{LEDGER}: cannot be written .No space left on device"),
+    ):
+        asked(tmp_path, [1], [], None)

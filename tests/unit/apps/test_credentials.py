@@ -1,0 +1,215 @@
+"""`retexo credentials`, and what a node reads of its folder, with files that are damaged or foreign."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from support import make_credentials
+
+from partitioning.errors import InputError
+from retexo.apps import credentials
+from retexo.apps.credentials import main
+from retexo.comm.credentials import read_credentials
+
+COMMANDS = {
+    "sign": ("sign", "authority", "new/request.pem"),
+    "members": ("members", "authority", "--sites", "a", "b"),
+    "revoke": ("revoke", "authority", "a"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sites, and one that asks for a certificate; and the same of another authority in `other`."""
+    place = tmp_path_factory.mktemp("credentials")
+    for folder in (place, place / "other"):
+        make_credentials(folder, "a", "b")
+        credentials.request(folder / "new", "new")
+    return place
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(300))
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def foreign(path: Path) -> None:
+    """Of another authority."""
+    shutil.copy("other" / path, path)
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGED = {
+    "sign": ("new/request.pem", "authority/key.pem", "authority/authority.pem"),
+    "members": ("authority/members.json", "authority/key.pem", "authority/issued/a.pem"),
+    "revoke": ("authority/revoked.pem", "authority/key.pem", "authority/issued/a.pem"),
+}
+
+
+@pytest.mark.parametrize("damage", [garbage, emptied, cut, foreign, fifo])
+@pytest.mark.parametrize(
+    ("command", "file"), [(command, file) for command, files in DAMAGED.items() for file in files]
+)
+def test_files_that_the_authority_cannot_use(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    file: str,
+    damage: Callable[[Path], None],
+) -> None:
+    """The message names the file, and nothing is written."""
+    if damage is foreign and file in ("new/request.pem", "authority/members.json"):
+        return  # who asks is for the authority to know; another's list has a number, too
+    damage(Path(file))
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    assert main(COMMANDS[command]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert file in said
+    assert said.rstrip().endswith(
+        ("get it anew", "from the authority", "of one authority", "--help", "list of members")
+    )
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+
+@pytest.mark.parametrize("days", ["99999999", "3651", "0", "-5", "x"])
+def test_days_that_no_certificate_has(
+    place: Path, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*COMMANDS["sign"], "--days", days])
+    assert ended.value.code == 2
+    assert f"argument --days: {days}: must be a number of days from 1 to 3650" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_name_of_another_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["members", "authority", "--sites", "../../a"]) == 2
+    assert "'../../a': the name of a site has letters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["authority/key.pem", "a/key.pem"])
+def test_an_encrypted_key(place: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    """No pass phrase is asked for: it would be waited for on a machine without a terminal."""
+    path = Path(file)
+    key = load_pem_private_key(path.read_bytes(), None)
+    locked = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    path.write_bytes(locked)
+    remedy = f"{file}: is encrypted; decrypt it by openssl pkey -in {file} -out NEW"
+    if file == "a/key.pem":
+        with pytest.raises(InputError) as caught:
+            read_credentials(Path("a"), 0, 2)
+        assert str(caught.value).startswith(remedy)
+    else:
+        assert main(COMMANDS["members"]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {remedy}")
+
+
+def test_an_authority_with_a_key_of_another_kind(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    path = Path("authority/key.pem")
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert main(COMMANDS["members"]) == 2
+    assert "error: authority/key.pem: a key of another kind" in capsys.readouterr().err
+
+
+def signed(content: bytes) -> None:
+    """As members.json of site a, by the authority."""
+    key = load_pem_private_key(Path("authority/key.pem").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    Path("a/members.json").write_bytes(content)
+    Path("a/members.sig").write_bytes(key.sign(content, ec.ECDSA(hashes.SHA256())))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda listed: listed | {"number": float("inf")},
+        lambda listed: listed | {"number": True},
+        lambda listed: listed | {"number": 10**30},
+        lambda listed: listed | {"members": 5},
+        lambda listed: listed | {"members": [{"name": 3, "fingerprint": "x"}]},
+    ],
+)
+def test_a_signed_list_that_is_none(place: Path, change: Callable[..., object]) -> None:
+    signed(json.dumps(change(json.loads(Path("a/members.json").read_text()))).encode())
+    with pytest.raises(InputError, match=r"a/members\.json: not a readable list of members"):
+        read_credentials(Path("a"), 0, 2)
+
+
+def test_a_signed_list_that_is_nested_too_deeply(place: Path) -> None:
+    signed(b'{"number": 1, "members": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    with pytest.raises(InputError, match=r"a/members\.json: not a readable list of members"):
+        read_credentials(Path("a"), 0, 2)
+
+
+def test_a_list_of_revoked_certificates_without_a_number(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = x509.load_pem_x509_crl(Path("authority/revoked.pem").read_bytes())
+    key = load_pem_private_key(Path("authority/key.pem").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert old.next_update_utc is not None
+    bare = x509.CertificateRevocationListBuilder(
+        old.issuer, old.last_update_utc, old.next_update_utc
+    ).sign(key, hashes.SHA256())
+    for folder in ("a", "authority"):
+        Path(folder, "revoked.pem").write_bytes(bare.public_bytes(Encoding.PEM))
+    with pytest.raises(InputError, match=r"a/revoked\.pem: has no number"):
+        read_credentials(Path("a"), 0, 2)
+    assert main(COMMANDS["revoke"]) == 2
+    assert "error: authority/revoked.pem: has no number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [garbage, emptied, cut, fifo])
+@pytest.mark.parametrize(
+    "name",
+    ["key.pem", "certificate.pem", "authority.pem", "revoked.pem", "members.json", "members.sig"],
+)
+def test_files_that_a_node_cannot_use(
+    place: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    damage(Path("a", name))
+    if name == "key.pem":
+        Path("a", name).chmod(0o600)
+    with pytest.raises(InputError, match=rf"^a/{name.split('.')[0]}|^a/members"):
+        read_credentials(Path("a"), 0, 2)
