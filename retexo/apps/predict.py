@@ -41,25 +41,26 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         )
     try:
         result = run_workers(prepared, run_dir, wanted)
-    except BaseException:
-        for (
-            name
-        ) in predictions.KINDS:  # some parts may be there; without the others they are of no use
+        if cluster.node_rank == 0:
+            missing = predictions.merge(run_dir, cluster.num_partitions, wanted.format)
+            result["parts_missing"] = missing
+            write_json(run_dir / "predictions.json", result)
+    except BaseException:  # some files may be there; without the others they are of no use
+        for name in predictions.KINDS:
             shutil.rmtree(run_dir / name, ignore_errors=True)
+        for name in joined:
+            (run_dir / name).unlink(missing_ok=True)
         raise
     if cluster.node_rank != 0:
         for rank in cluster.local_ranks:
             print_rows({"written": run_dir / "predictions" / f"part{rank}.{wanted.format}"})
         return result
-    missing = predictions.merge(run_dir, cluster.num_partitions, wanted.format)
     if missing:
         logger.warning(
             "%s has only the parts on this node's disk; part(s) %s lie in the run directories of their own nodes",
             run_dir / joined[0],
             ", ".join(map(str, missing)),
         )
-    result["parts_missing"] = missing
-    write_json(run_dir / "predictions.json", result)
     print_table(
         result,
         settings.train.measure_dv,
