@@ -160,6 +160,16 @@ def check_path(setting: str, value: str) -> Path:
     return Path(value)
 
 
+def why_unwritten(error: OSError) -> str:
+    """Cause and remedy, for a message that begins with what was written."""
+    remedies = {
+        errno.ENOENT: "its folder was removed meanwhile; start again",
+        **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "let this process write there"),
+    }
+    cause = error.strerror or str(error)  # numpy's tofile says how many items it has written
+    return f"cannot be written: {cause}; {remedies.get(error.errno or 0, 'free some space')}"
+
+
 def file_checksum(path: Path) -> str:
     """sha256 (hex) of a file."""
     with open_regular(path) as file:

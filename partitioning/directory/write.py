@@ -4,6 +4,7 @@ N nodes, E edges, P parts, I inner nodes of a part, H its halo nodes.
 """
 
 import contextlib
+import errno
 import glob
 import json
 import logging
@@ -27,7 +28,7 @@ from partitioning.directory.arrays import content_of, write_arrays, write_links
 from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.types import HALO_IDS, OddEdges, PartCounts
 from partitioning.errors import InputError
-from partitioning.files import exclusive, file_checksum, open_regular, rename_durably
+from partitioning.files import exclusive, file_checksum, open_regular, rename_durably, why_unwritten
 from partitioning.graph_data import MASKS, Endpoints, GraphData, endpoint_dtype
 
 log = logging.getLogger(__name__)
@@ -197,6 +198,8 @@ def made_beside(directory: Path, overwrite: bool) -> Iterator[Path]:
         unfinished.chmod(0o755)
         yield unfinished
         _put_in_place(unfinished, directory, overwrite)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, why_unwritten(error), str(directory)) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

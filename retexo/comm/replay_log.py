@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from partitioning.files import open_regular
+from partitioning.files import open_regular, why_unwritten
 from retexo.comm.transport import Pieces, fill
 from retexo.errors import TrainingError
 
@@ -141,9 +141,7 @@ class ReplayLog:
                 # Written to the disk now, and its pages are free for what comes next: making new ones takes far longer.
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
-            raise TrainingError(
-                f"{self.path}: cannot be written: {error.strerror}; free some space"
-            ) from error
+            raise TrainingError(f"{self.path}: {why_unwritten(error)}") from error
         self._ends.append(self._file.tell())
         self._position += 1
 

@@ -42,6 +42,8 @@ def explain(error: Exception) -> str:
             if error.filename
             else str(error)
         )
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     # InputError and TrainingError are ValueError and RuntimeError; some of Hydra's are, too.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partitioning.files import rename_durably
+from partitioning.files import rename_durably, why_unwritten
 from retexo.errors import TrainingError
 
 UNFINISHED = ".unfinished-"
@@ -27,9 +27,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         yield unfinished
         rename_durably(unfinished, path)
     except OSError as error:
-        raise TrainingError(
-            f"{path}: cannot be written: {error.strerror}; free some space"
-        ) from error
+        raise TrainingError(f"{path}: {why_unwritten(error)}") from error
     finally:
         unfinished.unlink(missing_ok=True)
 

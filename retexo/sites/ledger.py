@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.errors import InputError
-from partitioning.files import exclusive, open_regular, reading, rename_durably
+from partitioning.files import exclusive, open_regular, reading, rename_durably, why_unwritten
 from retexo.arrays import IntArray
 
 LEDGER = "asked.npz"
@@ -45,8 +45,7 @@ def record(
             _write(path, {**before, **after})
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be written ({error.strerror}), and without this account of the rows that other sites get "
-            "sites.max_rows_shared cannot hold; let this process write there, and free some space"
+            f"{path}: {why_unwritten(error)}: sites.max_rows_shared needs this account of the rows that other sites get"
         ) from error
 
 

@@ -1,6 +1,7 @@
 """A trained network in use: app=evaluate, app=predict, the class for notebooks; what they send; what is refused."""
 
 import dataclasses
+import errno
 import itertools
 import json
 import shutil
@@ -45,6 +46,7 @@ from retexo.errors import TrainingError
 from retexo.exchange.boundary import INFER_WAVE
 from retexo.nn.registry import default_model
 from retexo.nn.stage import Architecture, build_stages
+from retexo.outputs import files
 from retexo.outputs.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.outputs.predictions import Predictions, merge, read_table
 from retexo.trainers import lazy
@@ -883,3 +885,23 @@ def test_mistakes_end_with_status_2_and_one_line(ended: dict[str, Ended], name: 
     assert "Traceback" not in ended[name].output
     for word in COMMANDS[name][1]:
         assert word in errors[0]
+
+
+@pytest.mark.parametrize("last", ["embeddings.npy", "predictions.json"])
+def test_a_full_disk_leaves_no_predictions_that_look_complete(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """The parts are written, and then there is no space for the last file."""
+
+    def rename(unfinished: Path, path: Path) -> None:
+        if path.name == last:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        unfinished.rename(path)
+
+    monkeypatch.setattr(files, "rename_durably", rename)
+    settings = [*at(place), "app=predict", f"checkpoint_dir={place}/run", *HERE]
+    with pytest.raises(TrainingError, match=f"{last}: cannot be written: No space left on device"):
+        predict.run(
+            compose([*settings, "predict.format=npy", "predict.embeddings=true"]), tmp_path / "run"
+        )
+    assert [path.name for path in (tmp_path / "run").iterdir()] == []

@@ -12,7 +12,8 @@ from support import ROOT
 
 from partitioning.errors import InputError
 from partitioning.files import exclusive
-from retexo.outputs.files import UNFINISHED, atomic_write
+from retexo.errors import TrainingError
+from retexo.outputs.files import UNFINISHED, atomic_write, write_json
 from retexo.outputs.lock import exclusive_run_dir
 
 HOLD = """
@@ -115,3 +116,8 @@ def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock0")
     with pytest.raises(OSError, match="not a regular file"), exclusive_run_dir(tmp_path, 0):
         pass
+
+
+def test_a_run_directory_that_is_removed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"gone/a.json: .*folder was removed meanwhile; start"):
+        write_json(tmp_path / "gone" / "a.json", {})

@@ -1,9 +1,11 @@
 """app=partition_data: made once, used again, and never lost without being asked."""
 
+import errno
 import itertools
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -86,6 +88,25 @@ def test_verify_checks_what_is_there(folder: Path) -> None:
     (parts / "meta.json").unlink()
     need_dgl()
     assert "nothing says what they should hold" in run_main(*command, cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError("8 requested and 2 written"), "8 requested and 2 written"),  # numpy's tofile
+    ],
+)
+def test_a_full_disk_is_named_and_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, cause: str
+) -> None:
+    monkeypatch.setattr(np, "save", Mock(side_effect=error))
+    named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
+    full = run_main("app=partition_data", *named, cwd=folder)
+    assert full.rc == 1
+    told = f"error: parts/toy-random-vol-2: cannot be written: {cause}; free some space\n"
+    assert full.stderr.endswith(told)
+    assert not list((folder / "parts").iterdir())
 
 
 @pytest.mark.parametrize("override", ["partition.seed=5", "split.seed=6", "symmetrize=true"])

@@ -92,6 +92,8 @@ def test_a_folder_that_cannot_keep_the_account(tmp_path: Path) -> None:
     """Without it a later limit would be wrong, so nothing is given."""
     with (
         patch.object(ledger, "rename_durably", side_effect=OSError(28, "No space left on device")),
-        pytest.raises(InputError, match=f"{LEDGER}: cannot be written .No space left on device"),
+        pytest.raises(
+            InputError, match=f"{LEDGER}: cannot be written: No space left on device; free"
+        ),
     ):
         asked(tmp_path, [1], [], None)
