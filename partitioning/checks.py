@@ -97,12 +97,14 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
     return ids
 
 
-def check_unique(ids: Ints, where: str) -> None:
-    first = np.unique(ids, return_index=True)[1]
+def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
+    """InputError for ids [K] of which two are equal; `shown` [K] is what the message calls them instead."""
+    first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):
-        row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
+        row = int((first[inverse] != np.arange(len(ids))).argmax())
+        value = (ids if shown is None else shown)[row]
         raise InputError(
-            f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once"
+            f"{where}: rows {first[inverse[row]]} and {row} are both {value}; expected each id once"
         )
 
 

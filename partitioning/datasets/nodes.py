@@ -5,8 +5,7 @@ N nodes.
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, refuse
-from partitioning.errors import InputError
+from partitioning.checks import Array, Ints, check_unique, refuse
 from partitioning.names import Names, name_keys
 
 
@@ -22,10 +21,7 @@ class Nodes:
             keys = self._keys(ids)
             self.index = pd.Index(keys)
             if not self.index.is_unique:
-                row = int(self.index.duplicated().argmax())
-                raise InputError(
-                    f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once"
-                )
+                check_unique(keys, where, ids)
             self.ids = keys
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import Array, CsrParts, check_integers, check_length, refuse
+from partitioning.checks import Array, CsrParts, check_integers, check_length, check_unique, refuse
 from partitioning.datasets import frames
 from partitioning.datasets.frames import TextIds, first_row, read_frames
 from partitioning.datasets.nodes import Nodes
@@ -197,6 +197,7 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
     rows = nodes.rows(table.ids, table.ids_where)
     if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
         return values
+    check_unique(rows, table.ids_where, table.ids)
     if isinstance(values, CsrParts):
         raise InputError(
             f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"

@@ -158,7 +158,7 @@ huge_features[1, 0] = 1e60
         ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
         (
             {"node_id": np.array([1, 2, 3, 1])},
-            "`node_id`: row 3 is 1, an id that an earlier row has",
+            "`node_id`: rows 0 and 3 are both 1",
         ),
         ({"label": None}, "there is no array `label`; expected src, dst, label; found"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
@@ -443,7 +443,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         (
             "labels.csv",
             "id,label\n0,0\n1,1\n1,1\n3,1\n",
-            "column `id`: row 2 is 1, an id that an earlier row has",
+            "column `id`: rows 1 and 2 are both 1",
         ),
         (
             "labels.csv",

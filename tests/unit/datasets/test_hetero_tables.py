@@ -182,7 +182,7 @@ def text(name: str, content: str) -> Callable[[Path], Any]:
             text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"),
             "1 of 3 nodes of type movie.*alien",
         ),
-        (text("nodes/person.csv", "id\n70\n70\n"), "an id that an earlier row has"),
+        (text("nodes/person.csv", "id\n70\n70\n"), "rows 0 and 1 are both 70"),
         (text("nodes/person.csv", "id\n70\n"), "person.features.npz"),
         (lambda folder: np.save(folder / "nodes/city.npy", [[1.0, np.inf]]), "city.npy"),
         (text("nodes/city.npy", "nothing"), "city.npy"),

@@ -243,7 +243,7 @@ def test_nodes_without_features(tmp_path):
         (
             {"nodes": NODES.replace("bob", "ann")},
             {},
-            r"nodes\.csv: column `name`: row 1 is ann, an id that an earlier",
+            r"nodes\.csv: column `name`: rows 0 and 1 are both ann; expected each id once",
         ),
         ({"nodes": NODES.replace("bob", "")}, {}, r"nodes\.csv: column `name`, row 1 is blank"),
         (
@@ -278,6 +278,35 @@ def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
     folder = write(tmp_path / "toy", **{"nodes": NODES, "edges": EDGES} | tables)
     with pytest.raises(InputError, match=message):
         load(folder, **NAMED | fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "labels",
+            "id,label\nann,x\nbob,y\nann,z\n",
+            r"labels\.csv: column `id`: rows 0 and 2 are both ann; expected each id once",
+        ),
+        (
+            "features",
+            "id,x\nbob,1\nbob,2\n",
+            r"features\.csv: column `id`: rows 0 and 1 are both bob; expected each id once",
+        ),
+    ],
+)
+def test_an_id_twice_beside_the_table_of_nodes(tmp_path, name, content, message):
+    nodes = "id,label\nann,x\nbob,y\n" if name == "features" else "id,x\nann,1\nbob,2\n"
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\nann,bob\n", **{name: content})
+    with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_a_row_number_twice_beside_an_npy(tmp_path):
+    folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n3,0\n", edges="0,3\n")
+    np.save(folder / "features.npy", np.arange(4.0))
+    with pytest.raises(InputError, match=r"labels\.csv: column `id`: rows 0 and 2 are both 3"):
+        load(folder)
 
 
 def test_names_without_a_table_that_has_them(tmp_path):
