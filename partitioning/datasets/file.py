@@ -43,6 +43,7 @@ from typing import Any
 
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
+from partitioning.datasets.frames import kind_of, stem_of
 from partitioning.datasets.raw import RawGraph, build, read_arrays
 from partitioning.datasets.tables import read_folder
 from partitioning.dgl_import import import_dgl
@@ -57,9 +58,9 @@ log = logging.getLogger(__name__)
 
 OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
-TABLES = (".csv", ".parquet", ".npy")
+TABLES = ("csv", "txt", "parquet", "npy")
 FORMS = (
-    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .parquet, .npy), or a DGL graph file "
+    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy), or a DGL graph file "
     "(.bin, .dgl)"
 )
 OF_PYG = "retexo.from_pyg(data) writes such an .npz"
@@ -76,7 +77,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
-    if path.is_dir() or path.suffix in TABLES:
+    if path.is_dir() or kind_of(path) in TABLES:
         raw = read_folder(path, settings.columns, unlabelled=settings.links)
     elif path.suffix == ".npz":
         raw = read_npz(path, unlabelled=settings.links)
@@ -93,7 +94,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         )
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
     return build(
-        replace(raw, name=path.resolve().stem),
+        replace(raw, name=stem_of(path.resolve())),
         settings.labels,
         merge=settings.duplicates == "merge",
     )

@@ -28,13 +28,14 @@ from partitioning.checks import (
     features_among,
     refuse,
 )
-from partitioning.datasets.frames import TextIds
+from partitioning.datasets.frames import TextIds, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import merged, read_arrays
 from partitioning.datasets.tables import (
     Table,
     files_named,
+    is_table,
     nodes_of,
     only_values,
     placed,
@@ -49,7 +50,7 @@ from partitioning.settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
 
-NODES, EDGES = ("parquet", "csv", "npy", "npz"), ("parquet", "csv", "npy", "npz")
+NODES = EDGES = ("parquet", "csv", "csv.gz", "npy", "npz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,18 +133,18 @@ def from_arrays(
 
 def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    odd = [file.name for file in files if file.suffix[1:] not in suffixes]
+    odd = [file.name for file in files if kind_of(file) not in suffixes]
     if odd:
         log.warning("%s: %s: left out", folder, ", ".join(odd))
-    found = [file for file in files if file.suffix[1:] in suffixes]
+    found = [file for file in files if kind_of(file) in suffixes]
     for file in found:
-        if not file.is_file():  # a FIFO would be waited for
+        if not is_table(file):  # a FIFO would be waited for
             raise InputError(f"{file}: not a regular file; expected a table")
     return found
 
 
 def _node_types(folder: Path) -> list[str]:
-    stems = [file.stem.removesuffix(".features") for file in _tables(folder, NODES)]
+    stems = [stem_of(file).removesuffix(".features") for file in _tables(folder, NODES)]
     for name in stems:
         check_name(name, f"{folder}/{name}")
     if not stems:
@@ -154,10 +155,10 @@ def _node_types(folder: Path) -> list[str]:
 
 
 def _edge_type(file: Path) -> EdgeType:
-    names = file.stem.split(SEPARATOR)
+    names = stem_of(file).split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
-            f"{file}: expected SOURCE__RELATION__DESTINATION{file.suffix}, three names with __ between"
+            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __ between"
         )
     for name in names:
         check_name(name, str(file))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from partitioning.checks import Array, CsrParts, check_integers, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.frames import TextIds, first_row, read_frames
+from partitioning.datasets.frames import TextColumn, TextIds, first_row, read_frames
+from partitioning.datasets.labels import of_texts
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, joined, narrowed, read_arrays
 from partitioning.errors import InputError
@@ -32,17 +33,27 @@ log = logging.getLogger(__name__)
 USUAL = {
     "id": ("id", "nodeid"),
     "label": ("label", "class"),
-    "src": ("src", "source", "from", "sourcenodeid", "sourceid", "startid"),
-    "dst": ("dst", "target", "to", "targetnodeid", "targetid", "endid", "dest", "destination"),
+    "src": ("src", "source", "from", "fromnodeid", "sourcenodeid", "sourceid", "startid"),
+    "dst": (
+        "dst",
+        "target",
+        "to",
+        "tonodeid",
+        "targetnodeid",
+        "targetid",
+        "endid",
+        "dest",
+        "destination",
+    ),
     "weight": ("weight", "edgeweight"),
 }
 """Columns that are known by their names, without case and marks."""
 NODE_TABLES = {
-    "nodes": ("csv", "parquet"),
-    "features": ("npy", "npz", "csv", "parquet"),
-    "labels": ("npy", "csv", "parquet"),
+    "nodes": ("csv", "csv.gz", "parquet"),
+    "features": ("npy", "npz", "csv", "csv.gz", "parquet"),
+    "labels": ("npy", "csv", "csv.gz", "parquet"),
 }
-EDGES = ("csv", "parquet", "npy")
+EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
 UNNAMED = "expected a number, a node's position; ids that are names need a column `id` in nodes, features or labels"
 
 
@@ -72,7 +83,7 @@ def read_folder(path: Path, columns: ColumnSettings, *, unlabelled: bool = False
 
 def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) -> RawGraph:
     folder, edges = (
-        (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+        (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
     )
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
@@ -84,7 +95,7 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
         for stem, suffixes in NODE_TABLES.items()
         for file in files_named(folder, stem, suffixes)
     ]
-    named = [file for file in found if file.suffix in (".csv", ".parquet")]
+    named = [file for file in found if frames.kind_of(file) in ("csv", "parquet")]
     if columns.id is not None and not any(
         columns.id in frames.column_names(file) for file in named
     ):
@@ -109,7 +120,7 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
     in_order = {name: placed(table, name, nodes) for name, table in values.items()}
     src, dst, weight = ends
     return RawGraph(
-        name=path.resolve().stem,
+        name=frames.stem_of(path.resolve()),
         src=src,
         dst=dst,
         edge_weight=weight,
@@ -138,12 +149,20 @@ def _edge_times(path: Path, name: str) -> Array:
     return joined([frames.numbers(frame, name, path) for frame in read_frames(path)])
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder of tables, and no table of several files."""
+    return path.is_dir() and frames.kind_of(path) not in ("csv", "parquet")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is a file, or a folder of the part files of a csv or parquet table."""
+    return path.is_file() or (path.is_dir() and not is_folder(path))
+
+
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     """The one file of a name in the folder, or none."""
     found = [
-        folder / f"{stem}.{suffix}"
-        for suffix in suffixes
-        if (folder / f"{stem}.{suffix}").is_file()
+        folder / f"{stem}.{suffix}" for suffix in suffixes if is_table(folder / f"{stem}.{suffix}")
     ]
     if len(found) > 1:
         raise InputError(
@@ -183,7 +202,7 @@ def nodes_of(tables: list[Table]) -> Nodes:
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, placed[0].path)
         return Nodes(longest, None, grows=False)
-    grows = not placed and named[0].path.stem == "labels"
+    grows = not placed and frames.stem_of(named[0].path) == "labels"
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
@@ -246,71 +265,107 @@ def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> s
 
 
 def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
-    """What a table of nodes holds, by the roles of its columns."""
-    kind = "label" if path.stem == "labels" else "feat"
+    """What a table of nodes holds, by the roles of its columns.
+
+    text: whether ids are names.
+    """
+    kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)
     if path.suffix == ".npy":
         array = read_npy(path)
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
-    names = frames.column_names(path)
+    roles = _roles(path, columns, kind)
+    as_text: set[str | None] = {roles.id} if text else set()
+    if frames.has_odd_numbers(path):
+        as_text |= {roles.id, roles.label}
+    while True:
+        try:
+            return _read_columns(path, roles, kind, as_text, text=text)
+        except TextColumn as found:
+            as_text = as_text | {found.column}
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The columns of a table of nodes."""
+
+    id: str | None
+    label: str | None
+    masks: list[str]
+    others: list[str]
+
+
+def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
+    names = _without_index(frames.column_names(path), path)
     id_name, label = (_find(role, names, columns, path) for role in ("id", "label"))
     masks = [name for name in MASKS if name in names]
-    rest = [name for name in names if name not in (id_name, label, *masks)]
+    others = [name for name in names if name not in (id_name, label, *masks)]
+    if kind == "label" and label is None and len(others) == 1:
+        label = others.pop()
+    return _Roles(id_name, label, masks, others)
+
+
+def _without_index(names: list[str], path: Path) -> list[str]:
+    """The columns but an index of pandas that has no name, which the log says."""
+    index = [name for name in names if frames.NAMELESS.fullmatch(name)]
+    if index:
+        log.warning("%s: column `%s`, an index without a name: left out", path, index[0])
+    return [name for name in names if name not in index]
+
+
+def _read_columns(
+    path: Path, roles: _Roles, kind: str, as_text: set[str | None], *, text: bool
+) -> Table:
+    """Read a table once; TextColumn for a column that has to be read as text, too."""
     pieces: dict[str, list[Array]] = {}
+    coded: list[frames.Coded] = []
     chosen: list[str] | None = None
-    for frame in read_frames(path, text=[id_name] if text and id_name else ()):
-        if id_name is not None:
-            pieces.setdefault("ids", []).append(frames.id_cells(frame, id_name, path, text=text))
-        if label is not None:
-            pieces.setdefault("label", []).append(frames.label_cells(frame, label))
+    lists: dict[str, int] = {}
+    label = f"{path}: column `{roles.label}`"
+    for frame in read_frames(path, text=as_text):
+        if roles.id is not None:
+            in_text = roles.id in as_text
+            cells = frames.id_cells(frame, roles.id, path, as_text=in_text, named=text)
+            pieces.setdefault("ids", []).append(cells)
+        if roles.label is not None:
+            labels = frames.label_cells(frame, roles.label, text=roles.label in as_text)
+            if isinstance(labels, tuple):
+                coded.append(labels)
+            else:
+                pieces.setdefault("label", []).append(labels)
         if chosen is None:
-            chosen = _chosen(frame, rest, path, label=label, kind=kind)
+            chosen = _chosen(frame, roles, path, kind)
         if chosen:
-            made = _values(frame, chosen, path, kind)
+            made = _values(frame, chosen, path, lists)
             pieces.setdefault(kind, []).append(made)
-        for name in masks:
+        for name in roles.masks:
             pieces.setdefault(name, []).append(frames.numbers(frame, name, path))
-    if not pieces.keys() - {"ids"} and (kind == "label" or id_name is None):
+    if not coded and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
         raise InputError(f"{path}: has no column besides the ids; expected at least one")
-    ids = joined(pieces.pop("ids")) if id_name is not None else None
-    values = {name: _joined_cells(several) for name, several in pieces.items()}
-    said = {
-        "label": f": column `{label or (chosen or [''])[0]}`"
-        if values.get("label", np.zeros(1)).ndim == 1
-        else ""
-    }
-    rows = len(ids) if ids is not None else len(next(iter(values.values())))
-    named = {name: (array, f"{path}{said.get(name, '')}") for name, array in values.items()}
-    return Table(path, rows, ids, f"{path}: column `{id_name}`", named)
+    of_label = pieces.get("label", [])
+    if {each.dtype.kind for each in of_label} > {"f"} and any(map(frames.is_large, of_label)):
+        raise TextColumn(str(roles.label))  # large integers, and blanks in another piece
+    values = {name: joined(several) for name, several in pieces.items()}
+    if coded:
+        values["label"] = of_texts(coded, label)
+    rows = len(next(iter(values.values())))
+    ids: Array | None = None if roles.id is None else values.pop("ids")
+    where = {"label": str(path) if roles.label is None else label}
+    named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
+    return Table(path, rows, ids, f"{path}: column `{roles.id}`", named)
 
 
-def _joined_cells(pieces: list[Array]) -> Array:
-    """Pieces of one column; those of numbers as text where others are."""
-    if any(piece.dtype == object for piece in pieces):
-        pieces = [piece if piece.dtype == object else _as_text(piece) for piece in pieces]
-    return joined(pieces)
-
-
-def _as_text(piece: Array) -> Array:
-    return np.array(
-        [None if number != number else f"{number:.15g}" for number in piece.tolist()], dtype=object
-    )
-
-
-def _chosen(
-    frame: "pd.DataFrame", rest: list[str], path: Path, *, label: str | None, kind: str
-) -> list[str]:
+def _chosen(frame: "pd.DataFrame", roles: _Roles, path: Path, kind: str) -> list[str]:
     """Of the columns without a role those with numbers, which are features; in a table of labels they are labels."""
     if kind == "label":
-        left, kept = (rest, []) if label is not None else ([], rest)
+        left = roles.others if roles.label is not None else []
     else:
-        left = [name for name in rest if frames.is_text(frame, name) and not _is_list(frame, name)]
-        kept = [name for name in rest if name not in left]
+        left = [name for name in roles.others if frames.is_text(frame, name)]
     if left:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
-    return kept
+    return [name for name in roles.others if name not in left]
 
 
 def _is_list(frame: "pd.DataFrame", name: str) -> bool:
@@ -318,32 +373,33 @@ def _is_list(frame: "pd.DataFrame", name: str) -> bool:
     return len(cells) > 0 and isinstance(cells.iloc[0], list | np.ndarray)
 
 
-def _values(frame: "pd.DataFrame", names: list[str], path: Path, kind: str) -> Array:
-    """[rows, columns] numbers of some columns, of which one may hold lists; of labels [rows] where it is one column."""
-    if kind == "label" and len(names) == 1:
-        return frames.label_cells(frame, names[0])
+def _values(frame: "pd.DataFrame", names: list[str], path: Path, lists: dict[str, int]) -> Array:
+    """[rows, columns] numbers of some columns, of which some may hold lists; their widths go into `lists`."""
     columns = [
-        _lists(frame, name, path) if _is_list(frame, name) else frames.numbers(frame, name, path)
+        _lists(frame, name, path, lists)
+        if name in lists or _is_list(frame, name)
+        else frames.numbers(frame, name, path)
         for name in names
     ]
     return _without_loss(np.column_stack(columns))
 
 
-def _lists(frame: "pd.DataFrame", name: str, path: Path) -> Array:
+def _lists(frame: "pd.DataFrame", name: str, path: Path, lists: dict[str, int]) -> Array:
     """A column of lists as [rows, width]; NaN where it is blank."""
+    where, begin = f"{path}: column `{name}`", first_row(frame)
     cells = frame[name]
-    width = len(cells.dropna().iloc[0])
+    width = lists.setdefault(name, len(cells.dropna().iloc[0]) if name not in lists else 0)
     blank = np.full(width, np.nan)
-    lists = [cell if isinstance(cell, list | np.ndarray) else blank for cell in cells]
-    sizes = np.fromiter(map(len, lists), np.int64, len(lists))
-    refuse(
-        sizes,
-        sizes != width,
-        f"{path}: column `{name}`, length",
-        f"expected {width}, as before",
-        first_row(frame),
-    )
-    return np.stack(lists).astype(np.float64)
+    rows = [blank if cell is None else np.asarray(cell) for cell in cells]
+    for row, cell in enumerate(rows):
+        if cell.ndim != 1 or cell.dtype.kind not in "biuf":
+            raise InputError(
+                f"{where}, row {begin + row} is {str(cells.iloc[row])[:60]}; expected a list of numbers: take the "
+                "column out, or write numbers"
+            )
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    refuse(sizes, sizes != width, f"{where}, length", f"expected {width}, as before", begin)
+    return np.stack(rows).astype(np.float64) if rows else np.empty((0, width))
 
 
 def _without_loss(values: Array) -> Array:
@@ -401,7 +457,7 @@ def read_edges(
 def _table_edges(
     path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
 ) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    names = frames.column_names(path)
+    names = _without_index(frames.column_names(path), path)
     found = (
         names
         if names == ["0", "1"]
@@ -421,21 +477,28 @@ def _table_edges(
     others = [name for name in names if name not in (*ends, weight, columns.time)]
     if others:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
-    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named]
+    new_ids = any(held.grows for held in nodes)
+    odd = new_ids and frames.has_odd_numbers(path)
+    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named or odd]
     for frame in read_frames(path, text=as_text):
         src, dst = (
-            _end_cells(frame, name, path, held) for name, held in zip(ends, nodes, strict=True)
+            _end_cells(frame, name, path, held, as_text=name in as_text)
+            for name, held in zip(ends, nodes, strict=True)
         )
         weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
         yield first_row(frame), src, dst, weights
 
 
-def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes) -> Array:
-    if nodes.named or nodes.grows:
-        return frames.id_cells(frame, name, path, text=nodes.named)
-    expected = UNNAMED if nodes.ids is None else nodes.expected
-    values = frames.numbers(frame, name, path, expected)
-    return check_integers(values, f"{path}: column `{name}`", first_row(frame))
+def _end_cells(
+    frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, as_text: bool
+) -> Array:
+    if not nodes.named and not nodes.grows:
+        expected = UNNAMED if nodes.ids is None else nodes.expected
+        return frames.whole_numbers(frame, name, path, expected)
+    try:
+        return frames.id_cells(frame, name, path, as_text=as_text, named=nodes.named)
+    except TextColumn:
+        raise TextIds from None
 
 
 def _npy_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:

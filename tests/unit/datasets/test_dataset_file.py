@@ -414,7 +414,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         (
             "edges.csv",
             "src,dst\n0,1\n1,\n",
-            "column `dst` has dtype float64: row 1 is nan; expected integers",
+            "column `dst`, row 1 is blank; expected a number",
         ),
         ("edges.csv", "src,dst\n0,1\n1,1.5\n", "row 1 is 1.5"),
         ("edges.csv", "a,b\n0,1\n", "has the columns a, b; expected src and dst"),
