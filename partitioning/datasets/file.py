@@ -78,7 +78,16 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
     if path.is_dir() or kind_of(path) in TABLES:
-        raw = read_folder(path, settings.columns, unlabelled=settings.links)
+        raw = read_folder(
+            path,
+            settings.columns,
+            unlabelled=settings.links,
+            drop_unknown=settings.drop_unknown,
+        )
+    elif settings.drop_unknown:
+        raise InputError(
+            "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
+        )
     elif path.suffix == ".npz":
         raw = read_npz(path, unlabelled=settings.links)
     elif path.suffix in (".bin", ".dgl"):

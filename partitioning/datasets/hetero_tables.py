@@ -11,7 +11,7 @@ Edges name nodes by the ids of their types, or by position where a type has none
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from partitioning.checks import (
     features_among,
     refuse,
 )
+from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.frames import TextIds, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
@@ -39,7 +40,6 @@ from partitioning.datasets.tables import (
     nodes_of,
     only_values,
     placed,
-    read_edges,
     read_table,
 )
 from partitioning.errors import InputError
@@ -93,6 +93,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy"
         )
+    columns = replace(settings.columns, time=None)  # which only plain graphs have
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
@@ -102,8 +103,9 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
                 f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
             )
         files_named(path / "edges", SEPARATOR.join(each), EDGES)  # refuses two of one name
-        ends = read_edges(file, settings.columns, (types[each[0]][0], types[each[2]][0]))
-        relations[each] = RawRelation(*ends, f"{file}")
+        nodes = types[each[0]][0], types[each[2]][0]
+        table = read_edges(file, columns, nodes, drop_unknown=settings.drop_unknown)
+        relations[each] = RawRelation(table.src, table.dst, table.weight, f"{file}")
     return build(
         path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings
     )

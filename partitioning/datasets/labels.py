@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from partitioning.checks import (
     MANY_CLASSES,
+    MAX_EXACT,
     Array,
     Ints,
+    are_whole,
     check_classes,
     check_multilabel,
     refuse,
 )
-from partitioning.datasets.frames import BLANK, MAX_EXACT, Coded
+from partitioning.datasets.csv_files import BLANK
+from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -160,8 +163,7 @@ def _numbered(array: Array, where: str) -> Labels:
         return _named(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":
         blank = np.isnan(array)
-        whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < MAX_EXACT)
-        refuse(array, ~blank & ~whole, where, "expected a class: an integer, or a name")
+        refuse(array, ~blank & ~are_whole(array), where, "expected a class: an integer, or a name")
         array = np.where(blank, -1, array).astype(np.int64)
     elif array.dtype == np.bool_:
         array = array.astype(np.int64)

@@ -188,3 +188,14 @@ def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
     return array
+
+
+def read_npy(path: Path) -> Array:
+    """An array that is read from its file as it is needed: features are written out part by part."""
+    with reading(path, "npy array", "write it anew with numpy.save"):
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise InputError(
+            f"{path}: an archive or a single number; expected one npy array with one row per node"
+        )
+    return array

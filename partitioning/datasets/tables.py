@@ -4,24 +4,23 @@ N nodes, E directed edges, F features, C classes.
 """
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partitioning.checks import Array, CsrParts, check_integers, check_length, check_unique, refuse
+from partitioning.checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
+from partitioning.datasets.column_roles import find_column, without_index
+from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.frames import TextColumn, TextIds, first_row, read_frames
 from partitioning.datasets.labels import of_texts
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import RawGraph, joined, narrowed, read_arrays
+from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
 from partitioning.errors import InputError
-from partitioning.files import reading
-from partitioning.graph_data import MASKS, Endpoints
+from partitioning.graph_data import MASKS
 from partitioning.settings import ColumnSettings
 from partitioning.splits import FILE_NAMES, read_index
 
@@ -30,31 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-USUAL = {
-    "id": ("id", "nodeid"),
-    "label": ("label", "class"),
-    "src": ("src", "source", "from", "fromnodeid", "sourcenodeid", "sourceid", "startid"),
-    "dst": (
-        "dst",
-        "target",
-        "to",
-        "tonodeid",
-        "targetnodeid",
-        "targetid",
-        "endid",
-        "dest",
-        "destination",
-    ),
-    "weight": ("weight", "edgeweight"),
-}
-"""Columns that are known by their names, without case and marks."""
 NODE_TABLES = {
     "nodes": ("csv", "csv.gz", "parquet"),
     "features": ("npy", "npz", "csv", "csv.gz", "parquet"),
     "labels": ("npy", "csv", "csv.gz", "parquet"),
 }
 EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
-UNNAMED = "expected a number, a node's position; ids that are names need a column `id` in nodes, features or labels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +50,23 @@ class Table:
     """feat, label and masks, [rows] or [rows, columns], and what to call them in a message."""
 
 
-def read_folder(path: Path, columns: ColumnSettings, *, unlabelled: bool = False) -> RawGraph:
+def read_folder(
+    path: Path, columns: ColumnSettings, *, unlabelled: bool = False, drop_unknown: bool = False
+) -> RawGraph:
     """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one.
 
     unlabelled: whether nodes may lack labels, and tables; without any the ends of the edges are the nodes.
+    drop_unknown: whether edges with an end that is no node are left out, which the log says, and not refused.
     """
     try:
-        return _read(path, columns, text=False, unlabelled=unlabelled)
+        return _read(path, columns, text=False, unlabelled=unlabelled, drop_unknown=drop_unknown)
     except TextIds:
-        return _read(path, columns, text=True, unlabelled=unlabelled)
+        return _read(path, columns, text=True, unlabelled=unlabelled, drop_unknown=drop_unknown)
 
 
-def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) -> RawGraph:
+def _read(
+    path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool, drop_unknown: bool
+) -> RawGraph:
     folder, edges = (
         (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
     )
@@ -114,19 +99,18 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
         if tables
         else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     )
-    ends = read_edges(edges[0], columns, (nodes, nodes))
+    table = read_edges(edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown)
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
     in_order = {name: placed(table, name, nodes) for name, table in values.items()}
-    src, dst, weight = ends
     return RawGraph(
         name=frames.stem_of(path.resolve()),
-        src=src,
-        dst=dst,
-        edge_weight=weight,
+        src=table.src,
+        dst=table.dst,
+        edge_weight=table.weight,
         features=in_order.get("feat"),
         label=in_order.get("label"),
-        edge_time=None if columns.time is None else _edge_times(edges[0], columns.time),
+        edge_time=table.time,
         masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
@@ -140,13 +124,6 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
         },
     )
-
-
-def _edge_times(path: Path, name: str) -> Array:
-    """[E] a column of the table of edges."""
-    if path.suffix == ".npy" or name not in frames.column_names(path):
-        raise InputError(f"columns.time={name}: {path} has no such column")
-    return joined([frames.numbers(frame, name, path) for frame in read_frames(path)])
 
 
 def is_folder(path: Path) -> bool:
@@ -249,21 +226,6 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> str | None:
-    """The column of a role: as columns.ROLE says, else one of a usual name, which the log says; None without one."""
-    asked = getattr(columns, role)
-    if asked is not None:
-        return asked if asked in names else None
-    found = [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
-    if len(found) > 1:
-        raise InputError(
-            f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them"
-        )
-    if found and found[0] != role:
-        log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
-    return found[0] if found else None
-
-
 def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
     """What a table of nodes holds, by the roles of its columns.
 
@@ -298,21 +260,13 @@ class _Roles:
 
 
 def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
-    names = _without_index(frames.column_names(path), path)
-    id_name, label = (_find(role, names, columns, path) for role in ("id", "label"))
+    names = without_index(frames.column_names(path), path)
+    id_name, label = (find_column(role, names, columns, path) for role in ("id", "label"))
     masks = [name for name in MASKS if name in names]
     others = [name for name in names if name not in (id_name, label, *masks)]
     if kind == "label" and label is None and len(others) == 1:
         label = others.pop()
     return _Roles(id_name, label, masks, others)
-
-
-def _without_index(names: list[str], path: Path) -> list[str]:
-    """The columns but an index of pandas that has no name, which the log says."""
-    index = [name for name in names if frames.NAMELESS.fullmatch(name)]
-    if index:
-        log.warning("%s: column `%s`, an index without a name: left out", path, index[0])
-    return [name for name in names if name not in index]
 
 
 def _read_columns(
@@ -411,17 +365,6 @@ def _without_loss(values: Array) -> Array:
     return narrow if (np.isfinite(narrow) | ~np.isfinite(values)).all() else values
 
 
-def read_npy(path: Path) -> Array:
-    """An array that is read from its file as it is needed: features are written out part by part."""
-    with reading(path, "npy array", "write it anew with numpy.save"):
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise InputError(
-            f"{path}: an archive or a single number; expected one npy array with one row per node"
-        )
-    return array
-
-
 def _read_csr(path: Path) -> Table:
     """Features as scipy.sparse.save_npz writes them."""
     arrays = read_arrays(path)
@@ -433,96 +376,3 @@ def _read_csr(path: Path) -> Table:
         )
     parts = CsrParts(*(arrays[name] for name in names))
     return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})
-
-
-# --- edges -----------------------------------------------------------------------------------------------------------
-
-
-def read_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
-) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
-    """Both ends of every edge, as rows of their nodes, and the weights; only one chunk is there twice."""
-    piles: tuple[list[Array], ...] = [], [], []
-    arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
-    chunks = arrays(path) if arrays else _table_edges(path, columns, nodes)
-    for begin, src, dst, weight in chunks:
-        for pile, ends, name, held in zip(piles, (src, dst), ("src", "dst"), nodes, strict=False):
-            pile.append(narrowed(held.rows(ends, f"{path}: column `{name}`", begin)))
-        if weight is not None:
-            piles[2].append(weight)
-    src, dst = map(joined, piles[:2])
-    return src, dst, joined(piles[2]) if piles[2] else None
-
-
-def _table_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
-) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    names = _without_index(frames.column_names(path), path)
-    found = (
-        names
-        if names == ["0", "1"]
-        else [_find(role, names, columns, path) for role in ("src", "dst")]
-    )
-    ends = [name for name in found if name is not None]
-    if len(ends) < 2:
-        raise InputError(
-            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
-            "the line src,dst before it if this is no header"
-        )
-    weight = _find("weight", names, columns, path)
-    if columns.weight is not None and weight is None:
-        raise InputError(
-            f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
-        )
-    others = [name for name in names if name not in (*ends, weight, columns.time)]
-    if others:
-        log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
-    new_ids = any(held.grows for held in nodes)
-    odd = new_ids and frames.has_odd_numbers(path)
-    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named or odd]
-    for frame in read_frames(path, text=as_text):
-        src, dst = (
-            _end_cells(frame, name, path, held, as_text=name in as_text)
-            for name, held in zip(ends, nodes, strict=True)
-        )
-        weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
-        yield first_row(frame), src, dst, weights
-
-
-def _end_cells(
-    frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes, *, as_text: bool
-) -> Array:
-    if not nodes.named and not nodes.grows:
-        expected = UNNAMED if nodes.ids is None else nodes.expected
-        return frames.whole_numbers(frame, name, path, expected)
-    try:
-        return frames.id_cells(frame, name, path, as_text=as_text, named=nodes.named)
-    except TextColumn:
-        raise TextIds from None
-
-
-def _npy_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    edges = read_npy(path)
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(
-            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge"
-        )
-    for row in range(0, len(edges), frames.CELLS // 2):
-        src, dst = edges[row : row + frames.CELLS // 2].T
-        where = (f"{path}: column `{name}`" for name in ("src", "dst"))
-        yield (
-            row,
-            check_integers(src, next(where), row),
-            check_integers(dst, next(where), row),
-            None,
-        )
-
-
-def _npz_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    arrays = read_arrays(path)
-    if not {"src", "dst"} <= arrays.keys():
-        raise InputError(
-            f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
-        )
-    src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
-    yield 0, src, dst, arrays.get("edge_weight")

@@ -288,10 +288,10 @@ def test_nothing_is_unpickled(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.txt", "unknown form")],
+    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.dat", "unknown form")],
 )
 def test_the_path_itself(tmp_path, name, message):
-    (tmp_path / "toy.txt").write_text("0 1")
+    (tmp_path / "toy.dat").write_text("0 1")
     with pytest.raises(InputError, match=message):
         load(None if name is None else tmp_path / name)
 

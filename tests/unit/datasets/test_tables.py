@@ -325,7 +325,13 @@ def test_a_label_that_is_an_id(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"columns": {"id": "x"}}, {"labels": "multiclass"}, {"duplicates": "merge"}]
+    "fields",
+    [
+        {"columns": {"id": "x"}},
+        {"labels": "multiclass"},
+        {"duplicates": "merge"},
+        {"unknown": "drop"},
+    ],
 )
 def test_settings_of_tables_mean_nothing_elsewhere(fields):
     with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
@@ -546,3 +552,29 @@ def test_decimal_commas_that_may_be_lists(tmp_path):
         match=r"nodes\.csv: column `x`, row 0 is '1,5', a decimal comma or a list; write",
     ):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    "nodes", ["id,label,x\n0,0,1\n7,1,2\n14,1,3\n", "id,label,x\na,0,1\nb,1,2\nc,1,3\n"]
+)
+def test_edges_of_unknown_nodes_are_dropped_on_request(tmp_path, caplog, nodes):
+    first, _, last = (line.split(",")[0] for line in nodes.splitlines()[1:])
+    edges = f"src,dst,weight,since\n{first},{last},2,2001\n{last},9001,3,2002\nx9,{first},4,2003\n{last},{first},5,2004\n"
+    if first == "0":
+        edges = edges.replace("x9", "9002")
+    folder = write(tmp_path / "toy", nodes=nodes, edges=edges)
+    with pytest.raises(
+        InputError, match=r"row . is \w+; expected one of the 3 node ids; edges\.unknown=drop"
+    ):
+        load(folder)
+    graph = load(folder, unknown="drop", columns={"time": "since"})
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 2], [2, 0])
+    assert (graph.edge_weight.tolist(), graph.edge_time.tolist()) == ([2, 5], [2001, 2004])
+    assert "2 of 4 edges have an end that is no node, the first in row 1: left out" in caplog.text
+
+
+def test_edges_of_unknown_rows_are_dropped_on_request(tmp_path):
+    folder = write(tmp_path / "toy", nodes="label,x\n0,1\n1,2\n", edges="src,dst\n0,1\n2,0\n1,-1\n")
+    with pytest.raises(InputError, match=r"row 1 is 2; expected a node in \[0, 2\)"):
+        load(folder)
+    assert load(folder, unknown="drop").src.tolist() == [0]
