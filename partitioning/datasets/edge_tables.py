@@ -13,7 +13,7 @@ from partitioning.datasets import frames
 from partitioning.datasets.column_roles import find_column, without_index
 from partitioning.datasets.frames import TextColumn, TextIds, read_frames
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import joined, narrowed, read_arrays, read_npy
+from partitioning.datasets.raw import check_axes, joined, narrowed, read_arrays, read_npy
 from partitioning.errors import InputError
 from partitioning.settings import ColumnSettings
 
@@ -158,5 +158,6 @@ def _npz_edges(path: Path) -> Iterator[EdgeTable]:
         raise InputError(
             f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
         )
+    check_axes(arrays, ("edge_weight",), str(path))
     src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
     yield EdgeTable(src, dst, arrays.get("edge_weight"), None)

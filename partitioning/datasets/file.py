@@ -44,7 +44,7 @@ from typing import Any
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
 from partitioning.datasets.frames import kind_of, stem_of
-from partitioning.datasets.raw import RawGraph, build, read_arrays
+from partitioning.datasets.raw import RawGraph, build, check_axes, read_arrays
 from partitioning.datasets.tables import read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
@@ -132,6 +132,7 @@ def _raw_graph(
         raise InputError(
             f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found {found}{renamed}"
         )
+    check_axes(arrays, KNOWN, str(path))
     return RawGraph(
         name=path.stem,
         src=arrays["src"],

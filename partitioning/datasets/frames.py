@@ -257,6 +257,16 @@ def _whole_numbers(cells: "pd.Series[Any]") -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
+def integers_of(texts: Array) -> Array:
+    """An array of texts as int64, where each is a whole number; else as it is."""
+    import pandas as pd
+
+    try:
+        return _whole_numbers(pd.Series(texts.reshape(-1))).reshape(texts.shape)
+    except TextIds:
+        return texts
+
+
 def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Coded:
     """Numbers, NaN where blank; or the texts of a column that was read as `text`.
 

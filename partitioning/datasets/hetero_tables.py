@@ -23,6 +23,7 @@ from partitioning.checks import (
     Array,
     check_edge_weight,
     check_features,
+    check_integers,
     check_masks,
     check_node_ids,
     features_among,
@@ -32,7 +33,7 @@ from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.frames import TextIds, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import merged, read_arrays
+from partitioning.datasets.raw import check_axes, merged, read_arrays
 from partitioning.datasets.tables import (
     Table,
     files_named,
@@ -45,7 +46,7 @@ from partitioning.datasets.tables import (
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Features
 from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.names import Names
+from partitioning.names import Names, as_names
 from partitioning.settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
@@ -213,6 +214,7 @@ def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     """Of the names of file.py, form (a)."""
+    check_axes(arrays, ("feat", *CSR, "label", *MASKS, "node_id"), str(file))
     known = {
         name: (arrays[name], f"{file}: array `{name}`")
         for name in ("label", *MASKS)
@@ -223,8 +225,9 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
         known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}
     )
     ids = arrays.get("node_id")
-    if ids is not None and ids.dtype.kind in "US":
-        ids = ids.astype(str).astype(object)
+    if ids is not None:
+        where = f"{file}: array `node_id`"
+        ids = as_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
             f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"

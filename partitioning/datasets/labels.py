@@ -26,6 +26,7 @@ from partitioning.checks import (
 from partitioning.datasets.csv_files import BLANK
 from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
+from partitioning.names import as_names
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def _numbered(array: Array, where: str) -> Labels:
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per node")
     if array.ndim == 1 and array.dtype.kind in "OUS":
-        text = array.astype(str) if array.dtype.kind == "S" else array
+        text = array if array.dtype == object else as_names(array, where)
         blank = np.fromiter((name is None or name == "" for name in text), bool, len(text))
         return _named(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":

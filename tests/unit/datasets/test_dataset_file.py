@@ -14,6 +14,7 @@ from support import dataset_settings
 from partitioning import datasets
 from partitioning.datasets import frames
 from partitioning.errors import InputError
+from partitioning.graph_data import EDGE_DATA
 
 
 def load(path, name="file", **fields):
@@ -300,6 +301,24 @@ def test_a_single_npy_is_no_npz(tmp_path):
     np.save(tmp_path / "toy.npy", np.ones(3))
     (tmp_path / "toy.npy").rename(tmp_path / "toy.npz")
     with pytest.raises(InputError, match="single npy array"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize(
+    "name", ["label", "node_id", "feat", "train_mask", *EDGE_DATA, "edge_time"]
+)
+def test_an_array_without_an_axis(tmp_path, name):
+    np.savez(tmp_path / "toy.npz", **{**arrays(), name: np.float32(1)})
+    with pytest.raises(InputError, match=rf"toy\.npz: array `{name}` is 1\.0, a single value"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize("name", ["label", "node_id"])
+@pytest.mark.parametrize("odd", ["\ud800", b"\xff"])
+def test_names_that_are_no_text(tmp_path, name, odd):
+    texts = ["a", "b", odd, "c"] if isinstance(odd, str) else [b"a", b"b", odd, b"c"]
+    np.savez(tmp_path / "toy.npz", **{**arrays(), name: np.array(texts)})
+    with pytest.raises(InputError, match=rf"array `{name}`: row 2 is .*; expected Unicode text"):
         load(tmp_path / "toy.npz")
 
 
