@@ -91,7 +91,7 @@ def main() -> None:
             costs.append(unit_costs(None))
     mean = mean_of(costs)
     if arguments.keep:
-        arguments.keep.write_text(json.dumps(mean, indent=1))
+        arguments.keep.write_text(json.dumps(mean, indent=1), encoding="utf-8")
     for point, found in runs.items():
         show(point, cases[point], found, costs, mean)
 

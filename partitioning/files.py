@@ -92,7 +92,7 @@ def file_checksum(path: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; InputError if it holds none."""
     with reading(path, "JSON file"):
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
     return content
@@ -144,7 +144,7 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
     """
     new_folders = [folder for folder in lock.parents if not folder.exists()]  # the innermost first
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+") as file:
+    with lock.open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -180,7 +180,7 @@ def exclusive(lock: Path, where: str) -> Iterator[int]:
 
 def _owner(lock: Path) -> str:
     try:
-        owner = json.loads(lock.read_text())
+        owner = json.loads(lock.read_text(encoding="utf-8"))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]
         return f"process {int(owner['pid'])} on {host!a}, which began at {started!a}"
     except (OSError, ValueError, KeyError, TypeError):

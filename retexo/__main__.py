@@ -9,6 +9,7 @@ import atexit
 import errno
 import gc
 import importlib
+import io
 import os
 import pickle
 import sys
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
+    for stream in (sys.stdout, sys.stderr):  # whose locale may not have the letters of a name
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:2] == ["credentials"]:
         from retexo.apps.credentials import main as make_credentials
 

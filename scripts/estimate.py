@@ -58,7 +58,7 @@ def read_run(run_dir: Path, given: dict[str, Any]) -> tuple[dict[str, Any], Case
 
     ValueError where it is no run that the model covers.
     """
-    summary = json.loads((run_dir / "summary.json").read_text())
+    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     settings = summary.get("settings", {})
     chosen = settings.get("model", {})
     model = chosen.get("name")

@@ -68,7 +68,8 @@ def _saint(name: str, folder: Path) -> GraphData:
     src, dst = sp.coo_array(sp.load_npz(folder / "adj_full.npz")).coords
     features = np.load(folder / "feats.npy").astype(np.float32)
     classes, role = (
-        json.loads((folder / f"{file}.json").read_text()) for file in ("class_map", "role")
+        json.loads((folder / f"{file}.json").read_text(encoding="utf-8"))
+        for file in ("class_map", "role")
     )
     numbers = np.array([classes.get(str(node), -1) for node in range(len(features))])
     masks: dict[str, Any] = {mask: np.zeros(len(features), np.bool_) for mask in MASKS}

@@ -118,7 +118,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 def members(folder: Path, sites: Sequence[str]) -> None:
     """Write and sign the list of the sites of a run."""
     path = folder / "members.json"
-    number = json.loads(path.read_text())["number"] + 1 if path.exists() else 1
+    number = json.loads(path.read_text(encoding="utf-8"))["number"] + 1 if path.exists() else 1
     if len(set(sites)) < len(sites):
         raise InputError(f"--sites {' '.join(sites)}: a name is there twice")
     listed = [{"name": site, "fingerprint": _fingerprint(_issued(folder, site))} for site in sites]

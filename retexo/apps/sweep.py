@@ -245,7 +245,7 @@ def _clear(directory: Path) -> None:
 def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
     """Run `retexo` to its end, its output to the log; when the sweep is stopped, the run is."""
     path = (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))  # the same code, wherever it lies
-    with log.open("a") as file:
+    with log.open("a", encoding="utf-8") as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "retexo", *arguments],
             stdout=file,
@@ -266,7 +266,7 @@ def _call(arguments: Sequence[str], log: Path, lock: int) -> int:
 
 def _reason(log: Path) -> str:
     """The last error that the command told, or where to look."""
-    lines = log.read_text(errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return told[-1] if told else f"see {log}"
 

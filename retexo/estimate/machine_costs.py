@@ -348,7 +348,7 @@ def mean_of(measured: list[UnitCosts]) -> UnitCosts:
 def unit_costs(file: Path | None) -> UnitCosts:
     """Those of the file; measured, and kept there, if there is none. ValueError where it holds something else."""
     if file and file.exists():
-        kept: UnitCosts = json.loads(file.read_text())
+        kept: UnitCosts = json.loads(file.read_text(encoding="utf-8"))
         if (
             not isinstance(kept, dict)
             or not kept
@@ -367,5 +367,5 @@ def unit_costs(file: Path | None) -> UnitCosts:
         raise TimeoutError(f"a measurement took longer than {SLOWEST:.0f} seconds")
     found = mean_of(each)
     if file:
-        file.write_text(json.dumps(found, indent=1))
+        file.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return found

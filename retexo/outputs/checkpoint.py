@@ -159,7 +159,7 @@ def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
     """What model.json says, checked."""
     path = directory / "model.json"
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         version = content["version"]
     except UNREADABLE as error:
         raise InputError(

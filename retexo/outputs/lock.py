@@ -29,7 +29,7 @@ def exclusive_run_dir(run_dir: Path, node: int) -> Iterator[None]:
 def _main_log(log: Path) -> Iterator[None]:
     """The log goes to its file, too, with what was kept until now; a refused command leaves no line there."""
     size = log.stat().st_size if log.exists() else 0
-    file = logging.FileHandler(log, delay=True)
+    file = logging.FileHandler(log, delay=True, encoding="utf-8")
     kept = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
     for handler in kept:  # of conf/node_classification.yaml
         file.setFormatter(handler.formatter)

@@ -147,7 +147,7 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
     header: list[str] = []
     rows: list[list[str]] = []
     for path in paths:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             header, *rest = csv.reader(file)
         rows += rest
     if header[-1:] == ["score"]:
@@ -156,7 +156,10 @@ def _merge_lines(target: Path, paths: list[Path]) -> None:
         rows.sort(key=lambda row: int(row[0]))
     except ValueError:
         rows.sort(key=lambda row: row[0])
-    with atomic_write(target) as unfinished, unfinished.open("w", newline="") as file:
+    with (
+        atomic_write(target) as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
@@ -203,7 +206,7 @@ def _write_csv(path: Path, columns: Columns) -> None:
             f"{value:.9g}" if column.dtype.kind == "f" else str(value) for value in column.tolist()
         ]
 
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*map(as_text, columns.values()), strict=True))

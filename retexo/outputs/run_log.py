@@ -41,7 +41,7 @@ class RunLog:
     def __enter__(self) -> Self:
         if self._path is not None:
             self._file = self._path.open(
-                "a", buffering=1
+                "a", buffering=1, encoding="utf-8"
             )  # lines are on disk before the state saved after them
             self._board = (
                 _open_board(self._path.parent) if self._settings.logger == "tensorboard" else None
@@ -57,7 +57,7 @@ class RunLog:
         """Drop the lines of an interrupted run from a round of a layer on; the resumed run writes them again."""
         if self._file is None or self._path is None:
             return
-        text = self._path.read_text().splitlines(keepends=True)
+        text = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         try:
             lines = [json.loads(line) for line in text if line.endswith("}\n")]
             kept = [line for line in lines if (line["layer"], line["round"]) < (layer, number)]

@@ -141,7 +141,7 @@ def test_parts_are_mapped(directory: PartitionDirectory) -> None:
         tensor[:1] += 1
         assert not np.array_equal(np.load(directory.path / "part1" / f"{name}.npy"), tensor.numpy())
     directory.verify([1])
-    maps = Path("/proc/self/maps").read_text()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     assert {name for name in ("feat", "src", "dst") if f"part1/{name}.npy" in maps} == {
         "feat",
         "src",
