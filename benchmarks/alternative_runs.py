@@ -211,7 +211,10 @@ def ours(run: Run) -> dict[str, Any]:
     ]
     run_dir = Path(tempfile.mkdtemp(dir=run.folder))
     summary = train.run(compose(given, f"node_classification_{model.lower()}"), run_dir)
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     curve = [(line["seconds"], line["val_metric"]) for line in lines if line["round"] > 0]
     best, test = max(accuracy for _, accuracy in curve), summary["test"]["accuracy"]
     rounds, seconds = sum(summary["rounds"]), summary["seconds"]["train"]
@@ -221,5 +224,5 @@ def ours(run: Run) -> dict[str, Any]:
 if __name__ == "__main__":
     run = Run(**json.loads(sys.argv[1]))
     Path(sys.argv[2]).write_text(
-        json.dumps((ours if run.method.startswith("ours") else baseline)(run))
+        json.dumps((ours if run.method.startswith("ours") else baseline)(run)), encoding="utf-8"
     )

@@ -123,7 +123,7 @@ def measure(run: Run) -> dict[str, Any]:
             else f"exit status {watched['status']}"
         }
     return {
-        **json.loads(result.read_text()),
+        **json.loads(result.read_text(encoding="utf-8")),
         "command": watched["seconds"],
         **{name: watched[name] for name in ("rss", "pss", "cpu")},
     }
@@ -207,7 +207,9 @@ def compare(arguments: argparse.Namespace) -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{arguments.graph}: {machine}, {versions}; ours:", *arguments.options, flush=True)
     found = (
-        json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.exists() else {}
+        json.loads(arguments.keep.read_text(encoding="utf-8"))
+        if arguments.keep and arguments.keep.exists()
+        else {}
     )
     worlds = sorted(
         {int(method.split()[2]) for method in arguments.methods if method.startswith("ours")}
@@ -231,7 +233,7 @@ def compare(arguments: argparse.Namespace) -> None:
                 said = {name: run.get(name) for name in ("command", "val", "error")}
                 print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
                 if arguments.keep:
-                    arguments.keep.write_text(json.dumps(found))
+                    arguments.keep.write_text(json.dumps(found), encoding="utf-8")
     report(
         {seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)},
         arguments.methods,

@@ -179,7 +179,7 @@ def run_watched(
     busy: dict[int, float] = {}
     together = dict.fromkeys(("anonymous", "pss"), 0)
     start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         environment = {**os.environ, **environment}
         process = psutil.Popen(
             command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=cwd

@@ -97,7 +97,7 @@ def train(arguments: list[str], folder: Path) -> dict[str, Any]:
     )
     if watched["status"]:
         return {"error": watched["errors"][-1]}
-    summary = json.loads((place / "summary.json").read_text())
+    summary = json.loads((place / "summary.json").read_text(encoding="utf-8"))
     return {
         "bytes": summary["bytes"]["total"],
         "wire": 0,
@@ -109,7 +109,10 @@ def train(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 
 def outcome(summary: dict[str, Any], place: Path) -> dict[str, Any]:
-    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     last = max(line["layer"] for line in lines)
     curve = [(line["seconds"], line["val_metric"]) for line in lines if line["layer"] == last]
     return {
@@ -244,7 +247,9 @@ def main() -> None:
     )
     parser.add_argument("--figure", type=Path, help="svg of all that is kept")
     options = parser.parse_args()
-    found: dict[str, Found] = json.loads(options.keep.read_text()) if options.keep.exists() else {}
+    found: dict[str, Found] = (
+        json.loads(options.keep.read_text(encoding="utf-8")) if options.keep.exists() else {}
+    )
     graphs = {
         "synthetic": SYNTHETIC,
         "products": scale.data(options.share),
@@ -288,7 +293,7 @@ def compare(
                     f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}",
                     file=sys.stderr,
                 )
-                options.keep.write_text(json.dumps(found))
+                options.keep.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     )
     if (
         not (folder / "summary.json").is_file()
-        or json.loads((folder / "summary.json").read_text())["status"] != "done"
+        or json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"] != "done"
     ):
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         data = [
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
             "checkpoint=none",
             threads=args.threads,
         )
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return summary
 
 

@@ -126,7 +126,7 @@ def run_methods(
             / f"{hashlib.sha256(repr((data, model, seed, method, options)).encode()).hexdigest()[:20]}.json"
         )
         if kept.exists():
-            found[method] = json.loads(kept.read_text())
+            found[method] = json.loads(kept.read_text(encoding="utf-8"))
             continue
         settings = compose(
             [*overrides, *options.split(), "app=train"], f"node_classification_{model}"
@@ -136,7 +136,7 @@ def run_methods(
             made.add(settings.partition.num_partitions)
         with contextlib.suppress(InputError):
             found[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
-            kept.write_text(json.dumps(found[method]))
+            kept.write_text(json.dumps(found[method]), encoding="utf-8")
     return found
 
 

@@ -42,7 +42,10 @@ def main() -> None:
         begin = time.time()
         run_dir = Path(folder) / "run"
         summary = train_app.run(settings, run_dir)
-        profiles = [json.loads(path.read_text()) for path in sorted(run_dir.glob("profile-*.json"))]
+        profiles = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted(run_dir.glob("profile-*.json"))
+        ]
     rounds = sum(summary["rounds"])
     print(
         f"{common.machine()}; load {os.getloadavg()[0]:.1f}; {rounds} rounds;", *arguments.options

@@ -82,7 +82,7 @@ def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) 
     def noting(*args: Any) -> dict[str, Any]:
         result = run(*args)
         content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
-        (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content))
+        (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content), encoding="utf-8")
         return result
 
     setattr(train, "run", noting)  # noqa: B010

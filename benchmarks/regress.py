@@ -49,7 +49,7 @@ def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
     """Seconds of the whole command and of its phases, and what it sent and held in MB (1e6)."""
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
         whole = command(tree, folder, *settings, "app=train", f"hydra.run.dir={run_dir}")
-        summary = json.loads((Path(run_dir) / "summary.json").read_text())
+        summary = json.loads((Path(run_dir) / "summary.json").read_text(encoding="utf-8"))
     phases, train = summary["seconds"]["phase"], summary["seconds"]["train"]
     return {
         "command": whole["seconds"],
@@ -112,7 +112,7 @@ def main() -> None:
             other / "retexo-0.dist-info"
         )  # older commits ask for the version of what is installed
         info.mkdir()
-        (info / "METADATA").write_text("Name: retexo\nVersion: 0\n")
+        (info / "METADATA").write_text("Name: retexo\nVersion: 0\n", encoding="utf-8")
         try:
             print(
                 f"{common.machine()}; load {os.getloadavg()[0]:.1f}; medians of {options.repeats};"

@@ -189,7 +189,7 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
 def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     """What a run shows, beside its floors."""
     found, run_dir = train(point, folder)
-    summary = json.loads((run_dir / "summary.json").read_text())
+    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
     return found | {
@@ -287,7 +287,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="JSON of all runs")
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else []
+    kept = (
+        json.loads(options.keep.read_text(encoding="utf-8"))
+        if options.keep and options.keep.exists()
+        else []
+    )
     runs = {Point(**point): found for point, found in kept}
     rates = Rates.measured()
     print(
@@ -306,7 +310,8 @@ def main() -> None:
                     runs[point] = measure(point, folder, Rates.measured())
                     if options.keep:
                         options.keep.write_text(
-                            json.dumps([[asdict(each), run] for each, run in runs.items()])
+                            json.dumps([[asdict(each), run] for each, run in runs.items()]),
+                            encoding="utf-8",
                         )
                 show(point, runs[point])
     if options.figure:

@@ -56,7 +56,7 @@ def run(
     processes = []
     for rank, node in enumerate(nodes):
         own = [f"node_rank={rank}", f"hydra.run.dir={place}/{rank}"]
-        with (place / f"{rank}.log").open("w") as log:
+        with (place / f"{rank}.log").open("w", encoding="utf-8") as log:
             processes.append(
                 subprocess.Popen(
                     [*node.prefix, *command, *own], stdout=log, stderr=subprocess.STDOUT
@@ -64,8 +64,8 @@ def run(
             )
     for rank, process in enumerate(processes):
         if process.wait(LIMIT) != 0:
-            sys.exit((place / f"{rank}.log").read_text())
-    summary: dict[str, Any] = json.loads((place / "0" / "summary.json").read_text())
+            sys.exit((place / f"{rank}.log").read_text(encoding="utf-8"))
+    summary: dict[str, Any] = json.loads((place / "0" / "summary.json").read_text(encoding="utf-8"))
     return {**summary, "wire": sum(node.sent()[0] for node in nodes) - before, "place": place / "0"}
 
 

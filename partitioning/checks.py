@@ -27,6 +27,8 @@ MANY_CLASSES = 1000
 
 MAX_FEATURES = 10_000_000
 """Rows become dense when they are written; more columns than this are taken for a mistake."""
+MAX_EXACT = 2**53
+"""A float64 of this size may stand for several integers."""
 MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 """Of an edge, that no float32 of a sum, a degree or its inverse over- or underflows."""
 
@@ -48,6 +50,12 @@ def refuse(
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
+
+
+def are_whole(values: Array) -> NDArray[np.bool_]:
+    """[K] whether a float is an integer that no other integer is rounded to."""
+    whole: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
+    return whole
 
 
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
@@ -97,12 +105,14 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
     return ids
 
 
-def check_unique(ids: Ints, where: str) -> None:
-    first = np.unique(ids, return_index=True)[1]
+def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
+    """InputError for ids [K] of which two are equal; `shown` [K] is what the message calls them instead."""
+    first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):
-        row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
+        row = int((first[inverse] != np.arange(len(ids))).argmax())
+        value = (ids if shown is None else shown)[row]
         raise InputError(
-            f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each id once"
+            f"{where}: rows {first[inverse[row]]} and {row} are both {value}; expected each id once"
         )
 
 

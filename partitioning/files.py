@@ -52,12 +52,13 @@ UNREADABLE = (
 def open_regular(path: Path, mode: str = "rb", **text: Any) -> Any:
     """Open a file as `open` does, but a regular one only: opening a FIFO would wait for its other end.
 
-    What is written must not be a symbolic link, either: it could lead out of the folder.
+    Text is UTF-8, whatever the locale. What is written must not be a symbolic link, either: it could lead out of the folder.
 
     Raises:
         OSError: with ENXIO for what is no regular file, with ELOOP for a link.
     """
-    return open(path, mode, opener=_open_regular, **text)
+    encoding = {} if "b" in mode else {"encoding": "utf-8"}
+    return open(path, mode, opener=_open_regular, **(encoding | text))
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -65,6 +65,22 @@ class Names:
         return names
 
 
+def as_names(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Texts or bytes in UTF-8, [n], as str, object [n]; InputError for the first that is no Unicode text."""
+    if array.ndim != 1:
+        raise InputError(f"{where} has shape {array.shape}; expected one dimension")
+    names = array.astype(object)
+    for row, name in enumerate(names):
+        try:
+            names[row] = name.decode() if isinstance(name, bytes) else name
+            names[row].encode()
+        except UnicodeError:
+            raise InputError(
+                f"{where}: row {row} is {name!a}; expected Unicode text: write it as UTF-8, without lone surrogates"
+            ) from None
+    return names
+
+
 def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
     """A number below 2**63 for each name, object [n]: half of SipHash. Two of 2**20 names share one once in 2**24."""
     try:
@@ -73,4 +89,9 @@ def name_keys(names: NDArray[Any]) -> NDArray[np.int64]:
         raise InputError(
             "ids that are names need pandas; pip install -e '.[tables]' -c constraints.txt"
         ) from None
-    return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)
+    try:
+        return (hash_array(names, categorize=False) >> np.uint64(1)).astype(np.int64)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{error.object!a}: an id that is no Unicode text; write it without lone surrogates"
+        ) from None

@@ -13,7 +13,7 @@ def import_ogb() -> Any:
     sys.modules |= dict.fromkeys(hidden)  # type: ignore[arg-type]
     try:
         import ogb.nodeproppred
-        import ogb.nodeproppred.dataset
+        import ogb.nodeproppred.dataset  # noqa: F401
     finally:
         for name, module in hidden.items():
             del sys.modules[name]

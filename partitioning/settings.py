@@ -208,6 +208,14 @@ class DatasetSettings(Checked):
         one_of("keep", "merge"),
         of_partitioner=True,
     )
+    unknown: str = setting(
+        "edges.unknown",
+        "refuse",
+        "dataset_name=file: tables of edges with ids that no node has; drop: leave these edges out, and say how many",
+        one_of("refuse", "drop"),
+        earlier="refuse",
+        of_partitioner=True,
+    )
     features: Any = setting(
         "features",
         "given",
@@ -253,6 +261,11 @@ class DatasetSettings(Checked):
         "links: paths of two, weighted as Adamic-Adar has them, may answer",
         of_partitioner=True,
     )
+
+    @property
+    def drop_unknown(self) -> bool:
+        """Whether edges with an end that is no node are left out."""
+        return self.unknown == "drop"
 
     @property
     def links(self) -> bool:

@@ -171,7 +171,9 @@ def write_sites(
                 )
             arrays |= {mask: values[nodes] for mask, values in masks.items()}
             folder.mkdir(parents=True)
-            (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+            (folder / DESCRIPTION).write_text(
+                json.dumps(description, indent=2) + "\n", encoding="utf-8"
+            )
             np.savez_compressed(
                 folder / ARRAYS,
                 node_id=graph.node_ids[nodes],

@@ -31,7 +31,7 @@ def modules() -> list[Path]:
 def imports(path: Path) -> set[str]:
     """Dotted names that a module imports anywhere; `from a import b` gives both a and a.b."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
@@ -82,7 +82,11 @@ def picture() -> str:
 
 
 def first_sentence(path: Path) -> str:
-    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    text = " ".join(
+        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+        .split("\n\n")[0]
+        .split()
+    )
     sentence = re.split(r"(?<=[.:;]) (?=[A-Z`])|\.$", text)[0].rstrip(".:")
     return sentence.replace("|", "\\|")
 
@@ -117,4 +121,4 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

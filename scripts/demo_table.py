@@ -63,7 +63,7 @@ def main() -> None:
         next(run / name for name in ("summary.json", "plan.json") if (run / name).exists())
         for run in runs
     ]
-    print(table([column(json.loads(file.read_text())) for file in files]))
+    print(table([column(json.loads(file.read_text(encoding="utf-8"))) for file in files]))
 
 
 if __name__ == "__main__":

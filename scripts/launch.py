@@ -86,7 +86,9 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
 
 def read_hosts(path: Path) -> list[str]:
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        lines = [
+            line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()
+        ]
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     hosts = [line for line in lines if line]

@@ -77,8 +77,8 @@ def _inside(namespace: str) -> Iterator[None]:
     """This thread in another network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     with (
-        Path("/proc/thread-self/ns/net").open() as own,
-        Path(f"/run/netns/{namespace}").open() as other,
+        Path("/proc/thread-self/ns/net").open(encoding="utf-8") as own,
+        Path(f"/run/netns/{namespace}").open(encoding="utf-8") as other,
     ):
         if libc.setns(other.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")

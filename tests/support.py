@@ -373,6 +373,7 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
     defaults = {
         "labels": "auto",
         "duplicates": "keep",
+        "unknown": "refuse",
         "features": ("given",),
         "target": None,
         "reverse": True,

@@ -163,7 +163,7 @@ def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 
 def _of_tables(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
     """The settings of dataset_name=file alone, with their values."""
-    for held, names in ((settings.columns, None), (settings, ("labels", "duplicates"))):
+    for held, names in ((settings.columns, None), (settings, ("labels", "duplicates", "unknown"))):
         for each in fields(held):
             if names is None or each.name in names:
                 yield each.metadata["setting"], getattr(held, each.name)

@@ -18,7 +18,7 @@ are names, or integers that do not count from 0, are numbered in their order. No
 
 (b) a folder, or the file of edges in one:
 
-    edges       csv, parquet: columns src, dst and, optionally, weight; npy: [E, 2]. A csv may lack the header
+    edges       csv, txt, parquet: columns src, dst and, optionally, weight; npy: [E, 2]. A csv may lack the header
     nodes       csv, parquet: columns id, label, the three masks; other columns with numbers, or lists, are features
     features    likewise; or npy [N, F], or npz: a CSR matrix of scipy.sparse.save_npz
     labels      csv, parquet: columns id, label; or 0/1 columns; or npy [N] or [N, C]
@@ -43,7 +43,8 @@ from typing import Any
 
 from partitioning.checks import CSR, Array, features_among
 from partitioning.datasets import hetero_objects, hetero_tables
-from partitioning.datasets.raw import RawGraph, build, read_arrays
+from partitioning.datasets.frames import kind_of, stem_of
+from partitioning.datasets.raw import RawGraph, build, check_axes, read_arrays
 from partitioning.datasets.tables import NODE_TABLES, read_folder
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
@@ -57,9 +58,9 @@ log = logging.getLogger(__name__)
 
 OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
 KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
-TABLES = (".csv", ".parquet", ".npy")
+TABLES = ("csv", "txt", "parquet", "npy")
 FORMS = (
-    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .parquet, .npy), or a DGL graph file "
+    "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy), or a DGL graph file "
     "(.bin, .dgl)"
 )
 OF_PYG = "retexo.from_pyg(data) writes such an .npz"
@@ -79,8 +80,17 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             check_unpacked_size(archive, settings.max_gib)
     if hetero_tables.is_folder(path):
         return hetero_tables.load(path, settings)
-    if path.is_dir() or path.suffix in TABLES:
-        raw = read_folder(path, settings.columns, unlabelled=settings.links)
+    if path.is_dir() or kind_of(path) in TABLES:
+        raw = read_folder(
+            path,
+            settings.columns,
+            unlabelled=settings.links,
+            drop_unknown=settings.drop_unknown,
+        )
+    elif settings.drop_unknown:
+        raise InputError(
+            "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
+        )
     elif path.suffix == ".npz":
         raw = read_npz(path, unlabelled=settings.links)
     elif path.suffix in (".bin", ".dgl"):
@@ -96,7 +106,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
         )
         raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
     return build(
-        replace(raw, name=path.resolve().stem),
+        replace(raw, name=stem_of(path.resolve())),
         settings.labels,
         merge=settings.duplicates == "merge",
     )
@@ -135,6 +145,7 @@ def _raw_graph(
         raise InputError(
             f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found {found}{renamed}"
         )
+    check_axes(arrays, KNOWN, str(path))
     return RawGraph(
         name=path.stem,
         src=arrays["src"],

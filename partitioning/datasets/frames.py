@@ -1,16 +1,19 @@
-"""Reading csv and parquet files a piece at a time. Rows are counted from 0, without the header."""
+"""Reading csv and parquet tables a piece at a time. Rows are counted from 0, without the header.
+
+A table is a file, or a folder of part files, as Spark writes them.
+"""
 
 import contextlib
 import csv
-import gzip
+import zlib
 from collections.abc import Collection, Iterator
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, check_integers
+from partitioning.checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
+from partitioning.datasets import csv_files, parquet_files
 from partitioning.errors import InputError
 from partitioning.files import open_regular
 
@@ -21,38 +24,81 @@ CELLS = 1 << 23
 """Cells of a table that are read at a time; 64 MiB of numbers."""
 TEXT_CELLS = 1 << 21
 """The same with ids that are names; 150 MiB."""
-BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""What stands for nothing, but as an id."""
+
+
+Coded = tuple[Ints, list[str]]
+"""A column of texts: [K] the number of the text of each row, -1 where it is blank; and the texts."""
 
 
 class TextIds(Exception):
     """Ids are names, where numbers were expected: read all of the folder again, as text."""
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a table; "0", "1", ... of a csv whose first line is numbers."""
-    with _told(path):
-        if path.suffix == ".parquet":
-            import pyarrow.parquet as pq
+class TextColumn(Exception):
+    """Read the table again with this column as text: as numbers its cells would not be what the file has."""
 
-            with open_regular(path) as file:
-                names = [str(name).strip() for name in pq.read_schema(file).names]
-        else:
-            first = _first_lines(path)[0]
-            header = _has_header(path)
-            names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
-    twice = [name for name in names if names.count(name) > 1]
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of a table's name without that of gzip: "csv" of nodes.csv.gz."""
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix[1:]
+
+
+def stem_of(path: Path) -> str:
+    """The name of a table without its suffixes: "nodes" of nodes.csv.gz."""
+    return (path.with_suffix("") if path.suffix == ".gz" else path).stem
+
+
+def column_names(path: Path, header: bool | None = None) -> list[str]:
+    """The columns of a table; "0", "1", ... of a csv whose first line is numbers. For `header` see read_frames."""
+    with _told(path):
+        first, *others = (_names(part, header) for part in _parts(path))
+    for part, names in zip(_parts(path)[1:], others, strict=True):
+        if sorted(names) != sorted(first):
+            raise InputError(
+                f"{part}: has the columns {', '.join(names)}; expected {', '.join(first)}, as in the first part of {path}"
+            )
+    twice = [name for name in first if first.count(name) > 1]
     if twice:
         raise InputError(
             f"{path}: has the column `{twice[0]}` more than once; expected each name once"
         )
-    return names
+    return first
+
+
+def _names(path: Path, header: bool | None) -> list[str]:
+    if kind_of(path) == "parquet":
+        import pyarrow.parquet as pq
+
+        with open_regular(path) as file:
+            schema = pq.read_schema(file)
+        return [str(name).strip() for name in (*schema.names, *parquet_files.named_ranges(schema))]
+    return csv_files.layout_of(path, header).names
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files of a table: itself, or those of a folder without marks such as _SUCCESS."""
+    if not path.is_dir():
+        return [path]
+    parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
+    for part in parts:
+        if not part.is_file() or kind_of(part) != kind_of(path):
+            raise InputError(
+                f"{part}: expected a {kind_of(path)} file, a part of the table {path}; write it without partitionBy, "
+                "or take out what is no part"
+            )
+    if not parts:
+        raise InputError(f"{path}: an empty folder; expected a table, or its part files")
+    return parts
 
 
 def read_frames(
-    path: Path, header: bool | None = None, text: Collection[str] = ()
+    path: Path, header: bool | None = None, text: Collection[str | None] = ()
 ) -> Iterator["pd.DataFrame"]:
-    """Read a csv or parquet file, CELLS at a time; the index counts on from frame to frame.
+    """Read a csv or parquet table, CELLS at a time; the index counts on from frame to frame.
 
     There is one frame at least. InputError for what is no such table.
 
@@ -60,11 +106,20 @@ def read_frames(
         header: whether a csv has one; None: unless its first row is numbers. Columns are named 0, 1, ... without.
         text: columns that are read as text.
     """
-    with _told(path):
-        if path.suffix == ".parquet":
-            yield from _parquet_frames(path, TEXT_CELLS if text else CELLS)
-        else:
-            yield from _csv_frames(path, _has_header(path) if header is None else header, text)
+    begin = 0
+    for part in _parts(path):
+        rows = 0
+        with _told(part):
+            cells = TEXT_CELLS if text else CELLS
+            if kind_of(part) == "parquet":
+                found = parquet_files.parquet_frames(part, cells, text)
+            else:
+                found = csv_files.csv_frames(part, header, cells, text)
+            for frame in found:
+                frame.index += begin
+                rows += len(frame)
+                yield frame
+        begin += rows
 
 
 @contextlib.contextmanager
@@ -78,90 +133,32 @@ def _told(path: Path) -> Iterator[None]:
         ) from None
     except InputError:
         raise
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not a readable {kind_of(path)} table ({error}); save it as UTF-8"
+        ) from None
     except (
         OSError,
+        EOFError,
+        zlib.error,
         ValueError,
+        TypeError,
+        LookupError,
         csv.Error,
     ) as error:  # pandas and pyarrow derive their parser errors from these
         reason = (str(error).strip().splitlines() or ["empty"])[0]
-        raise InputError(f"{path}: not a readable {path.suffix[1:]} table ({reason})") from None
+        raise InputError(f"{path}: not a readable {kind_of(path)} table ({reason})") from None
 
 
-def _csv_frames(path: Path, header: bool, text: Collection[str]) -> Iterator["pd.DataFrame"]:
-    import pandas as pd
-
-    first, second = _first_lines(path)
-    if len(second) > len(first):  # pandas would take what is too much for an index, without a word
-        raise InputError(
-            f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected as many"
-        )
-    names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
-    rows = max(1, (TEXT_CELLS if text else CELLS) // len(names))
-    blank = {name: [""] if name in text else list(BLANK) for name in names} if text else None
-    with (
-        open_regular(path) as file,
-        pd.read_csv(
-            file,
-            compression="gzip" if path.suffix == ".gz" else None,
-            header=0 if header else None,
-            names=names,
-            sep=_separator(path),
-            skipinitialspace=True,
-            skip_blank_lines=False,
-            chunksize=rows,
-            dtype=dict.fromkeys(text, object),
-            na_values=blank,
-            keep_default_na=not text,
-        ) as frames,
-    ):
-        yield from frames
+def has_odd_numbers(path: Path) -> bool:
+    """Whether some number of a csv may begin with a zero or a plus sign, which are lost when it is read as a number."""
+    if kind_of(path) == "parquet":
+        return False
+    with _told(path):
+        return any(csv_files.has_odd_numbers(part) for part in _parts(path))
 
 
-def _parquet_frames(path: Path, cells: int) -> Iterator["pd.DataFrame"]:
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    with open_regular(path) as content, pq.ParquetFile(content) as file:
-        rows, begin = max(1, cells // max(1, len(file.schema_arrow))), 0
-        for batch in file.iter_batches(rows):
-            frame = batch.to_pandas()
-            frame.index = pd.RangeIndex(begin, begin + len(frame))
-            frame.columns = frame.columns.str.strip()
-            begin += len(frame)
-            yield frame
-        if begin == 0:
-            yield file.schema_arrow.empty_table().to_pandas()
-
-
-def _has_header(path: Path) -> bool:
-    """Whether some cell of the first line is no number."""
-    try:
-        return not [float(cell) for cell in _first_lines(path)[0] if cell.strip()]
-    except ValueError:
-        return True
-
-
-def _open(path: Path):  # type: ignore[no-untyped-def]
-    return (
-        gzip.open(open_regular(path), "rt")
-        if path.suffix == ".gz"
-        else open_regular(path, "r", encoding="utf-8-sig", newline="")
-    )
-
-
-def _separator(path: Path) -> str:
-    with _open(path) as file:
-        line = file.readline()
-    return max(",\t;", key=line.count)
-
-
-def _first_lines(path: Path) -> tuple[list[str], list[str]]:
-    """The cells of the first two lines."""
-    with _open(path) as file:
-        lines: list[list[str]] = [*islice(csv.reader(file, delimiter=_separator(path)), 2), [], []]
-    if not lines[0]:
-        raise ValueError("empty")
-    return lines[0], lines[1]
+# --- columns ---------------------------------------------------------------------------------------------------------
 
 
 def first_row(frame: "pd.DataFrame") -> int:
@@ -172,62 +169,139 @@ def numbers(
     frame: "pd.DataFrame", column: str, path: Path, expected: str = "expected a number"
 ) -> Array:
     """A column as an array of numbers; InputError names the first cell that is none."""
-    import pandas as pd
-
     cells = frame[column]
     if len(cells) == 0:
         return np.empty(0, dtype=np.int64)
     if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
         return cells.to_numpy()
     times = cells.dtype.kind in "mM"  # which pandas takes for nanoseconds
-    values = pd.to_numeric(cells.astype(str) if times else cells, errors="coerce")
-    wrong = np.flatnonzero(values.isna() & cells.notna())
+    values = _parsed(cells.astype(str) if times else cells)
+    wrong = np.flatnonzero((values.isna() & cells.notna()) | np.isinf(values))
     if len(wrong):
         row = int(wrong[0])
+        shown = repr(cells.iloc[row])
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         raise InputError(
-            f"{path}: column `{column}`, row {first_row(frame) + row} is {cells.iloc[row]!r}; {expected}"
+            f"{path}: column `{column}`, row {first_row(frame) + row} is {shown}; {expected}"
         )
     return values.to_numpy(
         dtype=np.float64 if values.isna().any() or values.dtype.kind == "f" else np.int64
     )
 
 
-def is_text(frame: "pd.DataFrame", column: str) -> bool:
-    """Whether a column has cells, and none of them is a number."""
+def _parsed(cells: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Each cell as a number, NaN where it is none that a float64 or an int64 holds."""
     import pandas as pd
 
+    try:
+        values = pd.to_numeric(cells, errors="coerce")
+        if values.dtype.kind in "iuf":
+            return values
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # of what is no text either, or has too many digits
+        pass
+    return cells.map(_number).astype(np.float64)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def is_text(frame: "pd.DataFrame", column: str) -> bool:
+    """Whether a column has cells, and all of them are texts that are no numbers."""
     cells = frame[column].dropna()
-    if not len(cells) or cells.dtype.kind in "biufmM":
+    if not len(cells) or cells.dtype.kind in "biufmM" or not isinstance(cells.iloc[0], str):
         return False
-    return bool(pd.to_numeric(cells, errors="coerce").isna().all())
+    return bool(_parsed(cells).isna().all())
 
 
-def id_cells(frame: "pd.DataFrame", column: str, path: Path, *, text: bool) -> Array:
-    """The ids of a column: int64 [K], or as text object [K]. TextIds where they are no numbers."""
-    where, begin = f"{path}: column `{column}`", first_row(frame)
+def id_cells(
+    frame: "pd.DataFrame", column: str, path: Path, *, as_text: bool, named: bool
+) -> Array:
+    """The ids of a column: int64 [K], or names, object [K].
+
+    as_text: whether the column was read as text. named: whether ids are names.
+
+    Raises:
+        TextColumn: the column has to be read as text.
+        TextIds: it was, and its ids are names.
+    """
     cells = frame[column]
+    if not as_text:
+        values = cells.to_numpy()
+        if values.dtype.kind == "i" or not len(values):
+            return values.astype(np.int64)
+        if values.dtype.kind == "f" and are_whole(values).all():
+            return values.astype(np.int64)
+        raise TextColumn(column)
     blank = np.flatnonzero(cells.isna())
     if len(blank):
-        raise InputError(f"{where}, row {begin + blank[0]} is blank; expected a node's id")
-    if text:
-        return cells.astype(str).to_numpy(dtype=object)
+        row = first_row(frame) + blank[0]
+        raise InputError(f"{path}: column `{column}`, row {row} is blank; expected a node's id")
+    return cells.astype(str).to_numpy(dtype=object) if named else _whole_numbers(cells)
+
+
+def _whole_numbers(cells: "pd.Series[Any]") -> Ints:
+    """Texts as int64 [K], where each is a number as Python writes it, or a whole one with .0; else TextIds."""
+    stripped = cells.astype("str").str.strip().str.replace(r"^(-?\d+)\.0*$", r"\1", regex=True)
     try:
-        values = numbers(frame, column, path)
-    except InputError:
+        values = stripped.astype(np.int64)
+    except (ValueError, OverflowError):
         raise TextIds from None
-    return check_integers(values, where, begin)
+    if not (values.astype("str") == stripped).all():
+        raise TextIds
+    return np.asarray(values, dtype=np.int64)
 
 
-def label_cells(frame: "pd.DataFrame", column: str) -> Array:
-    """Numbers, NaN where blank; or, where some cell is no number, object [K] of text, None where blank."""
+def integers_of(texts: Array) -> Array:
+    """An array of texts as int64, where each is a whole number; else as it is."""
+    import pandas as pd
+
+    try:
+        return _whole_numbers(pd.Series(texts.reshape(-1))).reshape(texts.shape)
+    except TextIds:
+        return texts
+
+
+def label_cells(frame: "pd.DataFrame", column: str, *, text: bool) -> Array | Coded:
+    """Numbers, NaN where blank; or the texts of a column that was read as `text`.
+
+    Raises:
+        TextColumn: the column has to be read as text.
+    """
+    import pandas as pd
+
     cells = frame[column]
-    if cells.dtype.kind in "biuf" and isinstance(cells.dtype, np.dtype):
-        return cells.to_numpy()
-    made: Array = cells.astype(object).where(cells.notna(), None).to_numpy()
-    return made
+    if text:
+        codes, texts = pd.factorize(cells)
+        return codes.astype(np.int64), list(texts)
+    if cells.dtype.kind not in "biuf" or not isinstance(cells.dtype, np.dtype):
+        raise TextColumn(column)
+    values = cells.to_numpy()
+    if values.dtype.kind == "f" and is_large(values):
+        raise TextColumn(column)
+    return values
 
 
-def integers(frame: "pd.DataFrame", column: str, path: Path) -> Ints:
-    return check_integers(
-        numbers(frame, column, path), f"{path}: column `{column}`", first_row(frame)
-    )
+def is_large(values: Array) -> bool:
+    """Whether some number may not be what a float64 holds."""
+    return bool(((values >= MAX_EXACT) | (values <= -MAX_EXACT)).any())
+
+
+def whole_numbers(frame: "pd.DataFrame", column: str, path: Path, expected: str) -> Ints:
+    """Integers, which may be written as floats, int64 [K]; InputError names the first cell that is none."""
+    where, begin = f"{path}: column `{column}`", first_row(frame)
+    values = numbers(frame, column, path, expected)
+    if values.dtype.kind == "f":
+        blank = np.flatnonzero(np.isnan(values))
+        if len(blank):
+            raise InputError(f"{where}, row {begin + blank[0]} is blank; {expected}")
+        refuse(values, ~are_whole(values), where, expected, begin)
+        return values.astype(np.int64)
+    return check_integers(values, where, begin)

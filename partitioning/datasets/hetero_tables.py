@@ -11,7 +11,7 @@ Edges name nodes by the ids of their types, or by position where a type has none
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +23,35 @@ from partitioning.checks import (
     Array,
     check_edge_weight,
     check_features,
+    check_integers,
     check_masks,
     check_node_ids,
     features_among,
     refuse,
 )
-from partitioning.datasets.frames import TextIds
+from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.frames import TextIds, kind_of, stem_of
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import merged, read_arrays
+from partitioning.datasets.raw import check_axes, merged, read_arrays
 from partitioning.datasets.tables import (
     Table,
     files_named,
+    is_table,
     nodes_of,
     only_values,
     placed,
-    read_edges,
     read_table,
 )
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, Features
 from partitioning.hetero.graph_data import SEPARATOR, EdgeType, HeteroGraphData, NodeTable, Relation
-from partitioning.names import Names
+from partitioning.names import Names, as_names
 from partitioning.settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
 
-NODES, EDGES = ("parquet", "csv", "npy", "npz"), ("parquet", "csv", "npy", "npz")
+NODES = EDGES = ("parquet", "csv", "csv.gz", "npy", "npz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,7 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv or npy"
         )
+    columns = replace(settings.columns, time=None)  # which only plain graphs have
     relations = {}
     for each, file in files.items():
         unknown = [name for name in (each[0], each[2]) if name not in types]
@@ -101,8 +104,9 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
                 f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
             )
         files_named(path / "edges", SEPARATOR.join(each), EDGES)  # refuses two of one name
-        ends = read_edges(file, settings.columns, (types[each[0]][0], types[each[2]][0]))
-        relations[each] = RawRelation(*ends, f"{file}")
+        nodes = types[each[0]][0], types[each[2]][0]
+        table = read_edges(file, columns, nodes, drop_unknown=settings.drop_unknown)
+        relations[each] = RawRelation(table.src, table.dst, table.weight, f"{file}")
     return build(
         path.resolve().stem, {name: raw for name, (_, raw) in types.items()}, relations, settings
     )
@@ -132,18 +136,18 @@ def from_arrays(
 
 def _tables(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    odd = [file.name for file in files if file.suffix[1:] not in suffixes]
+    odd = [file.name for file in files if kind_of(file) not in suffixes]
     if odd:
         log.warning("%s: %s: left out", folder, ", ".join(odd))
-    found = [file for file in files if file.suffix[1:] in suffixes]
+    found = [file for file in files if kind_of(file) in suffixes]
     for file in found:
-        if not file.is_file():  # a FIFO would be waited for
+        if not is_table(file):  # a FIFO would be waited for
             raise InputError(f"{file}: not a regular file; expected a table")
     return found
 
 
 def _node_types(folder: Path) -> list[str]:
-    stems = [file.stem.removesuffix(".features") for file in _tables(folder, NODES)]
+    stems = [stem_of(file).removesuffix(".features") for file in _tables(folder, NODES)]
     for name in stems:
         check_name(name, f"{folder}/{name}")
     if not stems:
@@ -154,10 +158,10 @@ def _node_types(folder: Path) -> list[str]:
 
 
 def _edge_type(file: Path) -> EdgeType:
-    names = file.stem.split(SEPARATOR)
+    names = stem_of(file).split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
-            f"{file}: expected SOURCE__RELATION__DESTINATION{file.suffix}, three names with __ between"
+            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __ between"
         )
     for name in names:
         check_name(name, str(file))
@@ -210,6 +214,7 @@ def _read(file: Path, columns: ColumnSettings, *, text: bool) -> Table:
 
 def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
     """Of the names of file.py, form (a)."""
+    check_axes(arrays, ("feat", *CSR, "label", *MASKS, "node_id"), str(file))
     known = {
         name: (arrays[name], f"{file}: array `{name}`")
         for name in ("label", *MASKS)
@@ -220,8 +225,9 @@ def _of_arrays(file: Path, arrays: Mapping[str, Array]) -> Table:
         known if feat is None else {**known, "feat": (feat, f"{file}: array `feat`")}
     )
     ids = arrays.get("node_id")
-    if ids is not None and ids.dtype.kind in "US":
-        ids = ids.astype(str).astype(object)
+    if ids is not None:
+        where = f"{file}: array `node_id`"
+        ids = as_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
     if not found and ids is None:
         raise InputError(
             f"{file}: has {', '.join(arrays) or 'nothing'}; expected feat, label or node_id, a row a node"

@@ -3,15 +3,30 @@
 N nodes, C classes.
 """
 
+import contextlib
 import logging
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.checks import MANY_CLASSES, Array, check_classes, check_multilabel, refuse
+from partitioning.checks import (
+    MANY_CLASSES,
+    MAX_EXACT,
+    Array,
+    Ints,
+    are_whole,
+    check_classes,
+    check_multilabel,
+    refuse,
+)
+from partitioning.datasets.csv_files import BLANK
+from partitioning.datasets.frames import Coded
 from partitioning.errors import InputError
+from partitioning.names import as_names
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +52,79 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
     labels = _several(array, where, kind) if array.ndim == 2 else _numbered(array, where)
     if labels.values.ndim == 1:
         _tell_odd_classes(labels, where)
+        blank = int((labels.values < 0).sum())
+        if blank:
+            log.info("%s: %d of %d nodes have no label", where, blank, len(labels.values))
     return labels
+
+
+def of_texts(pieces: list[Coded], where: str) -> Array:
+    """A column of texts as read_labels takes it: classes that are integers as int64 [N], -1 where blank; else names.
+
+    Names stay as they are given. InputError for numbers that are no integers, and for one that is spelled in two ways.
+    """
+    places: dict[str, int] = {}
+    codes = np.concatenate(
+        [
+            np.array([*(places.setdefault(text, len(places)) for text in texts), -1])[of_rows]
+            for of_rows, texts in pieces
+        ]
+    )
+    texts = list(places)
+    numbers = {text: _number(text) for text in texts if text.strip() not in BLANK}
+    if any(number is None for number in numbers.values()):
+        return _names(texts, codes, where)
+    spelled: dict[int | float, str] = {}
+    for text, number in numbers.items():
+        row = int((codes == places[text]).argmax())
+        if not isinstance(number, int):
+            raise InputError(
+                f"{where}: row {row} is {text}; expected a class: an integer, or a name"
+            )
+        if number in spelled:
+            other = spelled[number]
+            first = int((codes == places[other]).argmax())
+            raise InputError(
+                f"{where}: row {first} is {other}, row {row} is {text}, the same number in two spellings; expected one"
+            )
+        spelled[number] = text
+    limits = np.iinfo(np.int64)
+    if all(
+        re.fullmatch(r"(?:0|-?[1-9]\d*)(?:\.0*)?", text.strip())
+        and limits.min < number <= limits.max
+        for number, text in spelled.items()
+    ):
+        of_text = {text: number for number, text in spelled.items()}
+        classes: Ints = np.array([*(of_text.get(text, -1) for text in texts), -1], np.int64)[codes]
+        return classes
+    return _names([None if text.strip() in BLANK else text for text in texts], codes, where)
+
+
+def _number(text: str) -> int | float | None:
+    """An integer where the text is a whole number that no float64 shares with another, None where it is none."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) < MAX_EXACT else number
+
+
+def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
+    """[N] names, None where a row has none, or -1."""
+    odd = [text for text in texts if text in BLANK]
+    if odd:
+        log.warning(
+            "%s: `%s` is read as the name of a class; leave the cell blank where there is none",
+            where,
+            "`, `".join(map(str, odd)),
+        )
+    if "-1" in texts:
+        log.warning("%s: -1 beside names of classes is read as no label", where)
+    names = [None if text is None or text.strip() in ("", "-1") else text for text in texts]
+    found: Array = np.array([*names, None], dtype=object)[codes]
+    return found
 
 
 def _several(array: Array, where: str, kind: str) -> Labels:
@@ -72,18 +159,13 @@ def _numbered(array: Array, where: str) -> Labels:
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per node")
     if array.ndim == 1 and array.dtype.kind in "OUS":
-        text = array.astype(str) if array.dtype.kind == "S" else array
+        text = array if array.dtype == object else as_names(array, where)
         blank = np.fromiter((name is None or name == "" for name in text), bool, len(text))
         return _named(text, blank, where)
     if array.ndim == 1 and array.dtype.kind == "f":
         blank = np.isnan(array)
-        refuse(
-            array,
-            ~blank & (array != np.floor(array)),
-            where,
-            "expected a class: an integer, or a name",
-        )
-        array = np.where(blank, -1, np.clip(array, -(2**62), 2**62)).astype(np.int64)
+        refuse(array, ~blank & ~are_whole(array), where, "expected a class: an integer, or a name")
+        array = np.where(blank, -1, array).astype(np.int64)
     elif array.dtype == np.bool_:
         array = array.astype(np.int64)
     limit = max(len(array), MANY_CLASSES)

@@ -5,8 +5,7 @@ N nodes.
 
 import numpy as np
 
-from partitioning.checks import Array, Ints, refuse
-from partitioning.errors import InputError
+from partitioning.checks import Array, Ints, check_unique, refuse
 from partitioning.names import Names, name_keys
 
 
@@ -22,10 +21,7 @@ class Nodes:
             keys = self._keys(ids)
             self.index = pd.Index(keys)
             if not self.index.is_unique:
-                row = int(self.index.duplicated().argmax())
-                raise InputError(
-                    f"{where}: row {row} is {ids[row]}, an id that an earlier row has; expected each once"
-                )
+                check_unique(keys, where, ids)
             self.ids = keys
 
     @property
@@ -50,10 +46,22 @@ class Nodes:
             Names.of(str(name) for piece in self._names for name in piece) if self._names else None
         )
 
-    def rows(self, wanted: Array, where: str, begin: int = 0) -> Ints:
-        """The row of each id, int64 [K], the first of which is in row `begin` of its file."""
+    def rows(
+        self,
+        wanted: Array,
+        where: str,
+        begin: int = 0,
+        *,
+        keep_unknown: bool = False,
+        remedy: str = "",
+    ) -> Ints:
+        """The row of each id, int64 [K], the first of which is in row `begin` of its file.
+
+        keep_unknown: whether an id that no node has gets the row -1, and is not refused.
+        """
         if self.ids is None:
-            return wanted
+            known = (wanted >= 0) & (wanted < self.num_nodes)
+            return np.where(known, wanted, -1) if keep_unknown else wanted
         import pandas as pd
 
         if self._names and wanted.dtype != object:
@@ -70,5 +78,6 @@ class Nodes:
             self.ids = np.concatenate((self.ids, keys[new]))
             self.index, self.num_nodes = pd.Index(self.ids), len(self.ids)
             rows = self.index.get_indexer(pd.Index(keys))
-        refuse(wanted, rows < 0, where, self.expected, begin)
+        if not keep_unknown:
+            refuse(wanted, rows < 0, where, self.expected + remedy, begin)
         return rows

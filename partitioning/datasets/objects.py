@@ -98,8 +98,19 @@ def from_networkx(
         )
     blank = np.full(max(wide, default=0), np.nan)
     features = [blank if value is None else np.atleast_1d(value) for value in of_nodes[feat]]
-    masks = {name: of_nodes[name] for name in MASKS if None not in of_nodes[name]}
+    masks = {
+        name: [bool(value) for value in of_nodes[name]]  # nodes that lack it are not in the mask
+        for name in MASKS
+        if any(value is not None for value in of_nodes[name])
+    }
     integers = all(isinstance(node, int | np.integer) for node in nodes)
+    names: dict[str, Any] = {}
+    for node in () if integers else nodes:
+        if str(node) in names:
+            raise InputError(
+                f"nodes {names[str(node)]!r} and {node!r} have the same name; rename one (networkx.relabel_nodes)"
+            )
+        names[str(node)] = node
     arrays = {
         "src": ends[:, 0],
         "dst": ends[:, 1],
@@ -108,18 +119,19 @@ def from_networkx(
         else np.array(weights, np.float64),
         "feat": np.array(features, np.float32) if rows else None,
         "label": _labels(of_nodes[label]),
-        "node_id": np.array(nodes if integers else list(map(str, nodes))),
+        "node_id": np.array(nodes if integers else list(names)),
         **masks,
     }
     return _write(path, overwrite, arrays)
 
 
 def _labels(values: list[Any]) -> Array | None:
-    """Integers, -1 for None; or names, "" for None."""
+    """Integers, -1 for None and NaN; or names, "" for these."""
+    values = [None if value is None or value != value else value for value in values]
     known = [value for value in values if value is not None]
     if not known:
         return None
-    if all(isinstance(value, int | np.integer) for value in known):
+    if all(isinstance(value, int | float | np.integer | np.floating) for value in known):
         return np.array([-1 if value is None else value for value in values])
     return np.array(["" if value is None else str(value) for value in values])
 

@@ -6,7 +6,7 @@ N nodes, E directed edges, F features, C classes. Rows are counted from 0.
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from partitioning.checks import (
 )
 from partitioning.datasets.labels import Labels, read_labels
 from partitioning.errors import InputError
-from partitioning.files import open_regular, reading
+from partitioning.files import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
-from partitioning.names import Names, name_keys
+from partitioning.names import Names, as_names, name_keys
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,8 @@ def build(raw: RawGraph, kind: str = "auto", *, merge: bool = False) -> GraphDat
         src, dst, weight = merged(src, dst, weight, num_nodes)
     ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
     if ids.dtype.kind in "US":
-        ids, names = name_keys(ids.astype(str).astype(object)), Names.of(ids.astype(str).tolist())
+        texts = as_names(ids, raw.at("node_id"))
+        ids, names = name_keys(texts), Names.of(texts)
     masks: dict[str, Any] = dict(check_masks(raw.masks, num_nodes, raw.at))
     return GraphData(
         name=raw.name,
@@ -190,4 +191,24 @@ def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
         array = archive[name]
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
+    return array
+
+
+def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
+    """InputError for an array of nodes or edges that is a single value."""
+    for name in known:
+        if name in arrays and arrays[name].ndim == 0:
+            raise InputError(
+                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for each node or edge"
+            )
+
+
+def read_npy(path: Path) -> Array:
+    """An array that is read from its file as it is needed: features are written out part by part."""
+    with reading(path, "npy array", "write it anew with numpy.save"):
+        array = load_npy(path, mmap_mode="r")
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise InputError(
+            f"{path}: an archive or a single number; expected one npy array with one row per node"
+        )
     return array

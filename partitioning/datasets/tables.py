@@ -4,23 +4,23 @@ N nodes, E directed edges, F features, C classes.
 """
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partitioning.checks import Array, CsrParts, check_integers, check_length, refuse
+from partitioning.checks import Array, CsrParts, check_length, check_unique, refuse
 from partitioning.datasets import frames
-from partitioning.datasets.frames import TextIds, first_row, read_frames
+from partitioning.datasets.column_roles import find_column, without_index
+from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.frames import TextColumn, TextIds, first_row, read_frames
+from partitioning.datasets.labels import of_texts
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import RawGraph, joined, narrowed, read_arrays
+from partitioning.datasets.raw import RawGraph, joined, read_arrays, read_npy
 from partitioning.errors import InputError
-from partitioning.files import load_npy, reading
-from partitioning.graph_data import MASKS, Endpoints
+from partitioning.graph_data import MASKS
 from partitioning.settings import ColumnSettings
 from partitioning.splits import FILE_NAMES, read_index
 
@@ -29,21 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-USUAL = {
-    "id": ("id", "nodeid"),
-    "label": ("label", "class"),
-    "src": ("src", "source", "from", "sourcenodeid", "sourceid", "startid"),
-    "dst": ("dst", "target", "to", "targetnodeid", "targetid", "endid", "dest", "destination"),
-    "weight": ("weight", "edgeweight"),
-}
-"""Columns that are known by their names, without case and marks."""
 NODE_TABLES = {
-    "nodes": ("csv", "parquet"),
-    "features": ("npy", "npz", "csv", "parquet"),
-    "labels": ("npy", "csv", "parquet"),
+    "nodes": ("csv", "csv.gz", "parquet"),
+    "features": ("npy", "npz", "csv", "csv.gz", "parquet"),
+    "labels": ("npy", "csv", "csv.gz", "parquet"),
 }
-EDGES = ("csv", "parquet", "npy")
-UNNAMED = "expected a number, a node's position; ids that are names need a column `id` in nodes, features or labels"
+EDGES = ("csv", "csv.gz", "txt", "txt.gz", "parquet", "npy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,20 +50,25 @@ class Table:
     """feat, label and masks, [rows] or [rows, columns], and what to call them in a message."""
 
 
-def read_folder(path: Path, columns: ColumnSettings, *, unlabelled: bool = False) -> RawGraph:
+def read_folder(
+    path: Path, columns: ColumnSettings, *, unlabelled: bool = False, drop_unknown: bool = False
+) -> RawGraph:
     """Read a folder with edges and, of the nodes, features, labels and masks; or a file of edges that lies in one.
 
     unlabelled: whether nodes may lack labels, and tables; without any the ends of the edges are the nodes.
+    drop_unknown: whether edges with an end that is no node are left out, which the log says, and not refused.
     """
     try:
-        return _read(path, columns, text=False, unlabelled=unlabelled)
+        return _read(path, columns, text=False, unlabelled=unlabelled, drop_unknown=drop_unknown)
     except TextIds:
-        return _read(path, columns, text=True, unlabelled=unlabelled)
+        return _read(path, columns, text=True, unlabelled=unlabelled, drop_unknown=drop_unknown)
 
 
-def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) -> RawGraph:
+def _read(
+    path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool, drop_unknown: bool
+) -> RawGraph:
     folder, edges = (
-        (path, files_named(path, "edges", EDGES)) if path.is_dir() else (path.parent, [path])
+        (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
     )
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
@@ -84,7 +80,7 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
         for stem, suffixes in NODE_TABLES.items()
         for file in files_named(folder, stem, suffixes)
     ]
-    named = [file for file in found if file.suffix in (".csv", ".parquet")]
+    named = [file for file in found if frames.kind_of(file) in ("csv", "parquet")]
     if columns.id is not None and not any(
         columns.id in frames.column_names(file) for file in named
     ):
@@ -103,19 +99,18 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
         if tables
         else Nodes(0, np.zeros(0, object if text else np.int64), grows=True)
     )
-    ends = read_edges(edges[0], columns, (nodes, nodes))
+    table = read_edges(edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown)
     num_nodes = nodes.num_nodes
     masks = _read_masks(folder, nodes)
     in_order = {name: placed(table, name, nodes) for name, table in values.items()}
-    src, dst, weight = ends
     return RawGraph(
-        name=path.resolve().stem,
-        src=src,
-        dst=dst,
-        edge_weight=weight,
+        name=frames.stem_of(path.resolve()),
+        src=table.src,
+        dst=table.dst,
+        edge_weight=table.weight,
         features=in_order.get("feat"),
         label=in_order.get("label"),
-        edge_time=None if columns.time is None else _edge_times(edges[0], columns.time),
+        edge_time=table.time,
         masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
@@ -131,19 +126,20 @@ def _read(path: Path, columns: ColumnSettings, *, text: bool, unlabelled: bool) 
     )
 
 
-def _edge_times(path: Path, name: str) -> Array:
-    """[E] a column of the table of edges."""
-    if path.suffix == ".npy" or name not in frames.column_names(path):
-        raise InputError(f"columns.time={name}: {path} has no such column")
-    return joined([frames.numbers(frame, name, path) for frame in read_frames(path)])
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder of tables, and no table of several files."""
+    return path.is_dir() and frames.kind_of(path) not in ("csv", "parquet")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is a file, or a folder of the part files of a csv or parquet table."""
+    return path.is_file() or (path.is_dir() and not is_folder(path))
 
 
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     """The one file of a name in the folder, or none."""
     found = [
-        folder / f"{stem}.{suffix}"
-        for suffix in suffixes
-        if (folder / f"{stem}.{suffix}").is_file()
+        folder / f"{stem}.{suffix}" for suffix in suffixes if is_table(folder / f"{stem}.{suffix}")
     ]
     if len(found) > 1:
         raise InputError(
@@ -183,7 +179,7 @@ def nodes_of(tables: list[Table]) -> Nodes:
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, placed[0].path)
         return Nodes(longest, None, grows=False)
-    grows = not placed and named[0].path.stem == "labels"
+    grows = not placed and frames.stem_of(named[0].path) == "labels"
     return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
 
 
@@ -197,6 +193,7 @@ def placed(table: Table, name: str, nodes: Nodes) -> Any:
     rows = nodes.rows(table.ids, table.ids_where)
     if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
         return values
+    check_unique(rows, table.ids_where, table.ids)
     if isinstance(values, CsrParts):
         raise InputError(
             f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
@@ -229,87 +226,100 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _find(role: str, names: list[str], columns: ColumnSettings, path: Path) -> str | None:
-    """The column of a role: as columns.ROLE says, else one of a usual name, which the log says; None without one."""
-    asked = getattr(columns, role)
-    if asked is not None:
-        return asked if asked in names else None
-    found = [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
-    if len(found) > 1:
-        raise InputError(
-            f"{path}: has both columns {' and '.join(found)}; set columns.{role} to one of them"
-        )
-    if found and found[0] != role:
-        log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
-    return found[0] if found else None
-
-
 def read_table(path: Path, columns: ColumnSettings, *, text: bool) -> Table:
-    """What a table of nodes holds, by the roles of its columns."""
-    kind = "label" if path.stem == "labels" else "feat"
+    """What a table of nodes holds, by the roles of its columns.
+
+    text: whether ids are names.
+    """
+    kind = "label" if frames.stem_of(path) == "labels" else "feat"
     if path.suffix == ".npz":
         return _read_csr(path)
     if path.suffix == ".npy":
         array = read_npy(path)
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
-    names = frames.column_names(path)
-    id_name, label = (_find(role, names, columns, path) for role in ("id", "label"))
+    roles = _roles(path, columns, kind)
+    as_text: set[str | None] = {roles.id} if text else set()
+    if frames.has_odd_numbers(path):
+        as_text |= {roles.id, roles.label}
+    while True:
+        try:
+            return _read_columns(path, roles, kind, as_text, text=text)
+        except TextColumn as found:
+            as_text = as_text | {found.column}
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The columns of a table of nodes."""
+
+    id: str | None
+    label: str | None
+    masks: list[str]
+    others: list[str]
+
+
+def _roles(path: Path, columns: ColumnSettings, kind: str) -> _Roles:
+    names = without_index(frames.column_names(path), path)
+    id_name, label = (find_column(role, names, columns, path) for role in ("id", "label"))
     masks = [name for name in MASKS if name in names]
-    rest = [name for name in names if name not in (id_name, label, *masks)]
+    others = [name for name in names if name not in (id_name, label, *masks)]
+    if kind == "label" and label is None and len(others) == 1:
+        label = others.pop()
+    return _Roles(id_name, label, masks, others)
+
+
+def _read_columns(
+    path: Path, roles: _Roles, kind: str, as_text: set[str | None], *, text: bool
+) -> Table:
+    """Read a table once; TextColumn for a column that has to be read as text, too."""
     pieces: dict[str, list[Array]] = {}
+    coded: list[frames.Coded] = []
     chosen: list[str] | None = None
-    for frame in read_frames(path, text=[id_name] if text and id_name else ()):
-        if id_name is not None:
-            pieces.setdefault("ids", []).append(frames.id_cells(frame, id_name, path, text=text))
-        if label is not None:
-            pieces.setdefault("label", []).append(frames.label_cells(frame, label))
+    lists: dict[str, int] = {}
+    label = f"{path}: column `{roles.label}`"
+    for frame in read_frames(path, text=as_text):
+        if roles.id is not None:
+            in_text = roles.id in as_text
+            cells = frames.id_cells(frame, roles.id, path, as_text=in_text, named=text)
+            pieces.setdefault("ids", []).append(cells)
+        if roles.label is not None:
+            labels = frames.label_cells(frame, roles.label, text=roles.label in as_text)
+            if isinstance(labels, tuple):
+                coded.append(labels)
+            else:
+                pieces.setdefault("label", []).append(labels)
         if chosen is None:
-            chosen = _chosen(frame, rest, path, label=label, kind=kind)
+            chosen = _chosen(frame, roles, path, kind)
         if chosen:
-            made = _values(frame, chosen, path, kind)
+            made = _values(frame, chosen, path, lists)
             pieces.setdefault(kind, []).append(made)
-        for name in masks:
+        for name in roles.masks:
             pieces.setdefault(name, []).append(frames.numbers(frame, name, path))
-    if not pieces.keys() - {"ids"} and (kind == "label" or id_name is None):
+    if not coded and not pieces.keys() - {"ids"} and (kind == "label" or roles.id is None):
         raise InputError(f"{path}: has no column besides the ids; expected at least one")
-    ids = joined(pieces.pop("ids")) if id_name is not None else None
-    values = {name: _joined_cells(several) for name, several in pieces.items()}
-    said = {
-        "label": f": column `{label or (chosen or [''])[0]}`"
-        if values.get("label", np.zeros(1)).ndim == 1
-        else ""
-    }
-    rows = len(ids) if ids is not None else len(next(iter(values.values())))
-    named = {name: (array, f"{path}{said.get(name, '')}") for name, array in values.items()}
-    return Table(path, rows, ids, f"{path}: column `{id_name}`", named)
+    of_label = pieces.get("label", [])
+    if {each.dtype.kind for each in of_label} > {"f"} and any(map(frames.is_large, of_label)):
+        raise TextColumn(str(roles.label))  # large integers, and blanks in another piece
+    values = {name: joined(several) for name, several in pieces.items()}
+    if coded:
+        values["label"] = of_texts(coded, label)
+    rows = len(next(iter(values.values())))
+    ids: Array | None = None if roles.id is None else values.pop("ids")
+    where = {"label": str(path) if roles.label is None else label}
+    named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
+    return Table(path, rows, ids, f"{path}: column `{roles.id}`", named)
 
 
-def _joined_cells(pieces: list[Array]) -> Array:
-    """Pieces of one column; those of numbers as text where others are."""
-    if any(piece.dtype == object for piece in pieces):
-        pieces = [piece if piece.dtype == object else _as_text(piece) for piece in pieces]
-    return joined(pieces)
-
-
-def _as_text(piece: Array) -> Array:
-    return np.array(
-        [None if number != number else f"{number:.15g}" for number in piece.tolist()], dtype=object
-    )
-
-
-def _chosen(
-    frame: "pd.DataFrame", rest: list[str], path: Path, *, label: str | None, kind: str
-) -> list[str]:
+def _chosen(frame: "pd.DataFrame", roles: _Roles, path: Path, kind: str) -> list[str]:
     """Of the columns without a role those with numbers, which are features; in a table of labels they are labels."""
     if kind == "label":
-        left, kept = (rest, []) if label is not None else ([], rest)
+        left = roles.others if roles.label is not None else []
     else:
-        left = [name for name in rest if frames.is_text(frame, name) and not _is_list(frame, name)]
-        kept = [name for name in rest if name not in left]
+        left = [name for name in roles.others if frames.is_text(frame, name)]
     if left:
         log.warning("%s: columns `%s`: left out", path, "`, `".join(left))
-    return kept
+    return [name for name in roles.others if name not in left]
 
 
 def _is_list(frame: "pd.DataFrame", name: str) -> bool:
@@ -317,32 +327,33 @@ def _is_list(frame: "pd.DataFrame", name: str) -> bool:
     return len(cells) > 0 and isinstance(cells.iloc[0], list | np.ndarray)
 
 
-def _values(frame: "pd.DataFrame", names: list[str], path: Path, kind: str) -> Array:
-    """[rows, columns] numbers of some columns, of which one may hold lists; of labels [rows] where it is one column."""
-    if kind == "label" and len(names) == 1:
-        return frames.label_cells(frame, names[0])
+def _values(frame: "pd.DataFrame", names: list[str], path: Path, lists: dict[str, int]) -> Array:
+    """[rows, columns] numbers of some columns, of which some may hold lists; their widths go into `lists`."""
     columns = [
-        _lists(frame, name, path) if _is_list(frame, name) else frames.numbers(frame, name, path)
+        _lists(frame, name, path, lists)
+        if name in lists or _is_list(frame, name)
+        else frames.numbers(frame, name, path)
         for name in names
     ]
     return _without_loss(np.column_stack(columns))
 
 
-def _lists(frame: "pd.DataFrame", name: str, path: Path) -> Array:
+def _lists(frame: "pd.DataFrame", name: str, path: Path, lists: dict[str, int]) -> Array:
     """A column of lists as [rows, width]; NaN where it is blank."""
+    where, begin = f"{path}: column `{name}`", first_row(frame)
     cells = frame[name]
-    width = len(cells.dropna().iloc[0])
+    width = lists.setdefault(name, len(cells.dropna().iloc[0]) if name not in lists else 0)
     blank = np.full(width, np.nan)
-    lists = [cell if isinstance(cell, list | np.ndarray) else blank for cell in cells]
-    sizes = np.fromiter(map(len, lists), np.int64, len(lists))
-    refuse(
-        sizes,
-        sizes != width,
-        f"{path}: column `{name}`, length",
-        f"expected {width}, as before",
-        first_row(frame),
-    )
-    return np.stack(lists).astype(np.float64)
+    rows = [blank if cell is None else np.asarray(cell) for cell in cells]
+    for row, cell in enumerate(rows):
+        if cell.ndim != 1 or cell.dtype.kind not in "biuf":
+            raise InputError(
+                f"{where}, row {begin + row} is {str(cells.iloc[row])[:60]}; expected a list of numbers: take the "
+                "column out, or write numbers"
+            )
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    refuse(sizes, sizes != width, f"{where}, length", f"expected {width}, as before", begin)
+    return np.stack(rows).astype(np.float64) if rows else np.empty((0, width))
 
 
 def _without_loss(values: Array) -> Array:
@@ -352,17 +363,6 @@ def _without_loss(values: Array) -> Array:
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     return narrow if (np.isfinite(narrow) | ~np.isfinite(values)).all() else values
-
-
-def read_npy(path: Path) -> Array:
-    """An array that is read from its file as it is needed: features are written out part by part."""
-    with reading(path, "npy array", "write it anew with numpy.save"):
-        array = load_npy(path, mmap_mode="r")
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise InputError(
-            f"{path}: an archive or a single number; expected one npy array with one row per node"
-        )
-    return array
 
 
 def _read_csr(path: Path) -> Table:
@@ -376,89 +376,3 @@ def _read_csr(path: Path) -> Table:
         )
     parts = CsrParts(*(arrays[name] for name in names))
     return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})
-
-
-# --- edges -----------------------------------------------------------------------------------------------------------
-
-
-def read_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
-) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
-    """Both ends of every edge, as rows of their nodes, and the weights; only one chunk is there twice."""
-    piles: tuple[list[Array], ...] = [], [], []
-    arrays = {".npy": _npy_edges, ".npz": _npz_edges}.get(path.suffix)
-    chunks = arrays(path) if arrays else _table_edges(path, columns, nodes)
-    for begin, src, dst, weight in chunks:
-        for pile, ends, name, held in zip(piles, (src, dst), ("src", "dst"), nodes, strict=False):
-            pile.append(narrowed(held.rows(ends, f"{path}: column `{name}`", begin)))
-        if weight is not None:
-            piles[2].append(weight)
-    src, dst = map(joined, piles[:2])
-    return src, dst, joined(piles[2]) if piles[2] else None
-
-
-def _table_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes]
-) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    names = frames.column_names(path)
-    found = (
-        names
-        if names == ["0", "1"]
-        else [_find(role, names, columns, path) for role in ("src", "dst")]
-    )
-    ends = [name for name in found if name is not None]
-    if len(ends) < 2:
-        raise InputError(
-            f"{path}: has the columns {', '.join(names)}; expected src and dst (columns.src, columns.dst); put "
-            "the line src,dst before it if this is no header"
-        )
-    weight = _find("weight", names, columns, path)
-    if columns.weight is not None and weight is None:
-        raise InputError(
-            f"columns.weight={columns.weight}: {path} has the columns {', '.join(names)}; set one of them"
-        )
-    others = [name for name in names if name not in (*ends, weight, columns.time)]
-    if others:
-        log.warning("%s: columns `%s`: left out", path, "`, `".join(others))
-    as_text = [name for name, held in zip(ends, nodes, strict=True) if held.named]
-    for frame in read_frames(path, text=as_text):
-        src, dst = (
-            _end_cells(frame, name, path, held) for name, held in zip(ends, nodes, strict=True)
-        )
-        weights = None if weight is None else frames.numbers(frame, weight, path).astype(np.float32)
-        yield first_row(frame), src, dst, weights
-
-
-def _end_cells(frame: "pd.DataFrame", name: str, path: Path, nodes: Nodes) -> Array:
-    if nodes.named or nodes.grows:
-        return frames.id_cells(frame, name, path, text=nodes.named)
-    expected = UNNAMED if nodes.ids is None else nodes.expected
-    values = frames.numbers(frame, name, path, expected)
-    return check_integers(values, f"{path}: column `{name}`", first_row(frame))
-
-
-def _npy_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    edges = read_npy(path)
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(
-            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per edge"
-        )
-    for row in range(0, len(edges), frames.CELLS // 2):
-        src, dst = edges[row : row + frames.CELLS // 2].T
-        where = (f"{path}: column `{name}`" for name in ("src", "dst"))
-        yield (
-            row,
-            check_integers(src, next(where), row),
-            check_integers(dst, next(where), row),
-            None,
-        )
-
-
-def _npz_edges(path: Path) -> Iterator[tuple[int, Array, Array, Array | None]]:
-    arrays = read_arrays(path)
-    if not {"src", "dst"} <= arrays.keys():
-        raise InputError(
-            f"{path}: has {', '.join(arrays) or 'nothing'}; expected src and dst, an entry per edge"
-        )
-    src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
-    yield 0, src, dst, arrays.get("edge_weight")

@@ -177,11 +177,15 @@ def write(
             config = dgl_files.make_config(
                 directory.name, method, layout.node_bounds, edges.edge_bounds
             )
-            (unfinished / f"{directory.name}.json").write_text(json.dumps(config, indent=4) + "\n")
+            (unfinished / f"{directory.name}.json").write_text(
+                json.dumps(config, indent=4) + "\n", encoding="utf-8"
+            )
         meta = _make_meta(
             unfinished, directory.name, graph, parts, {"cut_edges": edges.cut, **provenance}
         )
-        (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        (unfinished / "meta.json").write_text(
+            json.dumps(asdict(meta), indent=2) + "\n", encoding="utf-8"
+        )
     return meta, OddEdges(
         *(sum(numbers) for numbers in zip(*(astuple(odd) for _, odd in written), strict=True))
     )

@@ -244,7 +244,9 @@ def write(
             relations=relations,
             **provenance,
         )
-        (unfinished / "meta.json").write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        (unfinished / "meta.json").write_text(
+            json.dumps(asdict(meta), indent=2) + "\n", encoding="utf-8"
+        )
     return meta
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.checks import check_integers
-from partitioning.datasets.frames import read_frames
+from partitioning.datasets.frames import column_names, integers_of, read_frames
 from partitioning.errors import InputError
 from partitioning.files import load_npy, open_regular, reading
 from partitioning.names import name_keys
@@ -37,8 +37,10 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
         if path.suffix == ".npy":
             found = load_npy(path)
         else:
-            frames = read_frames(path, header=_has_header(path, columns))
-            found = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
+            header = _has_header(path, columns)
+            frames = read_frames(path, header=header, text=column_names(path, header))
+            texts = np.concatenate([frame.to_numpy(object)[:, :columns] for frame in frames])
+            found = integers_of(texts)
     found = found[:, None] if found.ndim == 1 and columns == 1 else found
     if found.ndim != 2 or found.shape[1] != columns:
         raise InputError(

@@ -118,7 +118,7 @@ class ProcessMonitor:
     def _look(self) -> tuple[str, list[str]]:
         """State, and [major page faults, CPU time in user mode, in the kernel], as in proc(5)."""
         try:
-            columns = self._stat.read_text().rpartition(")")[2].split()
+            columns = self._stat.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             return "", []
         return columns[0], [columns[9], columns[11], columns[12]]

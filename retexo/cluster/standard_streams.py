@@ -38,7 +38,7 @@ def keep_standard_streams() -> None:
                 io.TextIOWrapper(
                     raw,
                     encoding=getattr(stream, "encoding", "utf-8"),
-                    errors="backslashreplace" if number == 2 else getattr(stream, "errors", None),
+                    errors="backslashreplace",  # of letters that the locale lacks
                     line_buffering=number == 2 or getattr(stream, "line_buffering", False),
                     write_through=getattr(stream, "write_through", False),
                 ),

@@ -68,7 +68,7 @@ class Worker:
 def _oom_kills() -> int:
     """How often this machine's kernel has killed a process because memory ran out."""
     with suppress(OSError):  # a container may hide it
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0

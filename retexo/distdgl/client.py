@@ -57,7 +57,7 @@ class Child:
         )
         self.memory = [0, 0]
         """Peaks in bytes: resident, and without what is shared, of every second."""
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", *command],
             stdin=subprocess.DEVNULL,
@@ -81,7 +81,9 @@ class Child:
     def look(self) -> str:
         """Note its memory; return its state, as in proc(5)."""
         try:
-            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+            lines = (
+                Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines()
+            )
         except OSError:
             return ""
         status = dict(line.split(":\t") for line in lines)
@@ -293,7 +295,7 @@ def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
         for *octets, port in comm.all_gather(own, SETUP).tolist()
     ]
     file = folder / "ip_config"
-    file.write_text("".join(lines))
+    file.write_text("".join(lines), encoding="utf-8")
     return file
 
 
@@ -308,5 +310,5 @@ def part_config(directory: Path, token: str, folder: Path) -> Path:
             key: str((directory / name).resolve()) for key, name in files.items()
         }
     made = folder / "parts.json"
-    made.write_text(json.dumps(config))
+    made.write_text(json.dumps(config), encoding="utf-8")
     return made

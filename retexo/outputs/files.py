@@ -42,7 +42,7 @@ def remove_unfinished(run_dir: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically; TrainingError where it cannot be written."""
     with atomic_write(path) as unfinished:
-        unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n")
+        unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n", encoding="utf-8")
 
 
 def plain_json(value: Any) -> Any:

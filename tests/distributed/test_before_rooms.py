@@ -20,7 +20,7 @@ DEFAULTS_THEN = ("base=published",)
 
 def arguments(path: Path) -> tuple[str, list[str]]:
     """The configuration's name and the overrides of a command line that was kept."""
-    _, name, *overrides = shlex.split(path.read_text())
+    _, name, *overrides = shlex.split(path.read_text(encoding="utf-8"))
     return name, [word for word in overrides if not word.startswith("partition_dir=")]
 
 

@@ -107,7 +107,7 @@ def struck(
         enter, at = Progress.enter, Progress.at
 
         def strike() -> None:
-            when.write_text(str(time.time()))
+            when.write_text(str(time.time()), encoding="utf-8")
             FAULTS[fault](disk)
 
         def enters(self: Progress, name: str) -> None:

@@ -35,7 +35,7 @@ def settings_of(kind: str, model: str, *more: str) -> Settings:
 
 
 def read(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def signalled(number: int, base: Path) -> Input:
 
 def is_json(path: Path) -> bool:
     with contextlib.suppress(ValueError):
-        json.loads(path.read_text())
+        json.loads(path.read_text(encoding="utf-8"))
         return True
     return False
 
@@ -131,7 +131,11 @@ def struck(sent: signal.Signals, target: str, phase: str) -> int:
             if sent == signal.SIGSTOP and target == "parent" and os.getpid() != parent:
                 until(
                     lambda: (
-                        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+                        Path(f"/proc/{pid}/stat")
+                        .read_text(encoding="utf-8")
+                        .rpartition(")")[2]
+                        .split()[0]
+                        == "T"
                     )
                 )
                 os.kill(pid, signal.SIGCONT)
@@ -170,12 +174,17 @@ def struck(sent: signal.Signals, target: str, phase: str) -> int:
 
 
 def continues(pid: int) -> None:
-    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(
+        lambda: (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            == "T"
+        )
+    )
     os.kill(pid, signal.SIGCONT)
 
 
 def read_pid(path: Path) -> int | None:
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     return int(text) if text else None
 
 
@@ -239,7 +248,7 @@ def written_twice(number: int, base: Path) -> Input:
         changed = content(Path()) != before
         Path("../go").touch()
         ended = wait(one, 100)
-        told = f"in use by process {one} on" in Path("../output").read_text()
+        told = f"in use by process {one} on" in Path("../output").read_text(encoding="utf-8")
         if (other, ended, told, changed) != (2, 0, True, False):
             raise AssertionError(
                 f"the second ended with {other}, the first with {ended}; told {told}, changed {changed}"

@@ -77,7 +77,9 @@ def two_columns() -> None:
     write_form(Path(), "csv", dict(np.load("toy.npz")))
     path = Path("toy-csv", "edges.csv")
     path.write_text(
-        "src,dst,dst\n" + "".join(f"{line},0\n" for line in path.read_text().splitlines()[1:])
+        "src,dst,dst\n"
+        + "".join(f"{line},0\n" for line in path.read_text(encoding="utf-8").splitlines()[1:]),
+        encoding="utf-8",
     )
 
 
@@ -202,7 +204,11 @@ HAND: list[tuple[Any, ...]] = [
         "more classes than memory",
         SITES,
         lambda: Path("sites/a/site.json").write_text(
-            json.dumps(json.loads(Path("sites/a/site.json").read_text()) | {"num_classes": 10**9})
+            json.dumps(
+                json.loads(Path("sites/a/site.json").read_text(encoding="utf-8"))
+                | {"num_classes": 10**9}
+            ),
+            encoding="utf-8",
         ),
     ),
     (

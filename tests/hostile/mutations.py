@@ -58,7 +58,7 @@ def junk(path: Path, rng: Random) -> None:
 
 def nested(path: Path, rng: Random) -> None:
     """More brackets than a recursive parser takes."""
-    path.write_text(rng.choice(["[", '{"a":']) * 200_000)
+    path.write_text(rng.choice(["[", '{"a":']) * 200_000, encoding="utf-8")
 
 
 def remove(path: Path, rng: Random) -> None:
@@ -251,13 +251,13 @@ def spots(content: Any) -> Iterator[tuple[Any, Any]]:
 def edit_json(path: Path, rng: Random) -> None:
     """Another value somewhere, or none."""
     with contextlib.suppress(ValueError):
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         container, key = rng.choice(list(spots(content)) or [({0: 0}, 0)])
         if rng.random() < 0.15:
             del container[key]
         else:
             container[key] = like(container[key], rng)
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content), encoding="utf-8")
 
 
 # --- arrays ------------------------------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def own_output(path: Path) -> None:
     output = os.open(path, os.O_WRONLY | os.O_CREAT)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
-    sys.stdout = open(1, "w", 1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    sys.stdout = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", closefd=False, errors="backslashreplace")  # noqa: SIM115
 
 
 def fork(work: Callable[..., int | None], *arguments: Any) -> int:

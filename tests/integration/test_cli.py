@@ -290,7 +290,9 @@ def sockets(process: psutil.Process) -> list[str]:
             inodes.add(target[8:-1])
     found = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in (
+            Path(f"/proc/{process.pid}/net/{table}").read_text(encoding="utf-8").splitlines()[1:]
+        ):
             fields = line.split()
             if fields[3] == "0A" and fields[9] in inodes:
                 found.append(fields[1].split(":")[0])

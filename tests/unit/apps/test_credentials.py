@@ -171,7 +171,9 @@ def signed(content: bytes) -> None:
     ],
 )
 def test_a_signed_list_that_is_none(place: Path, change: Callable[..., object]) -> None:
-    signed(json.dumps(change(json.loads(Path("a/members.json").read_text()))).encode())
+    signed(
+        json.dumps(change(json.loads(Path("a/members.json").read_text(encoding="utf-8")))).encode()
+    )
     with pytest.raises(InputError, match=r"a/members\.json: not a readable list of members"):
         read_credentials(Path("a"), 0, 2)
 

@@ -146,10 +146,12 @@ class Pretended:
         self.calls.append(f"{app} {log.parent.name}")
         settings = compose(arguments[1:], "node_classification")
         if settings.partition.dataset.name == "reddit" and app == "partition_data":
-            log.write_text("some words\nerror: cannot download it; fetch it by hand\n")
+            log.write_text(
+                "some words\nerror: cannot download it; fetch it by hand\n", encoding="utf-8"
+            )
             return 2
         if settings.train.cluster.device == "cuda" and app == "train":
-            log.write_text("error: torch sees no GPU\n")
+            log.write_text("error: torch sees no GPU\n", encoding="utf-8")
             return 2
         if app == "train":
             assert not (log.parent / "metrics.jsonl").exists(), "what an earlier attempt left"

@@ -14,6 +14,7 @@ from support import dataset_settings
 from partitioning import datasets
 from partitioning.datasets import frames
 from partitioning.errors import InputError
+from partitioning.graph_data import EDGE_DATA
 
 
 def load(path, name="file", **fields):
@@ -158,7 +159,7 @@ huge_features[1, 0] = 1e60
         ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
         (
             {"node_id": np.array([1, 2, 3, 1])},
-            "`node_id`: row 3 is 1, an id that an earlier row has",
+            "`node_id`: rows 0 and 3 are both 1",
         ),
         ({"label": None}, "there is no array `label`; expected src, dst, label; found"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
@@ -307,10 +308,10 @@ def test_nothing_is_unpickled(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.txt", "unknown form")],
+    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.dat", "unknown form")],
 )
 def test_the_path_itself(tmp_path, name, message):
-    (tmp_path / "toy.txt").write_text("0 1")
+    (tmp_path / "toy.dat").write_text("0 1")
     with pytest.raises(InputError, match=message):
         load(None if name is None else tmp_path / name)
 
@@ -319,6 +320,24 @@ def test_a_single_npy_is_no_npz(tmp_path):
     np.save(tmp_path / "toy.npy", np.ones(3))
     (tmp_path / "toy.npy").rename(tmp_path / "toy.npz")
     with pytest.raises(InputError, match="single npy array"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize(
+    "name", ["label", "node_id", "feat", "train_mask", *EDGE_DATA, "edge_time"]
+)
+def test_an_array_without_an_axis(tmp_path, name):
+    np.savez(tmp_path / "toy.npz", **{**arrays(), name: np.float32(1)})
+    with pytest.raises(InputError, match=rf"toy\.npz: array `{name}` is 1\.0, a single value"):
+        load(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize("name", ["label", "node_id"])
+@pytest.mark.parametrize("odd", ["\ud800", b"\xff"])
+def test_names_that_are_no_text(tmp_path, name, odd):
+    texts = ["a", "b", odd, "c"] if isinstance(odd, str) else [b"a", b"b", odd, b"c"]
+    np.savez(tmp_path / "toy.npz", **{**arrays(), name: np.array(texts)})
+    with pytest.raises(InputError, match=rf"array `{name}`: row 2 is .*; expected Unicode text"):
         load(tmp_path / "toy.npz")
 
 
@@ -433,7 +452,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         (
             "edges.csv",
             "src,dst\n0,1\n1,\n",
-            "column `dst` has dtype float64: row 1 is nan; expected integers",
+            "column `dst`, row 1 is blank; expected a number",
         ),
         ("edges.csv", "src,dst\n0,1\n1,1.5\n", "row 1 is 1.5"),
         ("edges.csv", "a,b\n0,1\n", "has the columns a, b; expected src and dst"),
@@ -462,7 +481,7 @@ def test_a_folder_of_parquet_with_ids_of_its_own(tmp_path):
         (
             "labels.csv",
             "id,label\n0,0\n1,1\n1,1\n3,1\n",
-            "column `id`: row 2 is 1, an id that an earlier row has",
+            "column `id`: rows 1 and 2 are both 1",
         ),
         (
             "labels.csv",

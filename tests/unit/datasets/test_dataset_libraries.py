@@ -427,7 +427,7 @@ def test_damaged_files_of_ogb_are_named(tmp_path):
     [
         ("train", [3, -1], r"train\.csv\.gz: row 1 is -1; expected a node in \[0, 12\)"),
         ("valid", [12], r"valid\.csv\.gz: row 0 is 12; expected a node in \[0, 12\)"),
-        ("test", [9, 8, 9], r"test\.csv\.gz: row 2 is 9, an id that an earlier row has"),
+        ("test", [9, 8, 9], r"test\.csv\.gz: rows 0 and 2 are both 9; expected each id once"),
         ("test", [9, 6], r"test\.csv\.gz: row 1 is 6, which .*valid\.csv\.gz has, too"),
     ],
 )
@@ -574,7 +574,7 @@ def test_damaged_files_of_planetoid_are_named(tmp_path):
         ("ally", b"", "not a readable pickle"),
         ("ty", (raw / "ind.pubmed.y").read_bytes(), r"has 4 nodes; expected 6|test.index"),
         ("allx", (raw / "ind.pubmed.tx").read_bytes(), r"shape \(4, 4\); expected \(596, 4\)"),
-        ("test.index", b"596\n597\n597\n599\n", "row 2 is 597, an id that an earlier row has"),
+        ("test.index", b"596\n597\n597\n599\n", "rows 1 and 2 are both 597; expected each id once"),
         ("test.index", b"596\n-1\n598\n599\n", "row 1 is -1; expected from 596 to 603"),
     ):
         file = raw / f"ind.pubmed.{part}"

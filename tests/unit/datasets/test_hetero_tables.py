@@ -1,11 +1,13 @@
 """Folders of tables of heterogeneous graphs: read, with features for all types and reverse relations, or refused."""
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from support import dataset_settings
@@ -72,6 +74,25 @@ def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3, 0]
     assert len(graph.relations) == 4
     assert "columns `since`: left out" in caplog.text
+
+
+def test_tables_as_other_programs_write_them(tmp_path: Path) -> None:
+    """A table of nodes in part files, with an index that has a name; one that gzip has compressed."""
+    plain, folder = read(write(tmp_path / "plain")), write(tmp_path / "films")
+    frame = pd.read_csv(folder / "nodes/movie.csv").set_index("id")
+    (folder / "nodes/movie.csv").unlink()
+    (folder / "nodes/movie.parquet").mkdir()
+    (folder / "nodes/movie.parquet/_SUCCESS").touch()
+    for part in range(3):
+        frame[part : part + 1].to_parquet(folder / f"nodes/movie.parquet/part-{part}.parquet")
+    edges = folder / "edges/person__acts_in__movie.csv"
+    edges.with_suffix(".csv.gz").write_bytes(gzip.compress(edges.read_bytes()))
+    edges.unlink()
+    graph = read(folder)
+    assert graph.nodes["movie"].node_names.tolist() == ["alien", "heat", "up"]  # type: ignore[union-attr]
+    assert graph.nodes["movie"].features.tolist() == plain.nodes["movie"].features.tolist()
+    assert graph.labels.tolist() == plain.labels.tolist()
+    assert graph.relations[CREW].dst.tolist() == plain.relations[CREW].dst.tolist()
 
 
 def test_types_without_features_get_some(tmp_path: Path) -> None:
@@ -182,7 +203,7 @@ def text(name: str, content: str) -> Callable[[Path], Any]:
             text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"),
             "1 of 3 nodes of type movie.*alien",
         ),
-        (text("nodes/person.csv", "id\n70\n70\n"), "an id that an earlier row has"),
+        (text("nodes/person.csv", "id\n70\n70\n"), "rows 0 and 1 are both 70"),
         (text("nodes/person.csv", "id\n70\n"), "person.features.npz"),
         (lambda folder: np.save(folder / "nodes/city.npy", [[1.0, np.inf]]), "city.npy"),
         (text("nodes/city.npy", "nothing"), "city.npy"),

@@ -1,5 +1,7 @@
 """Graphs of other libraries come back as they were: objects that these libraries make."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -160,3 +162,23 @@ def test_dgl_of_several_types(tmp_path):
     assert_heterograph(retexo.from_dgl(g, tmp_path / "g"))
     dgl.save_graphs(str(tmp_path / "g.bin"), [g])
     assert_heterograph(str(tmp_path / "g.bin"))
+
+
+def test_networkx_with_gaps(tmp_path):
+    """Masks that only their own nodes have, labels that are NaN, and two nodes of one name."""
+    nx = pytest.importorskip("networkx", reason="comes with the extra pyg")
+    G = nx.path_graph(4)
+    for node, (label, mask) in enumerate(
+        [(1, "train_mask"), (math.nan, None), (0, "val_mask"), (0, "test_mask")]
+    ):
+        G.nodes[node].update({"label": label, "feat": node} | ({mask: True} if mask else {}))
+    graph = load(retexo.from_networkx(G, tmp_path / "g.npz"))
+    assert graph.labels.tolist() == [1, -1, 0, 0]
+    assert graph.val_mask.tolist() == [False, False, True, False]
+    G.nodes[0]["label"], G.nodes[2]["label"] = "b", "a"
+    G.nodes[3]["label"] = "a"
+    graph = load(retexo.from_networkx(G, tmp_path / "g.npz", overwrite=True))
+    assert (graph.labels.tolist(), graph.class_names) == ([1, -1, 0, 0], ("a", "b"))
+    G.add_edge("1", 0)
+    with pytest.raises(InputError, match="nodes 1 and '1' have the same name; rename one"):
+        retexo.from_networkx(G, tmp_path / "g.npz", overwrite=True)

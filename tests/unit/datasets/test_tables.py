@@ -1,19 +1,20 @@
 """Tables as people have them: names, blanks, other headers; each mistake with file, row and value."""
 
+import gzip
 import logging
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import frames
+from partitioning.datasets import csv_files, frames
 from partitioning.errors import InputError
 from partitioning.splits import SplitRecipe, draw
-
-pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(params=[frames.CELLS, 4], autouse=True)
@@ -243,7 +244,7 @@ def test_nodes_without_features(tmp_path):
         (
             {"nodes": NODES.replace("bob", "ann")},
             {},
-            r"nodes\.csv: column `name`: row 1 is ann, an id that an earlier",
+            r"nodes\.csv: column `name`: rows 0 and 1 are both ann; expected each id once",
         ),
         ({"nodes": NODES.replace("bob", "")}, {}, r"nodes\.csv: column `name`, row 1 is blank"),
         (
@@ -280,6 +281,35 @@ def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
         load(folder, **NAMED | fields)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "labels",
+            "id,label\nann,x\nbob,y\nann,z\n",
+            r"labels\.csv: column `id`: rows 0 and 2 are both ann; expected each id once",
+        ),
+        (
+            "features",
+            "id,x\nbob,1\nbob,2\n",
+            r"features\.csv: column `id`: rows 0 and 1 are both bob; expected each id once",
+        ),
+    ],
+)
+def test_an_id_twice_beside_the_table_of_nodes(tmp_path, name, content, message):
+    nodes = "id,label\nann,x\nbob,y\n" if name == "features" else "id,x\nann,1\nbob,2\n"
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\nann,bob\n", **{name: content})
+    with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_a_row_number_twice_beside_an_npy(tmp_path):
+    folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n3,0\n", edges="0,3\n")
+    np.save(folder / "features.npy", np.arange(4.0))
+    with pytest.raises(InputError, match=r"labels\.csv: column `id`: rows 0 and 2 are both 3"):
+        load(folder)
+
+
 def test_names_without_a_table_that_has_them(tmp_path):
     folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,1\n", edges="src,dst\nann,bob\n")
     with pytest.raises(
@@ -295,8 +325,278 @@ def test_a_label_that_is_an_id(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"columns": {"id": "x"}}, {"labels": "multiclass"}, {"duplicates": "merge"}]
+    "fields",
+    [
+        {"columns": {"id": "x"}},
+        {"labels": "multiclass"},
+        {"duplicates": "merge"},
+        {"unknown": "drop"},
+    ],
 )
 def test_settings_of_tables_mean_nothing_elsewhere(fields):
     with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
         datasets.load(dataset_settings("cora", **fields))
+
+
+PLAIN = "id,label,x\n0,0,1.5\n7,1,2\n14,1,-3\n"
+LINKS = "src,dst\n0,7\n7,14\n"
+
+
+def same_as_plain(folder):
+    """Whether a folder is read as the tables above are."""
+    graph = load(folder)
+    return (
+        graph.node_ids.tolist() == [0, 7, 14]
+        and graph.labels.tolist() == [0, 1, 1]
+        and graph.features.tolist() == [[1.5], [2], [-3]]
+        and (graph.src.tolist(), graph.dst.tolist()) == ([0, 1], [1, 2])
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        (PLAIN + "\n", LINKS + "\n\r\n"),
+        (PLAIN, "src,dst\n0.0,7.0\n7.0,14.0\n"),
+        (PLAIN.replace("7,", "7.0,").replace("0,0", "0.0,0").replace("14,", "14.0,"), LINKS),
+        (PLAIN.replace("label,x", "label,y").replace(",-3", ",-03"), LINKS),
+        ("\ufeff" + PLAIN, "# edges of a toy\n# src,dst\n0,7\n7,14\n"),
+        (PLAIN.replace(",", ";").replace(".", ","), LINKS.replace(",", ";")),
+        (",id,label,x\n0,0,0,1.5\n1,7,1,2\n2,14,1,-3\n", ",src,dst\n0,0,7\n1,7,14\n"),
+    ],
+    ids=["blank-end", "floats", "float-ids", "odd", "comments", "decimal", "index"],
+)
+def test_a_csv_as_other_programs_write_it(tmp_path, nodes, edges):
+    assert same_as_plain(write(tmp_path / "toy", nodes=nodes, edges=edges))
+
+
+def test_compressed_files_and_utf_16(tmp_path):
+    folder = write(tmp_path / "toy", edges=LINKS.replace(",", "\t"))
+    (folder / "nodes.csv.gz").write_bytes(gzip.compress(PLAIN.encode()))
+    assert same_as_plain(folder)
+    assert load(folder / "edges.csv").name == "edges"
+    (folder / "nodes.csv.gz").write_bytes(gzip.compress(PLAIN.encode())[:-9])
+    with pytest.raises(InputError, match=r"nodes\.csv\.gz: not a readable csv table"):
+        load(folder)
+    (folder / "nodes.csv.gz").unlink()
+    (folder / "nodes.csv").write_text(PLAIN.replace(",", "\t"), encoding="utf-16")
+    assert same_as_plain(folder)
+    (folder / "nodes.csv").write_bytes(PLAIN.replace("x", "ä").encode("latin-1"))
+    with pytest.raises(
+        InputError, match=r"nodes\.csv: not a readable csv table .*save it as UTF-8"
+    ):
+        load(folder)
+
+
+def test_a_list_of_edges_as_snap_has_them(tmp_path):
+    folder = write(tmp_path / "toy", labels="id,label\n14,1\n0,0\n")
+    head = "# Directed graph: toy\n# Nodes: 3 Edges: 2\n"
+    (folder / "edges.txt").write_text(f"{head}# FromNodeId\tToNodeId\n0\t7\n7\t14\n")
+    graph = load(folder, features=("degree",))
+    assert (graph.node_ids.tolist(), graph.src.tolist()) == ([14, 0, 7], [1, 2])
+    (folder / "edges.txt").write_text("0 7\n 7  14\n")
+    assert load(folder, features=("degree",)).dst.tolist() == [2, 0]
+    (folder / "edges.txt").write_text("0 07\n07 14\n")
+    assert load(folder, features=("degree",)).node_names.tolist() == ["14", "0", "07"]
+
+
+def spark(folder, frame, rows=2):
+    """A parquet table in the parts that Spark writes."""
+    folder.mkdir(parents=True)
+    (folder / "_SUCCESS").touch()
+    for part in range(0, len(frame), rows):
+        path = folder / f"part-0000{part}.snappy.parquet"
+        frame.iloc[part : part + rows].to_parquet(path)
+        (folder / f".{path.name}.crc").write_bytes(b"crc")
+
+
+def test_folders_of_part_files(tmp_path):
+    folder = write(tmp_path / "toy", edges=LINKS)
+    frame = pd.DataFrame({"id": [0, 7, 14], "label": [0, 1, 1], "x": [1.5, 2, -3]})
+    spark(folder / "nodes.parquet", frame)
+    assert same_as_plain(folder)
+    (folder / "nodes.parquet/part-00009.parquet").mkdir()
+    with pytest.raises(
+        InputError, match=r"part-00009\.parquet: expected a parquet file, a part of"
+    ):
+        load(folder)
+    (folder / "nodes.parquet/part-00009.parquet").rmdir()
+    frame.rename(columns={"x": "y"}).to_parquet(folder / "nodes.parquet/part-00009.parquet")
+    with pytest.raises(InputError, match=r"has the columns id, label, y; expected id, label, x"):
+        load(folder)
+
+
+@pytest.mark.parametrize("index", ["id", None])
+def test_parquet_with_an_index_of_pandas(tmp_path, caplog, index):
+    folder = write(tmp_path / "toy", edges=LINKS)
+    frame = pd.DataFrame({"id": [0, 3, 7, 14], "label": [0, 0, 1, 1], "x": [1.5, 0, 2, -3]})
+    frame = frame[frame["id"] != 3]  # an index of equal steps, such as this id, is in no column
+    (frame.set_index(index) if index else frame).to_parquet(folder / "nodes.parquet")
+    assert same_as_plain(folder)
+    assert ("`__index_level_0__`, an index without a name: left out" in caplog.text) == (
+        index is None
+    )
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["00007", "00014", "00021"],
+        ["622188820004259028000", "622188820004259028001", "-1"],
+        ["NA", "nan", "null"],
+        ["7", "07", "7.5"],
+        ["+7", "1e3", "1000"],
+        ["李明", "7", "李 明"],
+    ],
+)
+def test_ids_are_kept_as_they_are(tmp_path, ids):
+    nodes = "id,label,x\n" + "".join(f"{name},{row % 2},1\n" for row, name in enumerate(ids))
+    graph = load(write(tmp_path / "toy", nodes=nodes, edges=f"src,dst\n{ids[0]},{ids[2]}\n"))
+    assert graph.node_names.tolist() == ids
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([0], [2])
+
+
+def test_ids_of_parquet_beyond_int64(tmp_path):
+    ids = np.array([2**64 - 1, 5, 2**63], np.uint64)
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    pd.DataFrame({"id": ids, "label": [0, 1, 1], "x": 1.0}).to_parquet(folder / "nodes.parquet")
+    pd.DataFrame({"src": ids[:2], "dst": ids[1:]}).to_parquet(folder / "edges.parquet")
+    graph = load(folder)
+    assert graph.node_names.tolist() == list(map(str, ids.tolist()))
+    assert graph.dst.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "classes"),
+    [
+        (["None", "low", "high", ""], ("None", "high", "low"), [0, 2, 1, -1]),
+        (["-1", "low", "high", "NA"], ("NA", "high", "low"), [-1, 2, 1, 0]),
+        (["01", "02", "", "10"], ("01", "02", "10"), [0, 1, -1, 2]),
+        (["1", "NA", "0", "nan"], None, [1, -1, 0, -1]),
+        (["1.0", "", "0.0", "2.0"], None, [1, -1, 0, 2]),
+        (
+            ["1582218195625938945", "", "1582218195625938946", "1582218195625938945"],
+            (1582218195625938945, 1582218195625938946),
+            [0, -1, 1, 0],
+        ),
+    ],
+)
+def test_classes_are_kept_as_they_are(tmp_path, caplog, labels, names, classes):
+    caplog.set_level(logging.INFO)
+    nodes = "id,label,x\n" + "".join(f"{row},{name},1\n" for row, name in enumerate(labels))
+    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
+    assert (graph.class_names, graph.labels.tolist()) == (names, classes)
+    blank = classes.count(-1)
+    assert (f"{blank} of 4 nodes have no label" in caplog.text) == bool(blank)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("01 1 2 3", "row 0 is 01, row 1 is 1, the same number in two spellings"),
+        ("0 1 inf 1", "row 2 is inf; expected a class: an integer, or a name"),
+        ("0 1 1e300 1", r"row 2 is 1e\+?300; expected a class"),
+        ("0 1 0.5 1", r"row 2 is 0\.5; expected a class"),
+    ],
+)
+def test_classes_that_cannot_be_told_apart(tmp_path, labels, message):
+    nodes = "id,label,x\n" + "".join(f"{row},{name},1\n" for row, name in enumerate(labels.split()))
+    with pytest.raises(InputError, match=rf"nodes\.csv: column `label`: {message}"):
+        load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": ["1" * 400, "2"]}, r"column `x`, row 0 is '1{50,}\.\.\.; expected a number"),
+        ({"x": [[[1.0]], [[2.0]]]}, r"column `x`, row 0 is .*expected a list of numbers"),
+        ({"x": [["a"], ["b"]]}, r"column `x`, row 0 is .*expected a list of numbers"),
+        ({"x": [[1.0], [1.0, 2.0]]}, r"column `x`, length: row 1 is 2; expected 1, as before"),
+        ({"x": [{"a": 1}, {"a": 2}]}, r"column `x`, row 0 is .*; expected a number"),
+        ({"x": [b"a", b"b"]}, r"column `x`, row 0 is b'a'; expected a number"),
+        ({"id": [b"a", b"b"]}, r"column `id`, row 0 is b'a', of type binary; expected a number"),
+        ({"id": [[1], [2]]}, r"column `id`, row 0 is \[1\], of type list"),
+        ({"label": [[1], [2]]}, r"column `label`, row 0 is \[1\], of type list"),
+        ({"label": [b"a", b"b"]}, r"column `label`, row 0 is b'a', of type binary"),
+    ],
+)
+def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
+    folder = write(tmp_path / "toy", edges="src,dst\n")
+    frame = pd.DataFrame({"id": [0, 7], "label": [0, 1], "x": [1.0, 2.0], **columns})
+    frame.to_parquet(folder / "nodes.parquet")
+    with pytest.raises(InputError, match=rf"nodes\.parquet: {message}"):
+        load(folder)
+
+
+def test_a_column_of_maps(tmp_path):
+    folder = write(tmp_path / "toy", edges="src,dst\n")
+    kind = pa.map_(pa.string(), pa.int64())
+    table = pa.table({"label": [0, 1], "x": pa.array([[("a", 1)], [("b", 2)]], kind)})
+    pq.write_table(table, folder / "nodes.parquet")
+    with pytest.raises(InputError, match=r"column `x`, row 0 is .*; expected a list of numbers"):
+        load(folder)
+
+
+def test_numbers_of_400_digits_in_a_csv(tmp_path):
+    folder = write(tmp_path / "toy", nodes=f"id,label,x\n0,0,{'1' * 400}\n7,1,2\n", edges="0,7\n")
+    with pytest.raises(InputError, match=r"nodes\.csv: (column `x`, )?row 0.* is .*; expected a"):
+        load(folder)
+
+
+def test_decimal_commas_that_may_be_lists(tmp_path):
+    nodes = PLAIN.replace(",", "\t").replace("1.5", "1,5")
+    folder = write(tmp_path / "toy", nodes=nodes, edges=LINKS)
+    with pytest.raises(
+        InputError,
+        match=r"nodes\.csv: column `x`, row 0 is '1,5', a decimal comma or a list; write",
+    ):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "nodes", ["id,label,x\n0,0,1\n7,1,2\n14,1,3\n", "id,label,x\na,0,1\nb,1,2\nc,1,3\n"]
+)
+def test_edges_of_unknown_nodes_are_dropped_on_request(tmp_path, caplog, nodes):
+    first, _, last = (line.split(",")[0] for line in nodes.splitlines()[1:])
+    edges = f"src,dst,weight,since\n{first},{last},2,2001\n{last},9001,3,2002\nx9,{first},4,2003\n{last},{first},5,2004\n"
+    if first == "0":
+        edges = edges.replace("x9", "9002")
+    folder = write(tmp_path / "toy", nodes=nodes, edges=edges)
+    with pytest.raises(
+        InputError, match=r"row . is \w+; expected one of the 3 node ids; edges\.unknown=drop"
+    ):
+        load(folder)
+    graph = load(folder, unknown="drop", columns={"time": "since"})
+    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 2], [2, 0])
+    assert (graph.edge_weight.tolist(), graph.edge_time.tolist()) == ([2, 5], [2001, 2004])
+    assert "2 of 4 edges have an end that is no node, the first in row 1: left out" in caplog.text
+
+
+def test_edges_of_unknown_rows_are_dropped_on_request(tmp_path):
+    folder = write(tmp_path / "toy", nodes="label,x\n0,1\n1,2\n", edges="src,dst\n0,1\n2,0\n1,-1\n")
+    with pytest.raises(InputError, match=r"row 1 is 2; expected a node in \[0, 2\)"):
+        load(folder)
+    assert load(folder, unknown="drop").src.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "odd"),
+    [
+        ("007", True),
+        ("-07", True),
+        ('"07"', True),
+        ("+7", True),
+        ("0.07", False),
+        ("1e-05", False),
+        ("1e+05", False),
+        ("-0.05", False),
+        ("2020-01-05", False),
+        ("100", False),
+        ("0", False),
+    ],
+)
+def test_numbers_with_leading_zeros_are_found(tmp_path, monkeypatch, cell, odd):
+    monkeypatch.setattr(csv_files, "SCANNED_BYTES", 5)
+    (tmp_path / "t.csv").write_text(f"id,x\n1,{cell}\n{cell},2\n")
+    assert csv_files.has_odd_numbers(tmp_path / "t.csv") == odd

@@ -218,7 +218,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "twice": (
         None,
         {"person/node_id": np.array([5, 5])},
-        "person: array `node_id`: row 1 is 5, an id that an earlier",
+        "person: array `node_id`: rows 0 and 1 are both 5",
     ),
     "wide": (
         None,

@@ -21,6 +21,7 @@ from partitioning.links import baselines, ranks, spectral
 from partitioning.links.paths import ONE, weighted_neighbours
 from partitioning.links.spectral import best_spectral, spectral_rows
 from partitioning.links.split import LinkSplit, find_relation, read_pairs, split_links
+from partitioning.names import Names, name_keys
 
 PARTS = ("train", "val", "test")
 
@@ -262,6 +263,17 @@ def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "test.npy", [[1002, 1003]])
     with pytest.raises(InputError, match=r"in test and in val, the first is 1002, 1003"):
         split_links(graph, split_settings("files", dir=str(tmp_path)))
+
+
+def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
+    names = ["007", "7", "NA"]
+    graph = replace(
+        random_graph(3, 4),
+        node_ids=name_keys(np.array(names, object)),
+        node_names=Names.of(names),
+    )
+    (tmp_path / "val.csv").write_text("src,dst\n007,7\nNA,007\n")
+    assert read_pairs(tmp_path / "val.csv", graph, "split.val").tolist() == [[0, 1], [2, 0]]
 
 
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:

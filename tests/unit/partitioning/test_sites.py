@@ -246,7 +246,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "id-twice": (
         None,
         {"node_id": np.array([70, 5, 5])},
-        "`node_id`: row 2 is 5, an id that an earlier row has",
+        "`node_id`: rows 1 and 2 are both 5",
     ),
     "id-negative": (
         None,
