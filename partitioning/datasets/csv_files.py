@@ -92,8 +92,10 @@ def _read_decimal_commas(
     import pandas as pd
 
     for name in frame.columns:
+        if name in text or frame[name].dtype.kind in "biufc":
+            continue
         cells = frame[name].dropna()
-        if name in text or cells.dtype.kind in "biufc" or not len(cells):
+        if not len(cells):
             continue
         written = cells.astype("str")
         if (
@@ -163,18 +165,20 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def has_odd_numbers(path: Path) -> bool:
-    digits = (ord("0"), ord("9"))
+    """Whether some number may begin with a zero or a plus sign, which are lost when it is read as a number."""
     with _open(path) as text:
         if text.encoding == "utf-16":
             return True
         file: Any = text.buffer
-        tail = b"\n"
+        tail = b"\n\n"
         while block := file.read(SCANNED_BYTES):
             found = np.frombuffer(tail + block, np.uint8)
-            before, first, after = found[:-2], found[1:-1], found[2:]
-            zero = (first == digits[0]) & (after >= digits[0]) & (after <= digits[1])
-            begins = (before < digits[0]) & (before != ord("."))
-            if (begins & (zero | (first == ord("+")))).any():
+            digits = (found >= ord("0")) & (found <= ord("9"))
+            ends = (found < ord("0")) & (found != ord(".")) & (found != ord("-"))
+            zero = (found[2:-1] == ord("0")) & digits[3:]
+            after_minus = (found[1:-2] == ord("-")) & ends[:-3]
+            plus = (found[2:-1] == ord("+")) & ends[1:-2] & digits[3:]
+            if ((zero & ((ends[1:-2] & (found[1:-2] != ord("+"))) | after_minus)) | plus).any():
                 return True
-            tail = found[-2:].tobytes()
+            tail = found[-3:].tobytes()
     return False

@@ -18,7 +18,7 @@ are names, or integers that do not count from 0, are numbered in their order. No
 
 (b) a folder, or the file of edges in one:
 
-    edges       csv, parquet: columns src, dst and, optionally, weight; npy: [E, 2]. A csv may lack the header
+    edges       csv, txt, parquet: columns src, dst and, optionally, weight; npy: [E, 2]. A csv may lack the header
     nodes       csv, parquet: columns id, label, the three masks; other columns with numbers, or lists, are features
     features    likewise; or npy [N, F], or npz: a CSR matrix of scipy.sparse.save_npz
     labels      csv, parquet: columns id, label; or 0/1 columns; or npy [N] or [N, C]

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import frames
+from partitioning.datasets import csv_files, frames
 from partitioning.errors import InputError
 from partitioning.splits import SplitRecipe, draw
 
@@ -578,3 +578,25 @@ def test_edges_of_unknown_rows_are_dropped_on_request(tmp_path):
     with pytest.raises(InputError, match=r"row 1 is 2; expected a node in \[0, 2\)"):
         load(folder)
     assert load(folder, unknown="drop").src.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "odd"),
+    [
+        ("007", True),
+        ("-07", True),
+        ('"07"', True),
+        ("+7", True),
+        ("0.07", False),
+        ("1e-05", False),
+        ("1e+05", False),
+        ("-0.05", False),
+        ("2020-01-05", False),
+        ("100", False),
+        ("0", False),
+    ],
+)
+def test_numbers_with_leading_zeros_are_found(tmp_path, monkeypatch, cell, odd):
+    monkeypatch.setattr(csv_files, "SCANNED_BYTES", 5)
+    (tmp_path / "t.csv").write_text(f"id,x\n1,{cell}\n{cell},2\n")
+    assert csv_files.has_odd_numbers(tmp_path / "t.csv") == odd
