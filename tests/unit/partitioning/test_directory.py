@@ -528,7 +528,10 @@ def test_another_array_is_found_though_the_checksums_were_made_anew(
     ("changed", "says"),
     [
         (lambda ids: ids[1:], "expected"),
-        (lambda ids: ids.clone().index_fill_(0, torch.tensor([1]), int(ids[0])), "row 1 is"),
+        (
+            lambda ids: ids.clone().index_fill_(0, torch.tensor([1]), int(ids[0])),
+            "rows 0 and 1 are both",
+        ),
         (lambda ids: ids + 0.5, "expected integers"),
     ],
     ids=["short", "doubled", "float"],
