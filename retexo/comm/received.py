@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psutil
+from torch import Tensor
 
 from retexo.errors import TrainingError
 
@@ -34,6 +35,15 @@ def check_sizes(sizes: Sequence[int], element_size: int) -> None:
     if total > memory:
         raise TrainingError(
             f"all ranks together announce {total} bytes, but this machine has {memory}; use more partitions"
+        )
+
+
+def check_places(peer: int, places: Tensor, count: int) -> None:
+    """Raise TrainingError where a peer names a node by a number that is not in [0, count)."""
+    wrong = places[(places < 0) | (places >= count)]
+    if len(wrong):
+        raise TrainingError(
+            f"rank {peer} names node {int(wrong[0])}, where there are {count}; {REMEDY}"
         )
 
 

@@ -12,6 +12,7 @@ from support import ROOT
 from test_imports import FILES
 
 from retexo.comm.collectives import Communicator
+from retexo.comm.received import check_places
 from retexo.comm.threads import run_threads
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
@@ -110,6 +111,12 @@ def test_an_impossible_number_of_nodes_is_refused() -> None:
 
     with pytest.raises(TrainingError, match="rank 1 announces 11 nodes, where 0 to 10"):
         run_threads(2, work)
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_node_that_is_not_there_is_refused(place: int) -> None:
+    with pytest.raises(TrainingError, match=f"rank 2 names node {place}, where there are 3"):
+        check_places(2, torch.tensor([0, 2, place], dtype=torch.int32), 3)
 
 
 def test_rows_that_cannot_be_read_name_their_sender() -> None:
