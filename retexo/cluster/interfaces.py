@@ -18,20 +18,18 @@ def loopback() -> str:
     )
 
 
-def route_interface(address: str, port: int) -> str:
-    """The interface with the route to an address; asking for it sends nothing."""
+def route_interface(address: str, port: int, setting: str = "distributed.master_addr") -> str:
+    """The interface with the route to an address, which a setting gave; asking for it sends nothing."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, port))
             own = probe.getsockname()[0]
     except OSError as error:
-        raise InputError(f"distributed.master_addr={address}: no route to it: {error}") from error
+        raise InputError(f"{setting}={address}: no route to it: {error}") from error
     for name, addresses in psutil.net_if_addrs().items():
         if any(candidate.address == own for candidate in addresses):
             return name
-    raise InputError(
-        f"distributed.master_addr={address}: no interface has {own}; set distributed.interface"
-    )
+    raise InputError(f"{setting}={address}: no interface has {own}; set distributed.interface")
 
 
 def interface_address(interface: str, preferred: Collection[str] = ()) -> str:

@@ -45,7 +45,7 @@ def open_place(cluster: ClusterSettings, hub: Hub | None) -> Place:
         except OSError as error:
             raise TrainingError(f"distributed.hub={cluster.hub}: not reached: {error}") from error
     if hub is not None:
-        interface = cluster.interface or route_interface(hub.address, hub.port)
+        interface = cluster.interface or route_interface(hub.address, hub.port, "distributed.hub")
         address = interface_address(interface)
     else:
         interface = choose_interface(cluster)
@@ -80,8 +80,8 @@ def choose_interface(cluster: ClusterSettings) -> str:
     interface = cluster.interface or route_interface(cluster.master_addr, cluster.master_port)
     if interface == loopback() and cluster.interface is None:
         raise InputError(
-            f"distributed.master_addr={cluster.master_addr}: a loopback address cannot be reached from another "
-            "node; set it to node 0's address (or distributed.interface=lo for several nodes on one machine)"
+            f"distributed.master_addr={cluster.master_addr}: set distributed.interface={interface} on every node if "
+            "all run on this machine, else give node 0's address; other machines cannot reach a loopback address"
         )
     return interface
 

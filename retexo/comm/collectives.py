@@ -15,6 +15,7 @@ from torch import Tensor
 
 from retexo.comm import wire
 from retexo.comm.masks import PairwiseMasks, from_words, to_words
+from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
 from retexo.comm.traffic import KINDS, OF_ROUNDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Pieces, Transport, joined
@@ -79,11 +80,12 @@ class Communicator:
         list to_peers once it is copied into one block, so that large messages are not there twice; and let what comes
         be written to the replay log while the next message is on its way: the caller only reads it.
         """
-        assert to_peers[self.rank].numel() == from_sizes[self.rank], (
-            "a message of another size than announced"
-        )
+        element_size = to_peers[self.rank].element_size()
+        check_sizes(from_sizes, element_size)
+        if to_peers[self.rank].numel() != from_sizes[self.rank]:
+            raise ValueError("this rank's own message has another size than announced")
         if self.replay_log is not None and tag.kind not in OF_ROUNDS:
-            self.replay_log.check_size(sum(from_sizes) * to_peers[self.rank].element_size())
+            self.replay_log.check_size(sum(from_sizes) * element_size)
         outgoing: list[Pieces] = [[wire.bytes_of(tensor)] for tensor in to_peers]
         received = list(
             torch.split(
@@ -168,9 +170,8 @@ class Communicator:
         if self.masks is None:
             self._add_up(summands, tag)
             return
-        assert not any(summand.zero_ranks or summand.wire for summand in summands), (
-            "all ranks send masked integers"
-        )
+        if any(summand.zero_ranks or summand.wire for summand in summands):
+            raise ValueError("with masks all ranks send integers")
         words = [to_words(summand.tensor) for summand in summands]
         self.masks.add_to(words)
         self._add_up([ReduceInput(each) for each in words], tag)

@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 
+from retexo.comm.received import REMEDY
 from retexo.comm.transport import PeerLost
+from retexo.errors import TrainingError
 
 FRAME = struct.Struct("<QQI")
 HEADER = struct.Struct("<Q")
@@ -243,5 +245,7 @@ def advance(buffers: list[memoryview], count: int) -> None:
 
 
 def check_length(peer: int, header: bytearray, expected: int) -> None:
+    """Raise TrainingError where a peer's message has another length than this worker expects."""
     (announced,) = HEADER.unpack(header)
-    assert announced == expected, f"rank {peer} sends {announced} bytes, not {expected}"
+    if announced != expected:
+        raise TrainingError(f"rank {peer} sends {announced} bytes, not {expected}; {REMEDY}")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from retexo.comm.credentials import import_x509
+from retexo.comm.received import reading_from
 from retexo.comm.traffic import SETUP
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def agree_on_masks(comm: "Communicator", about: str) -> PairwiseMasks:
         if peer != comm.rank:
             first, second = sorted((comm.rank, peer))
             info = f"retexo sums {first} {second} ".encode() + public[first] + public[second]
-            secret = private.exchange(X25519PublicKey.from_public_bytes(public[peer]))
+            with reading_from(peer, "public key"):
+                secret = private.exchange(X25519PublicKey.from_public_bytes(public[peer]))
             keys[peer] = HKDF(hashes.SHA256(), 32, about.encode(), info).derive(secret)
     return PairwiseMasks(comm.rank, keys)
 

@@ -45,7 +45,9 @@ def joined(pieces: Pieces) -> ByteArray:
 
 def fill(pieces: Pieces, content: ByteArray) -> None:
     """Write a message where it belongs."""
-    assert sum(map(len, pieces)) == len(content), "a message of another size than announced"
+    expected = sum(map(len, pieces))
+    if len(content) != expected:
+        raise ValueError(f"a message of {len(content)} bytes, not {expected}")
     first = 0
     for piece in pieces:
         piece[:] = content[first : first + len(piece)]

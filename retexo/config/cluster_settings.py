@@ -80,7 +80,7 @@ class ClusterSettings(Checked):
         "distributed.inbound_port; all nodes or none",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
-            "must be ADDRESS:PORT",
+            "must be ADDRESS:PORT, with an IPv4 address or a host name",
         ),
         per_node=True,
         compared=False,
@@ -152,6 +152,11 @@ class ClusterSettings(Checked):
                 f"{self.parts_per_node} take {self.num_nodes} node(s), so it must be in [0, {self.num_nodes})"
             )
 
+        if self.num_nodes > 1 and not self.one_machine and ":" in self.master_addr:
+            raise InputError(
+                f"distributed.master_addr={self.master_addr}: must be an IPv4 address or a host name; "
+                "IPv6 is not supported"
+            )
         if self.num_nodes > 1:
             self._check_encryption()
 

@@ -1,10 +1,13 @@
 """Ranks of processes that torchrun or Slurm started, read from their environment variables."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partitioning.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 MAX_HOSTS = 1 << 16
 """as many as Slurm has nodes at most"""
@@ -38,6 +41,11 @@ class LauncherEnv:
             )
 
     @property
+    def variables(self) -> str:
+        """By which the launcher was recognised."""
+        return "RANK and WORLD_SIZE" if self.launcher == "torchrun" else "SLURM_PROCID"
+
+    @property
     def one_machine(self) -> bool:
         return self.local_size == self.world_size
 
@@ -48,7 +56,12 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
     Raises InputError, which names the variable, for one that is wrong or contradicts another.
     """
     if {"RANK", "WORLD_SIZE"} <= environ.keys():
-        return _torchrun(environ)
+        if environ["WORLD_SIZE"] != "1" or "TORCHELASTIC_RUN_ID" in environ:
+            return _torchrun(environ)
+        logger.warning(
+            "the environment has RANK=%s and WORLD_SIZE=1 without torchrun's own variables: ignored",
+            environ["RANK"],
+        )
     if "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", 1) > 1:
         return _slurm(environ)
     return None

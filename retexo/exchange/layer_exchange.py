@@ -20,9 +20,10 @@ from torch import Tensor
 
 from retexo.arrays import Mask, picked, taken
 from retexo.comm.collectives import Communicator
+from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic import MessageTag
 from retexo.exchange.boundary import INFER_WAVE, Boundary, EdgeSubset
-from retexo.exchange.coding.rows import decode
+from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.plan import ExchangePlan
 from retexo.exchange.selection import (
@@ -316,6 +317,9 @@ class LayerExchange:
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
         arrived = zip(received, held, batch.incoming, strict=True)
         unpacked = [_unpack_header(header, *each, partial_sums) for each in arrived]
+        for peer, (there, (announced, _)) in enumerate(zip(held, unpacked, strict=True)):
+            most = int((~there).sum()) * self._row_bytes  # else all rows are sent (_make_message)
+            check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
     def _arrivals(
@@ -339,7 +343,8 @@ class LayerExchange:
             )
             row_format = selection.format.row_format(self.local.precision)
             width = self.local.projected_width if projected else self.local.rows.shape[1]
-            read = partial(decode, message, (count, width), self.local.rows.dtype, row_format)
+            shape, dtype = (count, width), self.local.rows.dtype
+            read = partial(_decode_from, peer, message, shape, dtype, row_format)
             arrivals.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return arrivals
@@ -358,6 +363,19 @@ class KnownHalo(LayerExchange):
 
     def _arriving(self, wave: int) -> Iterator[list[ReceivedMessage]]:
         return iter(())
+
+
+def _decode_from(
+    peer: int,
+    message: Tensor,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    row_format: RowFormat,
+    out: Tensor | None = None,
+) -> Tensor:
+    """As `decode`; TrainingError, which names the peer, where the message is no block of such rows."""
+    with reading_from(peer, "block of rows"):
+        return decode(message, shape, dtype, row_format, out)
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:

@@ -32,6 +32,7 @@ from partitioning.directory.types import Partition
 from partitioning.threads import in_threads
 from retexo.arrays import IntArray, Mask, occurring
 from retexo.comm.collectives import Communicator
+from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic import SETUP
 from retexo.errors import TrainingError
 from retexo.exchange.boundary import (
@@ -42,7 +43,7 @@ from retexo.exchange.boundary import (
     incoming_boundaries,
 )
 from retexo.exchange.coding.elias_fano import code_size, read_ascending, write_ascending
-from retexo.exchange.coding.weights import read_weights, write_weights
+from retexo.exchange.coding.weights import largest_code, read_weights, write_weights
 from retexo.exchange.cover import minimum_cover
 from retexo.exchange.selection import FewestVectors
 
@@ -141,11 +142,18 @@ def plan_of(
 
     requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
+    for peer, (edges, targets) in enumerate(announced):
+        check_announced(peer, "targets of edges", targets, edges)  # each has an edge
     codes = [
         BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced
     ]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
-    outgoing = in_threads(BoundaryCode.read, codes, received)
+
+    def read_request(peer: int, code: BoundaryCode, request: Tensor) -> Boundary:
+        with reading_from(peer, "list of edges"):
+            return code.read(request)
+
+    outgoing = in_threads(read_request, range(comm.world_size), codes, received)
     if partition.asked_for is not None:
         _check_asked_for(outgoing, partition.asked_for)
     if partial_sums and partition.edge_weight is not None:
@@ -217,7 +225,10 @@ def request_halo_nodes(
     counts = torch.bincount(owner, minlength=comm.world_size)
     announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, SETUP)
     lists = np.split(index, np.cumsum(counts.numpy())[:-1])
-    own = [(int(count), part_sizes[comm.rank]) for count in announced]
+    num_inner = part_sizes[comm.rank]
+    own = [(int(count), num_inner) for count in announced]
+    for peer, (count, _) in enumerate(own):
+        check_announced(peer, "nodes", count, num_inner)
     return [torch.from_numpy(nodes) for nodes in exchange_ascending(lists, part_sizes, own, comm)]
 
 
@@ -231,9 +242,11 @@ def exchange_ascending(
     their limit."""
     codes = [torch.from_numpy(write_ascending(*each)) for each in zip(lists, limits, strict=True)]
     received = comm.all_to_all(codes, [code_size(*each) for each in announced], SETUP)
-    return [
-        read_ascending(code.numpy(), *each) for code, each in zip(received, announced, strict=True)
-    ]
+    lists_here = []
+    for peer, (code, each) in enumerate(zip(received, announced, strict=True)):
+        with reading_from(peer, "list of nodes"):
+            lists_here.append(read_ascending(code.numpy(), *each))
+    return lists_here
 
 
 def _tell_weights(
@@ -243,27 +256,41 @@ def _tell_weights(
 
     A destination with one edge there is none to sum for.
     """
-    codes = []
+    incoming, codes = _weights_to_tell(incoming, options)
+    sizes = [
+        int(size)
+        for size in comm.all_to_all(
+            [torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP
+        )
+    ]
+    of_peers = [_may_be_summed(boundary) for boundary in outgoing]
+    for peer, (size, told) in enumerate(zip(sizes, of_peers, strict=True)):
+        check_announced(peer, "bytes of weights", size, largest_code(int(told.sum())))
+    received = comm.all_to_all(codes, sizes, SETUP)
+    for peer, (boundary, told, code) in enumerate(zip(outgoing, of_peers, received, strict=True)):
+        weight = np.full(len(boundary.source), np.nan, np.float32)
+        if len(code):
+            with reading_from(peer, "list of weights"):
+                weight[told] = read_weights(code.numpy(), int(told.sum()))
+        outgoing[peer] = replace(boundary, weight=weight)
+    return incoming, outgoing
+
+
+def _weights_to_tell(
+    incoming: list[Boundary], options: PlanOptions
+) -> tuple[list[Boundary], list[Tensor]]:
+    """The boundaries with the weights that their owners are told, and those weights as bytes; none where it costs more
+    than it saves."""
+    told_boundaries, codes = [], []
     for peer, boundary in enumerate(incoming):
         assert boundary.weight is not None
         told = _may_be_summed(boundary)
         codes.append(torch.from_numpy(write_weights(boundary.weight[told])))
         if len(codes[peer]) >= _saved_bytes(boundary, told, options):
             told[:], codes[peer] = False, codes[peer][:0]
-        incoming[peer] = replace(
-            boundary, weight=np.where(told, boundary.weight, np.float32(np.nan))
-        )
-    announced = comm.all_to_all(
-        [torch.tensor([len(code)]) for code in codes], [1] * comm.world_size, SETUP
-    )
-    received = comm.all_to_all(codes, [int(size) for size in announced], SETUP)
-    for peer, (boundary, code) in enumerate(zip(outgoing, received, strict=True)):
-        weight = np.full(len(boundary.source), np.nan, np.float32)
-        if len(code):
-            told = _may_be_summed(boundary)
-            weight[told] = read_weights(code.numpy(), int(told.sum()))
-        outgoing[peer] = replace(boundary, weight=weight)
-    return incoming, outgoing
+        weight = np.where(told, boundary.weight, np.float32(np.nan))
+        told_boundaries.append(replace(boundary, weight=weight))
+    return told_boundaries, codes
 
 
 def _may_be_summed(boundary: Boundary) -> Mask:

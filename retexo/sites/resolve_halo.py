@@ -19,6 +19,7 @@ from partitioning.errors import InputError
 from partitioning.hetero.types import PartNodes
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
+from retexo.comm.received import check_announced
 from retexo.comm.traffic import SETUP
 from retexo.comm.transport import PeerLost
 from retexo.exchange.plan import exchange_ascending
@@ -94,6 +95,8 @@ def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]
     announced = [
         header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)
     ]
+    for peer, (count, first, last) in enumerate(announced):
+        check_announced(peer, "ids", count, max(0, last - first + 1))
     own = [header.tolist() for header in headers]
     lists = [each - first for each, (_, first, _) in zip(ids, own, strict=True)]
     limits = [last - first + 1 for _, first, last in own]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from retexo.arrays import repeated
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.int8 import SCALE_BYTES, to_int8
+from retexo.comm.received import check_places
 from retexo.comm.traffic import MessageTag
 from retexo.nn.scorer import Scorer
 from retexo.nn.stage import Answer, Stage
@@ -157,6 +158,8 @@ class Embedded:
             for each in comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)
         ]
         asked = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
+        for peer, each in enumerate(asked):
+            check_places(peer, each, len(self.rows))
         size = self._row_bytes
         replies = [self._packed(self.rows[each.long()]) for each in asked]
         received = comm.all_to_all(

@@ -37,6 +37,7 @@ from retexo.comm.repair import DOOR, NONCE_BYTES, Repairs
 from retexo.comm.sockets import SocketTransport
 from retexo.comm.transport import PeerLost
 from retexo.config.compose import compose
+from retexo.errors import TrainingError
 
 ALIVE = 1 << 60
 """bytes after which a connection is not cut"""
@@ -339,6 +340,16 @@ def test_an_end_that_says_it_has_what_was_never_sent_is_refused() -> None:
     link.begin([], [memoryview(bytearray(3))])
     far.sendall(FRAME.pack(7, 0, 3))
     with pytest.raises(PeerLost, match="rank 1 sends byte 7 of the link, not 0"):
+        stepped(link)
+
+
+@pytest.mark.parametrize("announced", [0, 2, 2**63])
+def test_a_message_of_another_size_over_a_link_is_refused(announced: int) -> None:
+    near, far = tcp_pair()
+    link = Link(1, near)
+    link.begin([], [memoryview(bytearray(3))])
+    far.sendall(FRAME.pack(0, 0, HEADER.size + 2) + HEADER.pack(announced) + bytes(2))
+    with pytest.raises(TrainingError, match=f"rank 1 sends {announced} bytes, not 3"):
         stepped(link)
 
 

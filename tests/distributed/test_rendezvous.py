@@ -249,6 +249,15 @@ def test_without_node_0_the_others_say_so() -> None:
     assert "refused" in message
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_loopback_between_nodes_is_refused_with_the_remedy_first(address: str) -> None:
+    kind, message = attend(cluster(0, free_port(), master_addr=address, interface=None))
+    assert kind == "InputError"
+    assert message.startswith(
+        f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run on this machine"
+    )
+
+
 def test_a_taken_port_is_a_mistake() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         kind, message = attend(cluster(0, server.getsockname()[1]))

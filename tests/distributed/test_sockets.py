@@ -17,6 +17,7 @@ from support import over_sockets, swap
 from retexo.cluster.streams import with_local_streams
 from retexo.comm.sockets import HEADER, SocketTransport
 from retexo.comm.transport import PeerLost
+from retexo.errors import TrainingError
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
@@ -94,7 +95,7 @@ def test_a_message_of_another_size_is_refused(announced: int) -> None:
     own, other = socket.socketpair()
     with own, other:
         other.sendall(HEADER.pack(announced) + bytes(8))
-        with pytest.raises(AssertionError, match=f"rank 1 sends {announced} bytes, not 20"):
+        with pytest.raises(TrainingError, match=f"rank 1 sends {announced} bytes, not 20"):
             swap(SocketTransport(0, {1: own}, 5.0), [torch.ones(5)] * 2, [5] * 2)
 
 

@@ -24,8 +24,15 @@ def write_weights(weights: WeightArray) -> ByteArray:
     return np.concatenate((np.array([len(values)], np.uint16).view(np.uint8), table))
 
 
+def largest_code(count: int) -> int:
+    """Bytes that `count` weights take at most."""
+    return 2 + 4 * count
+
+
 def read_weights(code: ByteArray, count: int) -> WeightArray:
     """float32 [count]. Raises ValueError for an invalid code."""
+    if len(code) < 2:
+        raise ValueError(f"{len(code)} bytes for {count} weights")
     size = int(code[:2].view(np.uint16)[0])
     bits = _index_bits(size)
     if len(code) != 2 + 4 * (size or count) + (count * bits + 7) // 8:

@@ -39,6 +39,21 @@ def refused(*overrides: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("parts_per_node=2", "distributed.master_addr='::1'"),
+        ("parts_per_node=2", "distributed.master_addr='[fe80::1%eth0]'"),
+        ("distributed.hub='[::1]:7000'",),
+        ("distributed.hub='::1:7000'",),
+    ],
+)
+def test_ipv6_addresses_are_refused_by_name(overrides: tuple[str, ...]) -> None:
+    message = refused(*overrides)
+    assert message.startswith(overrides[-1].replace("'", ""))
+    assert "an IPv4 address or a host name" in message
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_loads(name: str) -> None:
     model = name.removeprefix("node_classification").lstrip("_") or "gcn"

@@ -68,6 +68,26 @@ def test_nothing_started_it() -> None:
     assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_NODELIST": "a"}) is None
 
 
+@pytest.mark.parametrize("rank", ["0", "first"])
+def test_variables_of_another_program_with_one_process_are_ignored(
+    rank: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = {
+        "RANK": rank,
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "::1",
+        "MASTER_PORT": "x",
+    }
+    settings = cluster({**left, "RETEXO_RUN_KEY": "mine"}).train.cluster
+    assert settings.launcher_env is None
+    assert (settings.num_nodes, settings.master_addr) == (1, "127.0.0.1")
+    assert "WORLD_SIZE=1 without torchrun's own variables" in caplog.text
+    assert detect({**SLURM, **left, "MASTER_PORT": "5"}).launcher == "Slurm"  # type: ignore[union-attr]
+    one = cluster({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}, "num_partitions=1")
+    assert one.train.cluster.launcher_env is not None
+
+
 def cluster(environ: dict[str, str], *overrides: str) -> Settings:
     import hydra
 
@@ -129,7 +149,11 @@ def test_what_is_given_comes_before_the_environment() -> None:
 @pytest.mark.parametrize(
     ("environ", "overrides", "words"),
     [
-        ({**TORCHRUN, "WORLD_SIZE": "5"}, (), "num_partitions=4.*torchrun started 5"),
+        (
+            {**TORCHRUN, "WORLD_SIZE": "5"},
+            (),
+            "num_partitions=4.*torchrun started 5.*unset RANK and WORLD_SIZE",
+        ),
         ({**TORCHRUN, "RANK": "4"}, (), "rank 4 of torchrun"),
         ({**TORCHRUN, "RANK": "-1"}, (), "RANK=-1"),
         ({**TORCHRUN, "MASTER_PORT": "x"}, (), "MASTER_PORT=x"),

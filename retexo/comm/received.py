@@ -1,0 +1,56 @@
+"""Checks of what other workers sent. They raise TrainingError, which names the sender, also under `python -O`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+from torch import Tensor
+
+from retexo.errors import TrainingError
+
+REMEDY = "check that node, then resume"
+SMALL_BYTES = 1 << 26
+"""Bytes of a message that is received without looking up how much memory there is."""
+
+
+def check_announced(peer: int, what: str, count: int, most: int) -> None:
+    """Raise TrainingError unless the number that a peer announces is in [0, most]."""
+    if not 0 <= count <= most:
+        raise TrainingError(
+            f"rank {peer} announces {count} {what}, where 0 to {most} are possible; {REMEDY}"
+        )
+
+
+def check_sizes(sizes: Sequence[int], element_size: int) -> None:
+    """Raise TrainingError for a negative size, and where the messages are larger than the memory of this machine.
+
+    sizes: elements to come, by peer. element_size: bytes.
+    """
+    total = sum(sizes) * element_size
+    if min(sizes) >= 0 and total <= SMALL_BYTES:
+        return
+    memory = psutil.virtual_memory().total
+    for peer, size in enumerate(sizes):
+        check_announced(peer, "bytes", size * element_size, memory)
+    if total > memory:
+        raise TrainingError(
+            f"all ranks together announce {total} bytes, but this machine has {memory}; use more partitions"
+        )
+
+
+def check_places(peer: int, places: Tensor, count: int) -> None:
+    """Raise TrainingError where a peer names a node by a number that is not in [0, count)."""
+    wrong = places[(places < 0) | (places >= count)]
+    if len(wrong):
+        raise TrainingError(
+            f"rank {peer} names node {int(wrong[0])}, where there are {count}; {REMEDY}"
+        )
+
+
+@contextmanager
+def reading_from(peer: int, what: str) -> Iterator[None]:
+    """Turn the ValueError of a decoder into a TrainingError that names the peer and what it sent."""
+    try:
+        yield
+    except ValueError as error:
+        raise TrainingError(f"rank {peer} sent an invalid {what}: {error}; {REMEDY}") from error

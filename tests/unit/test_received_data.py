@@ -1,0 +1,125 @@
+"""What comes from other workers is checked by exceptions: `python -O` drops every `assert`."""
+
+import ast
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import ROOT
+from test_imports import FILES
+
+from retexo.comm.collectives import Communicator
+from retexo.comm.received import check_places
+from retexo.comm.threads import run_threads
+from retexo.comm.traffic import SETUP
+from retexo.errors import TrainingError
+from retexo.exchange.coding.rows import RowFormat
+from retexo.exchange.layer_exchange import _decode_from
+from retexo.exchange.plan import request_halo_nodes
+
+WITHOUT_ASSERT = ("retexo/comm/", "retexo/exchange/coding/")
+"""All that these modules handle is what was received, or what is sent."""
+EXEMPT = "retexo/comm/traffic.py"
+"""Counts what is sent."""
+RECEIVING = {
+    "all_gather",
+    "all_to_all",
+    "exchange_ascending",
+    "exchange_bits",
+    "irecv",
+    "read_ascending",
+    "read_weights",
+    "receive",
+    "receive_one",
+    "recv",
+    "recv_fds",
+    "recv_into",
+    "recvmsg_into",
+    "request_halo_nodes",
+    "unpack",
+}
+"""A function that calls one of these has data of others in its hands."""
+
+
+def receives(function: ast.AST) -> bool:
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    names = {getattr(call, "attr", getattr(call, "id", None)) for call in calls}
+    return bool(names & RECEIVING)
+
+
+def narrows_a_type(statement: ast.Assert) -> bool:
+    """Whether it only tells mypy what the program itself guarantees: `x is not None`, `isinstance(x, T)`."""
+    text = ast.unparse(statement.test)
+    return text.endswith(" is not None") or text.startswith("isinstance(")
+
+
+def test_no_assert_where_data_is_received() -> None:
+    found, num_receiving = [], 0
+    for path in FILES:
+        file, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+        functions = [
+            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and receives(node)
+        ]
+        num_receiving += len(functions)
+        whole = file.startswith(WITHOUT_ASSERT) and file != EXEMPT
+        for scope in [tree] if whole else functions:
+            found += [
+                f"{file}:{node.lineno}"
+                for node in ast.walk(scope)
+                if isinstance(node, ast.Assert) and (whole or not narrows_a_type(node))
+            ]
+    assert num_receiving > 30, "the names of functions that receive have changed"
+    assert not found, "raise TrainingError, which names the peer"
+
+
+def test_transports_refuse_other_sizes_without_asserts() -> None:
+    files = [f"tests/distributed/test_{name}.py" for name in ("sockets", "links")]
+    command = ["-O", "-m", "pytest", "-p", "no:cacheprovider", "-n0", *files]
+    ended = subprocess.run(
+        [sys.executable, *command, "-k", "another_size"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "6 passed" in ended.stdout
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 60])
+def test_an_impossible_size_is_refused_before_memory_is_asked_for(size: int) -> None:
+    def work(comm: Communicator) -> None:
+        own = [torch.zeros(1), torch.zeros(0)][:: 1 - 2 * comm.rank]
+        sizes = [1, 0] if comm.rank else [1, size]
+        comm.all_to_all(own, sizes, SETUP)
+
+    with pytest.raises(TrainingError, match=f"rank 1 announces {4 * size} bytes"):
+        run_threads(2, work)
+
+
+def test_an_impossible_number_of_nodes_is_refused() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    partition: Any = SimpleNamespace(halo_owner=none, halo_index=none)
+
+    def work(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm.all_to_all([torch.tensor([11]), torch.tensor([0])], [1, 1], SETUP)
+        request_halo_nodes(partition, none.bool(), (10, 5), comm)
+
+    with pytest.raises(TrainingError, match="rank 1 announces 11 nodes, where 0 to 10"):
+        run_threads(2, work)
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_node_that_is_not_there_is_refused(place: int) -> None:
+    with pytest.raises(TrainingError, match=f"rank 2 names node {place}, where there are 3"):
+        check_places(2, torch.tensor([0, 2, place], dtype=torch.int32), 3)
+
+
+def test_rows_that_cannot_be_read_name_their_sender() -> None:
+    message = torch.zeros(7, dtype=torch.uint8), (2, 3), torch.float32, RowFormat()
+    with pytest.raises(TrainingError, match="rank 4 sent an invalid block of rows: a block of 7"):
+        _decode_from(4, *message)
