@@ -148,8 +148,7 @@ class Coordinator:
         first_messages, readable = self._pending.wait(timeout, list(self.joined.values()))
         for channel in readable:
             self._check_connected(channel)
-        for channel, message in first_messages:
-            self._read_info(channel, message)
+        self._pending.answer(first_messages, self._read_info)
 
     def _read_info(self, channel: Channel, message: dict[str, Any]) -> None:
         info = parse_node_info(message)

@@ -393,6 +393,20 @@ def test_a_limit_per_address_drops_the_oldest() -> None:
             connection.close()
 
 
+def test_all_messages_of_a_packet_are_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = pending.PendingConnections(server)
+        with socket.create_connection(server.getsockname(), 5) as peer:
+            peer.sendall(b'{"number": 1}\n{"number": 2}\n{"number"')
+            while not (found := waiting.wait(5.0)[0]):
+                pass
+            ((first, message),) = found
+            assert message == {"number": 1}
+            peer.sendall(b": 3}\n")
+            assert [first.receive_one(5.0) for _ in range(2)] == [{"number": 2}, {"number": 3}]
+            first.close()
+
+
 def held_by(server: socket.socket, number: int) -> list[socket.socket]:
     return [socket.create_connection(server.getsockname(), 5) for _ in range(number)]
 
