@@ -93,8 +93,8 @@ class PendingConnections:
             except Exception as error:
                 self._reject_for(error, channel)
 
-    def reject(self, channel: Channel, why: str, told: str | None = None) -> None:
-        """Log `why`, send `told` (by default the same text) to the other end, and close the connection."""
+    def reject(self, channel: Channel, why: str, reply: dict[str, Any] | None = None) -> None:
+        """Log why, send the reply, by default that it was refused and why, and close the connection."""
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
             last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
@@ -102,15 +102,14 @@ class PendingConnections:
                 "turned away a connection from %s: %s%s", channel.peer, printable(why), last
             )
         with suppress(ChannelClosed):
-            channel.send({"refused": why if told is None else told})
+            channel.send({"refused": why} if reply is None else reply)
         self._forget(channel)
 
     def _reject_for(self, error: Exception, channel: Channel) -> None:
         """Close a connection whose message raised an unexpected error in this program."""
         logger.debug("unexpected error in a server loop", exc_info=error)
-        self.reject(
-            channel, f"it caused {type(error).__name__}: {error}", "not a message of retexo"
-        )
+        why = f"it caused {type(error).__name__}: {error}"
+        self.reject(channel, why, {"refused": "not a message of retexo"})
 
     def close(self) -> None:
         for channel in list(self._deadlines):

@@ -153,6 +153,18 @@ def test_a_misfit_ends_all_nodes_with_the_same_sentence(name: str) -> None:
         assert word in first[1]
 
 
+def test_a_mismatch_of_a_node_with_the_run_key_ends_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 60.0)
+    port = free_port()
+    outcomes = together(
+        *(lambda n=n: attend(cluster(n, port, run_key="a"), {"seed": n}) for n in (0, 1))
+    )
+    assert outcomes[0] == outcomes[1]
+    assert "seed=1 instead of 0" in outcomes[0][1]
+
+
 def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     versions = iter(("retexo 1 (source aa)", "retexo 1 (source bb)"))
@@ -317,6 +329,8 @@ GARBAGE = {
     "ranks": node_info(ranks=[[1]]),
     "too much": node_info(more=1),
     "address": node_info(address="nowhere"),
+    "port": node_info(address="127.0.0.1:65536"),
+    "name": node_info(address="a..b:1"),
     "too long": b'{"retexo": "' + b"x" * (channel.MAX_MESSAGE_BYTES + 9),
     "other run": node_info(run_key="job 7"),
 }
@@ -461,6 +475,8 @@ def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind:
         {"run": "a", "store": 3, "nodes": {}},
         {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}},
         {"run": "a", "store": "127.0.0.1:1", "nodes": [1]},
+        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "127.0.0.1:65536"}},
+        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "a..b:1"}},
     ],
 )
 def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support import make_credentials
-from test_rendezvous import SETTINGS, attend, cluster, free_port, wait_for
+from test_rendezvous import SETTINGS, attend, cluster, free_port, node_info, visit, wait_for
 
-from retexo.cluster import rendezvous
+from retexo.cluster import handshake, rendezvous
 from retexo.cluster.channel import connect
-from retexo.cluster.handshake import NodeInfo
+from retexo.cluster.handshake import Coordinator, NodeInfo, code_version, parse_node_info
 from retexo.cluster.hub import Hub, OwnHub
 from retexo.comm.credentials import read_credentials
 from retexo.comm.tls import Tls
+from retexo.config.flatten import flatten
 
 SITES = ("north", "east")
 SURROGATES = st.text(st.characters(), max_size=6)
@@ -105,6 +107,59 @@ def test_strangers_before_a_run(node_of: Callable[..., Any]) -> None:
         annoy(wait_for(port))
         assert not first.done()
         assert attend(node_of(1, port)) == first.result(20)
+
+
+MATCHING = {
+    "ranks": [1],
+    "code": code_version(),
+    "settings": flatten(SETTINGS),
+    "partition": "abc",
+}
+"""The info of node 1, in the clear."""
+
+
+def test_a_stranger_who_knows_nothing_of_a_run_does_not_end_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long before the other node it comes."""
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.0)
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, cluster(0, port))
+        for fields in ({"code": "other"}, {"world_size": 9}, {"node": 0}, {"node": 7}):
+            assert b"refused" in visit(port, node_info(**fields))
+        assert attend(cluster(1, port)) == first.result(20)
+
+
+@pytest.mark.parametrize("name", ["code", "settings", "partition"])
+def test_a_mismatch_is_forgotten_once_a_matching_node_comes(name: str) -> None:
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, cluster(0, port))
+        other = {} if name == "settings" else "other"
+        assert b"mistake" in visit(port, node_info(**{**MATCHING, name: other}))
+        assert attend(cluster(1, port)) == first.result(20)
+
+
+def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        port = listener.getsockname()[1]
+        info = parse_node_info(json.loads(node_info(**MATCHING)))
+        assert info is not None
+        coordinator = Coordinator(listener, replace(info, node=0), 3)
+        waiting = pool.submit(coordinator.wait, 20.0)
+        nodes = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2)]
+        nodes[0].sendall(node_info(**MATCHING))
+        assert b"mistake" in visit(port, node_info(**{**MATCHING, "code": "other"}))
+        nodes[1].sendall(node_info(**MATCHING, node=2))
+        waiting.result(20)
+        assert set(coordinator.joined) == {1, 2}
+        assert coordinator.problem is None
+        for each in (*nodes, *coordinator.joined.values()):
+            each.close()
 
 
 def test_strangers_while_nodes_connect_to_each_other() -> None:
