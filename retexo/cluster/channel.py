@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -80,7 +80,7 @@ class Channel:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
             raise Disconnected("no TLS yet")  # it would wait for the other end
         try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.sendall(encode(message) + b"\n")
         except OSError as error:
             raise Disconnected(str(error)) from error
 
@@ -113,7 +113,11 @@ class Channel:
         *lines, self._received = (self._received + content).split(b"\n")
         if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
             raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
-        return [*waiting, *map(_message, lines)]
+        return [*waiting, *map(decode, lines)]
+
+    def put_back(self, messages: list[dict[str, Any]]) -> None:
+        """Return unused messages; `receive` yields them again, before all others."""
+        self._ready = [*messages, *self._ready]
 
     def _read(self) -> bytes:
         """What has come, at most one record of TLS; BlockingIOError or SSLWantReadError where nothing has."""
@@ -140,17 +144,25 @@ class Channel:
             self._socket.settimeout(SEND_TIMEOUT)
 
     def detach(self) -> socket.socket:
-        """The connection itself, for something else than messages."""
-        assert not self._received
+        """Return the socket, for other use than messages; ChannelClosed if bytes were received that are unread."""
+        if self._received or self._ready:
+            raise ChannelClosed("it went on before it was answered")
         return self._socket
 
     def close(self) -> None:
         self._socket.close()
 
 
-def _message(line: bytes) -> dict[str, Any]:
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as JSON in UTF-8; lone surrogates, as in file names of other encodings, become "?"."""
+    return json.dumps(message, ensure_ascii=False, default=str).encode(errors="replace")
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Parse a JSON object; ChannelClosed for anything else, also for text that UTF-8 cannot encode."""
     try:
-        message = json.loads(line)
+        message = json.loads(line.decode())
+        json.dumps(message, ensure_ascii=False).encode()  # fails for lone surrogates ("\\ud800")
     except (ValueError, RecursionError) as error:
         raise ChannelClosed("not a message of retexo") from error
     if not isinstance(message, dict):

@@ -1,10 +1,11 @@
 """The check before anything is started: all nodes of a run have connected, and are about to run the same thing.
 
-Each node sends a `NodeInfo`, node 0 compares it with its own (`mismatch`), and all get the same reply.
+Each node sends a `NodeInfo`, and node 0 compares it with its own (`mismatch`). A node that does not match is told why at
+once. The start ends with the same message, on all nodes, unless a matching node takes the place within MISMATCH_WAIT:
+without certificates and without a run key, the other one may have been a stranger.
 """
 
 import hashlib
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,11 +18,12 @@ from partitioning.files import check_types
 from retexo import __version__
 from retexo.cluster.channel import Channel, ChannelClosed, printable
 from retexo.cluster.pending import Listener, PendingConnections
+from retexo.cluster.places import split
 from retexo.comm.tls import Tls
 
 PROTOCOL = 1
 MISMATCH_WAIT = 5.0
-"""seconds for which node 0 waits for the other nodes after a mismatch, so that these are told, too"""
+"""seconds that node 0 waits after a mismatch for a matching node in the same place"""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,10 @@ def parse_node_info(message: Mapping[str, Any]) -> NodeInfo | None:
     try:
         info = NodeInfo(**message["node"])
         check_types(info)
+        split(info.address)
     except (KeyError, TypeError, ValueError):
         return None
-    fits = all(isinstance(rank, int) for rank in info.ranks) and re.fullmatch(
-        r"[\w.:-]+:[0-9]{1,5}", info.address
-    )
+    fits = all(isinstance(rank, int) for rank in info.ranks)
     return info if message.get("retexo") == PROTOCOL and fits else None
 
 
@@ -96,6 +97,15 @@ def mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
     return None
 
 
+def has_nothing_in_common(first: NodeInfo, other: NodeInfo) -> bool:
+    """Whether code, settings and partitioning all differ: the run's own nodes share one of them at least."""
+    return (
+        other.code != first.code
+        and other.settings != first.settings
+        and other.partition != first.partition
+    )
+
+
 def code_version() -> str:
     """The versions of this program and of torch, and a digest of the installed source."""
     root = Path(__file__).resolve().parents[2]
@@ -113,43 +123,53 @@ class Coordinator:
     def __init__(
         self, listener: Listener, own: NodeInfo, num_nodes: int, tls: Tls | None = None
     ) -> None:
-        self._own, self._num_nodes = own, num_nodes
+        self._own, self._num_nodes, self._tls = own, num_nodes, tls
         self._pending = PendingConnections(listener, tls)
-        self._rejected: list[Channel] = []
+        self._misfits: dict[int, tuple[float, str]] = {}
+        """By node: the time at which its mismatch ends the start, and the message."""
         self.addresses: dict[str, str] = {}
         """Where each node that joined listens, by node; keys of JSON are strings."""
         self.joined: dict[int, Channel] = {}
-        self.problem: str | None = None
-        """The first mismatch that was found."""
+
+    @property
+    def problem(self) -> str | None:
+        """The first mismatch; None if all nodes have joined nevertheless."""
+        messages = [message for _, message in self._misfits.values()]
+        return messages[0] if messages and self.missing else None
 
     @property
     def missing(self) -> list[int]:
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Until all nodes have joined, or for `timeout` seconds; once there is a mismatch, MISMATCH_WAIT at most."""
-        deadline = time.monotonic() + timeout
-        while self.missing and time.monotonic() < deadline:
-            before = self.problem
-            self._step(min(0.5, deadline - time.monotonic()))
-            if before is None and self.problem is not None:
-                deadline = min(deadline, time.monotonic() + MISMATCH_WAIT)
+        """Wait until all nodes have joined, a mismatch ends the start, or `timeout` seconds have passed."""
+        timeout_at = time.monotonic() + timeout
+        while self.missing:
+            if self._knows_its_nodes and self._misfits.keys() >= set(self.missing):
+                return  # nobody else can take these places
+            deadline = min([timeout_at, *(deadline for deadline, _ in self._misfits.values())])
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                return
+            self._step(min(0.5, seconds))
 
     def send_reply(self, reply: dict[str, Any]) -> None:
         """Send the reply to all nodes, and close every other connection."""
-        for channel in (*self.joined.values(), *self._rejected):
+        for channel in self.joined.values():
             with suppress(ChannelClosed):
                 channel.send(reply)
         self._pending.close()
-        for channel in self._rejected:
-            channel.close()
+
+    @property
+    def _knows_its_nodes(self) -> bool:
+        """Whether only those with a certificate, or the run key, are compared."""
+        return self._tls is not None or self._own.run_key != ""
 
     def _step(self, timeout: float) -> None:
         first_messages, readable = self._pending.wait(timeout, list(self.joined.values()))
         for channel in readable:
             self._check_connected(channel)
-        for channel, message in first_messages:
-            self._read_info(channel, message)
+        self._pending.answer(first_messages, self._read_info)
 
     def _read_info(self, channel: Channel, message: dict[str, Any]) -> None:
         info = parse_node_info(message)
@@ -165,21 +185,33 @@ class Coordinator:
         elif info.run_key != self._own.run_key:
             other_run = printable(info.run_key) or "no launcher"
             self._pending.reject(channel, f"it belongs to another run ({other_run})")
+        elif not self._knows_its_nodes and has_nothing_in_common(self._own, info):
+            self._pending.reject(
+                channel, "its code, settings and partitioning all differ from node 0's"
+            )
         else:
             self._admit(info, channel)
 
     def _admit(self, info: NodeInfo, channel: Channel) -> None:
-        problem = mismatch(self._own, info)
-        if problem is None and (info.node == 0 or info.node in self.joined):
-            problem = f"{info.name} is there twice; give every node its own node_rank"
-        elif problem is None and not 0 < info.node < self._num_nodes:
-            problem = f"node_rank={info.node}: there are {self._num_nodes} nodes"
-        self.problem = self.problem or (printable(problem) if problem is not None else None)
-        if info.node in self.missing:
+        difference = mismatch(self._own, info)
+        problem = difference or self._wrong_place(info)
+        if problem is None:
             self.joined[info.node] = channel
             self.addresses[str(info.node)] = info.address
-        else:
-            self._rejected.append(channel)
+            self._misfits.pop(info.node, None)
+            return
+        problem = printable(problem)
+        if difference is None or info.node not in self.joined:
+            self._misfits.setdefault(info.node, (time.monotonic() + MISMATCH_WAIT, problem))
+        self._pending.reject(channel, problem, {"mistake": problem})
+
+    def _wrong_place(self, info: NodeInfo) -> str | None:
+        """Why a node cannot have the place that it asks for; None if it can."""
+        if info.node == 0 or info.node in self.joined:
+            return f"{info.name} is there twice; give every node its own node_rank"
+        if info.node >= self._num_nodes:
+            return f"node_rank={info.node}: there are {self._num_nodes} nodes"
+        return None
 
     def _check_connected(self, channel: Channel) -> None:
         """Forget a node that disconnected while it waited: it may connect again."""

@@ -61,6 +61,8 @@ class HubListener:
     def __init__(self, hub: Hub, timeout: float) -> None:
         self._hub = hub
         self._link = self._wait_there(timeout)
+        self._incoming: list[dict[str, Any]] = []
+        """Messages of the hub, one for each connection to this node."""
 
     def _wait_there(self, timeout: float) -> Channel:
         link = connect(self._hub.address, self._hub.port, timeout, self._hub.tls, self._hub.node)
@@ -76,16 +78,16 @@ class HubListener:
     def accept(self) -> tuple[socket.socket, None]:
         """As of a socket; BlockingIOError where nobody has come, HubLost where the hub has ended."""
         try:
-            messages = self._link.receive()
+            self._incoming += self._link.receive()
         except ChannelClosed as error:
             raise HubLost(
                 f"the hub {self._hub.address}:{self._hub.port} has ended: {error}"
             ) from error
-        if not messages:
+        if not self._incoming:
             raise BlockingIOError
-        (message,) = messages  # each is a record of TLS, of which one is read at a time
+        token = self._incoming.pop(0).get("incoming")
         stream = connect(self._hub.address, self._hub.port, TOKEN_SECONDS)
-        stream.send({"token": message.get("incoming")})
+        stream.send({"token": token})
         return stream.detach(), None
 
     def renew(self) -> None:
@@ -170,9 +172,7 @@ class HubServer:
 
     def step(self, timeout: float) -> None:
         """Answer who comes within `timeout` seconds."""
-        for channel, message in self._pending.wait(timeout)[0]:
-            with suppress(ChannelClosed):
-                self._answer(channel, message)
+        self._pending.answer(self._pending.wait(timeout)[0], self._answer)
         for token, (pair, _) in list(self._tokens.items()):
             if pair.deadline < time.monotonic():
                 del self._tokens[token]
@@ -214,25 +214,34 @@ class HubServer:
 
     def _join(self, channel: Channel, pair: Pair, place: int) -> None:
         pair.ends[place] = channel
-        if self._arrive is not None and self._is_for_own(pair):
-            channel.send({"joined": True})
-            self._arrive(channel.detach())
-        elif len(pair.ends) == 2:
-            pair.ends[0].send({"joined": True})
-            near, far = (pair.ends[each].detach() for each in (0, 1))
-            for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
-                threading.Thread(target=_pump, args=(source, target, nodes), daemon=True).start()
+        try:
+            stream = channel.detach()
+            if self._arrive is not None and self._is_for_own(pair):
+                channel.send({"joined": True})
+                self._arrive(stream)
+            elif len(pair.ends) == 2:
+                pair.ends[0].send({"joined": True})
+                self._start_pumps(pair)
+        except ChannelClosed:
+            for end in pair.ends.values():
+                if end is not channel:
+                    end.close()
+            raise
+
+    def _start_pumps(self, pair: Pair) -> None:
+        near, far = (pair.ends[place].detach() for place in (0, 1))
+        for source, target, nodes in ((near, far, pair.nodes), (far, near, pair.nodes[::-1])):
+            threading.Thread(target=_pump, args=(source, target, nodes), daemon=True).start()
 
 
 def _pump(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:
     """Pass on what comes, until the end."""
-    for end in (source, target):
-        end.settimeout(None)
-        end.setsockopt(
-            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-        )  # a node that vanished does not keep threads here
     count = 0
     with suppress(OSError):
+        for end in (source, target):
+            end.settimeout(None)
+            # Otherwise a node that vanished would keep its threads here.
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         while content := source.recv(PIECE):
             target.sendall(content)
             count += len(content)

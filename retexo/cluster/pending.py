@@ -7,7 +7,7 @@ At a limit the oldest goes; a node that loses its connection so tries again.
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any, Protocol, TypeVar
@@ -79,8 +79,22 @@ class PendingConnections:
             self._accept()
         return first, [source for source in ready if source in others]
 
-    def reject(self, channel: Channel, why: str) -> None:
-        """Tell a connection why it is closed, and close it."""
+    def answer(
+        self,
+        first: Iterable[tuple[Channel, dict[str, Any]]],
+        handle: Callable[[Channel, dict[str, Any]], None],
+    ) -> None:
+        """Call handle(channel, message) for each first message; an error closes that connection only."""
+        for channel, message in first:
+            try:
+                handle(channel, message)
+            except ChannelClosed as error:
+                self.reject(channel, str(error))
+            except Exception as error:
+                self._reject_for(error, channel)
+
+    def reject(self, channel: Channel, why: str, reply: dict[str, Any] | None = None) -> None:
+        """Log why, send the reply, by default that it was refused and why, and close the connection."""
         self._num_rejected += 1
         if self._num_rejected <= MAX_WARNINGS:
             last = "; further ones are not logged" if self._num_rejected == MAX_WARNINGS else ""
@@ -88,8 +102,14 @@ class PendingConnections:
                 "turned away a connection from %s: %s%s", channel.peer, printable(why), last
             )
         with suppress(ChannelClosed):
-            channel.send({"refused": why})
+            channel.send({"refused": why} if reply is None else reply)
         self._forget(channel)
+
+    def _reject_for(self, error: Exception, channel: Channel) -> None:
+        """Close a connection whose message raised an unexpected error in this program."""
+        logger.debug("unexpected error in a server loop", exc_info=error)
+        why = f"it caused {type(error).__name__}: {error}"
+        self.reject(channel, why, {"refused": "not a message of retexo"})
 
     def close(self) -> None:
         for channel in list(self._deadlines):
@@ -101,9 +121,13 @@ class PendingConnections:
         except ChannelClosed as error:
             self.reject(channel, str(error))
             return None
+        except Exception as error:
+            self._reject_for(error, channel)
+            return None
         if not messages:
             return None
         del self._deadlines[channel]
+        channel.put_back(messages[1:])
         return channel, messages[0]
 
     def _accept(self) -> None:

@@ -1,9 +1,11 @@
 """Where a node is reached, and where it reaches node 0."""
 
 import logging
+import re
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from partitioning.errors import InputError
 from retexo.cluster.channel import listen
@@ -16,6 +18,7 @@ from retexo.errors import TrainingError
 
 logger = logging.getLogger(__name__)
 
+MAX_PORT = 65535
 BY_HUB = "hub"
 """As an address: the node that the port says, by the hub."""
 
@@ -133,8 +136,12 @@ def master_place(cluster: ClusterSettings) -> tuple[str, int]:
 
 
 def split(address: str) -> tuple[str, int]:
-    """ADDRESS:PORT"""
+    """Split ADDRESS:PORT, ADDRESS an IP address or BY_HUB; ValueError for another form."""
     host, _, port = address.rpartition(":")
+    if host != BY_HUB:
+        ip_address(host)
+    if re.fullmatch("[0-9]{1,5}", port) is None or int(port) > MAX_PORT:
+        raise ValueError(f"{address} has no port from 0 to {MAX_PORT}")
     return host, int(port)
 
 

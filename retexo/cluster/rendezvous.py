@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import secrets
 import tempfile
 import time
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from partitioning.errors import InputError
 from retexo.cluster.channel import (
@@ -28,6 +29,8 @@ from retexo.cluster.channel import (
     Disconnected,
     connect,
     connect_by,
+    decode,
+    encode,
     printable,
 )
 from retexo.cluster.handshake import PROTOCOL, Coordinator, NodeInfo, code_version, name_of
@@ -50,7 +53,10 @@ START_MARGIN = 10.0
 """seconds that a node waits for a reply beyond node 0's own time limit: node 0 may have started later"""
 CONNECT_TIMEOUT = 20.0
 """seconds within which the nodes besides node 0 have to connect to each other"""
-
+PROOF_LENGTH = 64
+"""hexadecimal digits of a proof"""
+FRESH_LENGTH = 32
+"""hexadecimal digits of the number drawn for one attempt"""
 
 Addresses = Mapping[int, tuple[str, int]]
 """Where other nodes are reached: address and port, or BY_HUB and the node."""
@@ -119,7 +125,7 @@ def connect_nodes(
             ranks=list(cluster.local_ranks),
             world_size=cluster.num_partitions,
             code=code_version(),
-            settings=json.loads(json.dumps(flatten(settings), default=str)),
+            settings=decode(encode(flatten(settings))),
             partition=partition,
             backend=cluster.backend,
             address=place.address,
@@ -192,7 +198,7 @@ class Participant:
             channel = self.connect(
                 *addresses[node], timeout, self.tls if len(key) == 1 else None, node
             )
-            fresh = secrets.token_hex(16)
+            fresh = secrets.token_hex(FRESH_LENGTH // 2)
             return dialled(
                 channel, {"proof": _proof(secret, key, fresh), "from": key, "fresh": fresh}, timeout
             )
@@ -387,13 +393,19 @@ def _accept(
         PendingConnections(participant.listener, participant.tls),
         time.monotonic() + CONNECT_TIMEOUT,
     )
+
+    def take(channel: Channel, message: Mapping[str, Any]) -> None:
+        key = _key_of(message, secret)
+        if key not in expected - found.keys():
+            raise ChannelClosed("not a node of this run")
+        if len(key) == 3:
+            channel.detach()  # raises ChannelClosed now, not later, if more bytes have come
+        elif not channel.speaks_for(key[0]):
+            raise ChannelClosed("not a node of this run")
+        found[key] = channel
+
     while expected - found.keys() and time.monotonic() < deadline:
-        for channel, message in pending.wait(min(0.5, deadline - time.monotonic()))[0]:
-            key = _key_of(message, secret)
-            if key in expected - found.keys() and (len(key) == 3 or channel.speaks_for(key[0])):
-                found[key] = channel
-            else:
-                pending.reject(channel, "not a node of this run")
+        pending.answer(pending.wait(min(0.5, deadline - time.monotonic()))[0], take)
     pending.close()
     absent = sorted({key[0] for key in expected - found.keys()})
     if not absent:
@@ -404,16 +416,19 @@ def _accept(
 
 def _key_of(message: Mapping[str, Any], secret: str) -> Key:
     """Of a connection's first message; () where it is none of this run."""
-    key, proof, fresh = message.get("from"), message.get("proof"), str(message.get("fresh", ""))
+    key, proof, fresh = message.get("from"), message.get("proof"), message.get("fresh", "")
     if not (
-        isinstance(key, list) and all(type(each) is int for each in key) and isinstance(proof, str)
+        isinstance(key, list) and len(key) in (1, 3) and all(type(each) is int for each in key)
     ):
         return ()
-    return (
-        tuple(key)
-        if hmac.compare_digest(proof.encode(), _proof(secret, tuple(key), fresh).encode())
-        else ()
-    )
+    if not (_is_hex(proof, PROOF_LENGTH) and (fresh == "" or _is_hex(fresh, FRESH_LENGTH))):
+        return ()
+    return tuple(key) if hmac.compare_digest(proof, _proof(secret, tuple(key), fresh)) else ()
+
+
+def _is_hex(text: object, length: int) -> TypeGuard[str]:
+    """Whether it is a text of `length` hexadecimal digits."""
+    return isinstance(text, str) and re.fullmatch(rf"[0-9a-f]{{{length}}}", text) is not None
 
 
 def _proof(secret: str, key: Key, fresh: str = "") -> str:

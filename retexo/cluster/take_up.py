@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from retexo.cluster.channel import Channel, ChannelClosed, Disconnected
+from retexo.cluster.channel import Channel, Disconnected
 from retexo.cluster.hub import HubListener
 from retexo.cluster.pending import HubLost, Listener, PendingConnections
 from retexo.comm.repair import DOOR
@@ -52,7 +52,7 @@ class Reopening:
         self.bell, self._ring = socket.socketpair()
         """Can be read when there are such."""
         self._dialling: set[tuple[int, Key]] = set()
-        self._used: set[Any] = set()
+        self._used: set[str] = set()
         """What was drawn for the connections that were taken."""
         self._ended = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -86,7 +86,7 @@ class Reopening:
             self.links.put((node, channel))
             self._ring.send(b"\0")
             return
-        for door, rank in self._doors.items():
+        for door, rank in list(self._doors.items()):  # another thread may drop one
             if rank in key[1:]:
                 (peer,) = {*key[1:]} - {rank}
                 stream = channel.detach()
@@ -103,10 +103,11 @@ class Reopening:
                 with suppress(OSError):
                     self._listener.renew()
                 continue
-            for channel, message in first:
-                self._admit(channel, message)
+            self._pending.answer(first, self._admit)
             for door in ready:
-                request = door.recv(DOOR.size)
+                request = b""
+                with suppress(OSError):  # this worker has ended
+                    request = door.recv(DOOR.size)
                 if request:
                     peer, _ = DOOR.unpack(request)
                     self.ask(self._node_of(peer), self._doors[door], peer)
@@ -115,15 +116,14 @@ class Reopening:
         self._pending.close()
 
     def _admit(self, channel: Channel, message: Mapping[str, Any]) -> None:
-        key, fresh = self._key_of(message), message.get("fresh")
+        key, fresh = self._key_of(message), str(message.get("fresh", ""))
         known = bool(key) and key[0] != self._own and (len(key) == 3 or channel.speaks_for(key[0]))
         if not known or not fresh or fresh in self._used:
             self._pending.reject(channel, "not a node of this run, or what one has said before")
             return
         self._used.add(fresh)
-        with suppress(ChannelClosed):
-            channel.send({"again": True})
-            self._arrived(key[0], key, channel)
+        channel.send({"again": True})
+        self._arrived(key[0], key, channel)
 
 
 def dialled(channel: Channel, hello: Mapping[str, Any], timeout: float) -> Channel:

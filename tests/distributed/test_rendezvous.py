@@ -153,6 +153,18 @@ def test_a_misfit_ends_all_nodes_with_the_same_sentence(name: str) -> None:
         assert word in first[1]
 
 
+def test_a_mismatch_of_a_node_with_the_run_key_ends_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 60.0)
+    port = free_port()
+    outcomes = together(
+        *(lambda n=n: attend(cluster(n, port, run_key="a"), {"seed": n}) for n in (0, 1))
+    )
+    assert outcomes[0] == outcomes[1]
+    assert "seed=1 instead of 0" in outcomes[0][1]
+
+
 def test_other_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     versions = iter(("retexo 1 (source aa)", "retexo 1 (source bb)"))
@@ -326,6 +338,8 @@ GARBAGE = {
     "ranks": node_info(ranks=[[1]]),
     "too much": node_info(more=1),
     "address": node_info(address="nowhere"),
+    "port": node_info(address="127.0.0.1:65536"),
+    "name": node_info(address="a..b:1"),
     "too long": b'{"retexo": "' + b"x" * (channel.MAX_MESSAGE_BYTES + 9),
     "other run": node_info(run_key="job 7"),
 }
@@ -402,6 +416,20 @@ def test_a_limit_per_address_drops_the_oldest() -> None:
             connection.close()
 
 
+def test_all_messages_of_a_packet_are_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = pending.PendingConnections(server)
+        with socket.create_connection(server.getsockname(), 5) as peer:
+            peer.sendall(b'{"number": 1}\n{"number": 2}\n{"number"')
+            while not (found := waiting.wait(5.0)[0]):
+                pass
+            ((first, message),) = found
+            assert message == {"number": 1}
+            peer.sendall(b": 3}\n")
+            assert [first.receive_one(5.0) for _ in range(2)] == [{"number": 2}, {"number": 3}]
+            first.close()
+
+
 def held_by(server: socket.socket, number: int) -> list[socket.socket]:
     return [socket.create_connection(server.getsockname(), 5) for _ in range(number)]
 
@@ -456,6 +484,8 @@ def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind:
         {"run": "a", "store": 3, "nodes": {}},
         {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}},
         {"run": "a", "store": "127.0.0.1:1", "nodes": [1]},
+        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "127.0.0.1:65536"}},
+        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "a..b:1"}},
     ],
 )
 def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:

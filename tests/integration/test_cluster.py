@@ -31,6 +31,7 @@ from support import (
 
 from partitioning.errors import InputError
 from retexo.apps import train
+from retexo.cluster import handshake
 from retexo.config.compose import compose
 
 TRAIN = (
@@ -246,9 +247,10 @@ def live(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.mark.parametrize("what", ["setting", "partitioning"])
 def test_two_nodes_that_differ_end_before_anything_is_started(
-    place: Path, tmp_path: Path, what: str
+    place: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parents, in threads; neither comes as far as its workers."""
+    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
     own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"
     if what == "partitioning":
         write_partitions(
