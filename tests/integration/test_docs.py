@@ -4,7 +4,10 @@ A command is a line in a fenced block, joined with those that its backslashes co
 commands of a page are run in their order; a page that goes on from another is run in that one's folder.
 """
 
+import ast
 import contextlib
+import functools
+import importlib
 import io
 import re
 import shlex
@@ -154,3 +157,76 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
         done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+OTHERS = {
+    "Data",
+    "None",
+    "True",
+    "False",
+    "DistEmbedding",
+    "DistGraph",
+    "DistTensor",  # DGL
+    "GraphConv",
+    "HeteroData",
+    "NeighborLoader",
+    "ToUndirected",  # PyG, DGL
+}
+"""Classes of other libraries that the pages name."""
+EXAMPLES = {"conf/trainer/edgeless.yaml", "retexo/trainers/edgeless.py"}
+"""Files that a page tells the reader to write."""
+
+
+@functools.cache
+def names_in_code() -> tuple[set[str], set[str]]:
+    """Functions and classes, and names of files, of the package, the tests and the benchmarks."""
+    names, files = set(), set()
+    for folder in ("retexo", "partitioning", "tests", "benchmarks", "scripts", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            files.add(path.name)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    names.add(node.name)
+    return names | OTHERS, files | {"main.py", "setup.py"}
+
+
+def resolves(dotted: str) -> bool:
+    """Whether `retexo.module.name` can be imported, or is a documented alias of a setting."""
+    if (ROOT / (dotted.replace(".", "/") + ".py")).is_file():
+        return True
+    module, _, name = dotted.rpartition(".")
+    if dotted.startswith("retexo.metrics."):  # the published `task._target_`
+        return name in ("NodeClassification", "LinkPrediction")
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md", "CONTRIBUTING.md"])
+def test_code_that_a_page_names_exists(page: str) -> None:
+    """Files, dotted names and classes in `inline code`."""
+    prose = re.sub(
+        r"^```.*?^```",
+        "",
+        (ROOT / page).read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    known, files = names_in_code()
+    folders = [ROOT, ROOT / "retexo", ROOT / "tests" / "distributed"]
+    missing = []
+    for span in re.findall(r"`([^`\n]+)`", prose):
+        for word in (word.strip(".") for word in re.findall(r"[\w./]+", span)):
+            if "/" in word and word.endswith(".py"):
+                exists = any((folder / word).exists() for folder in folders) or word in EXAMPLES
+            elif word.endswith(".py"):
+                exists = word in files
+            elif re.fullmatch(r"(retexo|partitioning)(\.\w+)+", word):
+                exists = resolves(word)
+            elif re.fullmatch(r"[A-Z][a-z]{2,}\w*", word):
+                exists = word in known
+            else:
+                continue
+            if not exists:
+                missing.append(word)
+    assert not missing
