@@ -19,7 +19,7 @@ from retexo import apps
 from retexo.cluster.standard_streams import keep_standard_streams
 from retexo.config.command_line import options_first
 from retexo.config.compose import BASE, load_job, remove_if_unused
-from retexo.config.messages import REFUSALS, explain, is_wrong_path
+from retexo.config.messages import REFUSALS, explain, explain_command, is_wrong_path
 from retexo.config.schema import CONFIG_DIR
 from retexo.errors import TrainingError
 
@@ -58,7 +58,7 @@ def run_jobs() -> int:
         # Until the first job starts, all that can fail is what the user gave; Hydra has ValueErrors for it, too.
         if statuses and not isinstance(error, REFUSALS):
             raise
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
         return 2
     return max(statuses, default=0)  # none: --help, --cfg
 

@@ -4,6 +4,7 @@ import difflib
 import errno
 import re
 import shlex
+from collections.abc import Sequence
 
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -50,6 +51,15 @@ def explain(error: Exception) -> str:
     if isinstance(error, ValueError | RuntimeError):
         return _on_one_line(str(error))
     return refusal(error)
+
+
+def explain_command(error: Exception, arguments: Sequence[str]) -> str:
+    """The message of an error in the arguments of a command, with all of them where it names none."""
+    text = explain(error)
+    names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
+    if isinstance(error, InputError) or any(name in text for name in names):
+        return text
+    return f"{text} (in {' '.join(arguments)})"
 
 
 def refusal(error: Exception) -> str:

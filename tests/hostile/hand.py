@@ -1,8 +1,9 @@
-"""What was found before: items 1, 9 and 11 of the list of defects, by hand."""
+"""Single inputs that were found to fail before, written by hand."""
 
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -94,6 +95,55 @@ def nan_weights() -> None:
     (folder / "model.json").write_text(json.dumps(content))
 
 
+def fifo_at(path: str) -> Callable[[], None]:
+    def change() -> None:
+        Path(path).unlink(missing_ok=True)
+        os.mkfifo(path)
+
+    return change
+
+
+def write(path: str, text: str) -> Callable[[], None]:
+    def change() -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+
+    return change
+
+
+def table(name: str, text: str) -> tuple[Callable[[], None], ...]:
+    """The graph as csv tables in toy-csv/, with another text in one of them."""
+    return (
+        lambda: write_form(Path(), "csv", dict(np.load("toy.npz"))),
+        write(f"toy-csv/{name}.csv", text),
+    )
+
+
+def zeros_that_unpack_to_gibibytes() -> None:
+    with (
+        zipfile.ZipFile("toy.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("feat.npy", "w", force_zip64=True) as member,
+    ):
+        for _ in range(5 * 1024):
+            member.write(bytes(1 << 20))
+
+
+ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+CALLBACK = """hydra:
+  callbacks:
+    it:
+      _target_: numpy.load
+      file: toy.npz
+"""
+HANDLER = """hydra:
+  job_logging:
+    handlers:
+      it: {class: logging.FileHandler, filename: written}
+"""
+OWN_FILES = (*OURS, "--config-dir=own", "--config-name=own")
 THEIRS = (*OURS, "partition_dir=theirs")
 FROM_RUN = (*PREDICT, "checkpoint_dir=run")
 SITES = (*TRAIN, "dataset_name=parts", "dataset_file=sites", "num_partitions=2")
@@ -234,7 +284,9 @@ HAND: list[tuple[Any, ...]] = [
         "a member twice",
         CUT,
         lambda: mutate.save_npz(
-            Path("toy.npz"), dict(np.load("toy.npz")), mock.Mock(choice=lambda _: "twice")
+            Path("toy.npz"),
+            dict(np.load("toy.npz")),
+            mock.Mock(choice=lambda among: "twice" if "twice" in among else among[0]),
         ),
     ),
     ("a run directory that is used", (*OURS, "hydra.run.dir=run")),
@@ -248,4 +300,31 @@ HAND: list[tuple[Any, ...]] = [
         "a finished run with other settings",
         (*OURS, "hydra.run.dir=run", "resume=auto", "hidden_dim=5"),
     ),
+    *(
+        (f"a FIFO in place of {path}", arguments, fifo_at(path))
+        for path, arguments in {
+            "toy.npz": CUT,
+            META: OURS,
+            f"parts/{NAME}/part0/feat.npy": OURS,
+            "run/checkpoint/model.json": FROM_RUN,
+            "sites/a/site.json": SITES,
+            "sites/b/part.npz": SITES,
+        }.items()
+    ),
+    ("a file that unpacks to 5 GiB", CUT, zeros_that_unpack_to_gibibytes),
+    ("aliases that grow to a billion values", OWN_FILES, write("own/own.yaml", ALIASES)),
+    ("a callback of a configuration file", OWN_FILES, write("own/own.yaml", CALLBACK)),
+    ("a log handler of a configuration file", OWN_FILES, write("own/own.yaml", HANDLER)),
+    ("a list of 20,000", (*OURS, f"num_rounds=[{','.join(['1'] * 20_000)}]")),
+    ("a number of 400 digits", (*OURS, f"seed=1{'0' * 400}")),
+    ("a number as a key", (*CUT, "features={1:degree}")),
+    *(
+        (f"tables: {what}", (*CUT, "dataset_file=toy-csv"), *table(name, text))
+        for what, (name, text) in {
+            "an edge to nowhere": ("edges", "src,dst\n0,99999\n"),
+            "400 digits": ("edges", f"src,dst\n0,1{'0' * 400}\n"),
+            "a class without end": ("labels", "id,label\n0,inf\n1,0\n"),
+        }.items()
+    ),
+    ("an IPv6 address", (*OURS, "distributed.master_addr=::1", "parts_per_node=1", "node_rank=0")),
 ]

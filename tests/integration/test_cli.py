@@ -78,6 +78,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "plus": ((*TRAIN, "+dataset_name=cora"), ("+dataset_name", "leave the + out")),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
+    "a group that is a number": ((*TRAIN, "model=1.5"), ("model=1.5",)),
+    "a variable that is not set": (
+        (*TRAIN, "smoothing.reach=${oc.env:NOWHERE_AT_ALL}"),
+        ("smoothing.reach", "NOWHERE_AT_ALL"),
+    ),
     "unknown experiment": ((*TRAIN, "+experiment=leaner"), ("leaner",)),
     "exchange": ((*TRAIN, "exchange=exakt"), ("exakt",)),
     "row precision": (
